@@ -1,0 +1,144 @@
+"""Every exception Stratalog raises.
+
+::
+
+    StratalogError
+    ├── CorruptError                  bytes break a rule of the format
+    │   ├── CorruptBatchError         a record batch: header, length or CRC
+    │   ├── CorruptRecordError        a record inside a batch whose CRC is right
+    │   ├── CorruptIndexError         .index, .timeindex or .txnindex
+    │   ├── CorruptSnapshotError      .snapshot
+    │   └── CorruptCheckpointError    the text files: checkpoints, metadata, properties
+    ├── UnsupportedError              well-formed, but newer or other than what is understood here
+    ├── LimitExceededError            a declared size is larger than the caller allows
+    ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
+    ├── NotALogDirError               the path holds no Kafka log
+    ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
+    └── OffsetOutOfRangeError         below the log start offset or above the log end offset
+
+Catch the narrow type. A corrupt error knows where: `path` when a file was read, `position` in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class StratalogError(Exception):
+    """Base of everything raised on purpose."""
+
+
+class CorruptError(StratalogError):
+    """Bytes break a rule of the format.
+
+    The format layer knows no files, so it raises without `path`; whoever read the bytes adds it
+    (and the position the buffer started at) with `located`.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        position: int = 0,
+        path: Path | None = None,
+        offsets: tuple[int, int] | None = None,
+    ) -> None:
+        self.reason = reason
+        self.position = position
+        self.path = path
+        self.offsets = offsets
+        """First and last offset of the damaged batch, as far as its header can be believed."""
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.path or '<bytes>'} at byte {self.position}"
+        if self.offsets is not None:
+            where += f" (offsets {self.offsets[0]} to {self.offsets[1]})"
+        return f"{where}: {self.reason}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = (type(self), self.reason, self.position, self.path, self.offsets)
+        return (_rebuild_corrupt, state)
+
+    def located(self, path: Path, *, buffer_start: int = 0) -> Self:
+        """The same error, told for a file whose byte `buffer_start` was byte 0 of the buffer."""
+        return type(self)(
+            self.reason,
+            position=self.position + buffer_start,
+            path=path,
+            offsets=self.offsets,
+        )
+
+
+def _rebuild_corrupt(
+    kind: type[CorruptError],
+    reason: str,
+    position: int,
+    path: Path | None,
+    offsets: tuple[int, int] | None,
+) -> CorruptError:
+    return kind(reason, position=position, path=path, offsets=offsets)
+
+
+class CorruptBatchError(CorruptError):
+    """A record batch: its header, length or CRC. Recovery may cut the log here."""
+
+
+class CorruptRecordError(CorruptError):
+    """A record inside a batch whose CRC is right: the writer wrote nonsense, the disk did not."""
+
+
+class CorruptIndexError(CorruptError):
+    """An index file. Always rebuildable from the log."""
+
+
+class CorruptSnapshotError(CorruptError):
+    """A producer snapshot. Kafka deletes it and falls back to the next older one."""
+
+
+class CorruptCheckpointError(CorruptError):
+    """A text file: a checkpoint, partition.metadata, meta.properties. `position` is a line number
+    only where the message says so, else a byte."""
+
+
+class UnsupportedError(StratalogError):
+    """Well-formed, but newer or other than what is understood here."""
+
+
+class LimitExceededError(StratalogError):
+    """A declared length, count or decompressed size is larger than the caller allows."""
+
+
+class InvalidNameError(StratalogError):
+    """A topic, file or directory name breaks Kafka's rules."""
+
+
+class NotALogDirError(StratalogError):
+    """The path does not exist, is no directory, or holds no Kafka log."""
+
+
+class UnknownTopicOrPartitionError(StratalogError):
+    """The directory holds no such topic or partition."""
+
+
+class OffsetOutOfRangeError(StratalogError):
+    """The offset lies below the log start offset or above the log end offset."""
+
+    def __init__(self, offset: int, *, log_start_offset: int, log_end_offset: int) -> None:
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        super().__init__(
+            f"offset {offset} is out of range: the log holds "
+            f"{log_start_offset} (log start offset) to {log_end_offset} (log end offset, exclusive)"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_out_of_range, (self.offset, self.log_start_offset, self.log_end_offset))
+
+
+def _rebuild_out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(offset, log_start_offset=start, log_end_offset=end)

@@ -1,0 +1,250 @@
+"""Record batch headers: magic 2 in full, and the prefix that every magic shares.
+
+A `.log` file is batches end to end, nothing between them. All magics begin with offset (8 bytes)
+and size (4), and keep the magic byte at 16, so 17 bytes are enough to classify an entry.
+
+Invariants of a magic-2 batch:
+
+* the CRC covers `attributes` to the end, so base offset and leader epoch may be rewritten freely;
+* `last_offset` = base offset + last offset delta, even when compaction removed that record;
+* a set delete-horizon bit turns `base_timestamp` into the horizon; record deltas count from it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from stratalog.errors import CorruptBatchError
+from stratalog.format.checksum import crc32c
+
+if TYPE_CHECKING:
+    from stratalog.format.buffers import Buffer
+
+_PREFIX = struct.Struct(
+    ">q"  # offset: base offset (magic 2) or last offset (magic 0 and 1)
+    "i"  # length: bytes after this field
+)
+_HEADER = struct.Struct(
+    ">q"  # base_offset
+    "i"  # batch_length: bytes after this field
+    "i"  # partition_leader_epoch
+    "b"  # magic: 2
+    "I"  # crc: CRC-32C from attributes to the end
+    "h"  # attributes
+    "i"  # last_offset_delta
+    "q"  # base_timestamp
+    "q"  # max_timestamp
+    "q"  # producer_id
+    "h"  # producer_epoch
+    "i"  # base_sequence
+    "i"  # record_count
+)
+
+PREFIX_BYTES: Final = 12  # base offset and length: what `batch_length` does not count
+MAGIC_AT: Final = 16
+CLASSIFY_BYTES: Final = 17
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+LEADER_EPOCH_AT: Final = 12
+HEADER_BYTES: Final = 61
+LEGACY_MESSAGE_BYTES_MIN: Final = 14  # the smallest magic-0 message; a smaller length is corruption
+MAGIC_2: Final = 2
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+_CODEC_MASK = 0x07
+_TIMESTAMP_TYPE_BIT = 0x08
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+_DELETE_HORIZON_BIT = 0x40
+_SEQUENCES = 1 << 31
+
+assert _HEADER.size == HEADER_BYTES
+assert _PREFIX.size == PREFIX_BYTES
+
+
+class Codec(enum.IntEnum):
+    """Compression of a batch's records, as stored in the low three attribute bits."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(enum.IntEnum):
+    """Who set a record's timestamp. Magic-0 messages carry none."""
+
+    NO_TIMESTAMP = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+    @property
+    def kafka_name(self) -> str:
+        return {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}[self.value]
+
+
+class BatchHeader(NamedTuple):
+    """The 61 fixed bytes of a magic-2 batch, in their order on disk."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @classmethod
+    def unpack(cls, buf: Buffer, at: int = 0) -> Self:
+        return cls._make(_HEADER.unpack_from(buf, at))
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(*self)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole batch, header included."""
+        return self.batch_length + PREFIX_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec_id(self) -> int:
+        """The codec bits as they are; 5 to 7 name no codec."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(bool(self.attributes & _TIMESTAMP_TYPE_BIT))
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def has_producer(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        return self.base_timestamp if self.attributes & _DELETE_HORIZON_BIT else None
+
+    @property
+    def last_sequence(self) -> int:
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return advance_sequence(self.base_sequence, self.last_offset_delta)
+
+
+def attributes_of(
+    *,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    has_delete_horizon: bool = False,
+) -> int:
+    """The attributes field with these flags set."""
+    return (
+        codec
+        | (_TIMESTAMP_TYPE_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (_TRANSACTIONAL_BIT if is_transactional else 0)
+        | (_CONTROL_BIT if is_control else 0)
+        | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
+    )
+
+
+def advance_sequence(sequence: int, by: int) -> int:
+    """Sequences count 0 to 2147483647 and then start over at 0."""
+    return (sequence + by) % _SEQUENCES
+
+
+class Entry(NamedTuple):
+    """Where one batch (or legacy message) lies, and how it is to be decoded."""
+
+    position: int
+    offset: int
+    """Base offset for magic 2; last offset for magic 0 and 1."""
+    size_bytes: int
+    magic: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size_bytes
+
+
+def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
+    """The entry that starts at `at`, or None when the bytes end before it does.
+
+    Like Kafka's file walk it stops quietly at a partial tail and refuses a length no message can
+    have. It checks neither the magic nor the CRC.
+    """
+    stop = len(buf) if end is None else end
+    if stop - at < CLASSIFY_BYTES:
+        return None
+    offset, length = _PREFIX.unpack_from(buf, at)
+    if length < LEGACY_MESSAGE_BYTES_MIN:
+        raise CorruptBatchError(f"batch length is {length}", position=at)
+    if stop - at < length + PREFIX_BYTES:
+        return None
+    return Entry(at, offset, length + PREFIX_BYTES, buf[at + MAGIC_AT])
+
+
+def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
+    """The magic-2 header at `at`, checked for what can be told without the CRC."""
+    stop = len(buf) if end is None else end
+    if stop - at < HEADER_BYTES:
+        raise CorruptBatchError(f"{stop - at} bytes are too few for a batch header", position=at)
+    header = BatchHeader.unpack(buf, at)
+    if header.magic != MAGIC_2:
+        raise CorruptBatchError(f"magic is {header.magic}, not 2", position=at)
+    if header.size_bytes < HEADER_BYTES:
+        raise CorruptBatchError(
+            f"batch of {header.size_bytes} bytes is smaller than its header", position=at
+        )
+    if header.record_count < 0:
+        raise _wrong(header, at, f"record count is {header.record_count}")
+    if header.base_offset < 0 or header.last_offset_delta < 0:
+        raise _wrong(header, at, "negative offset")
+    return header
+
+
+def is_crc_right(buf: Buffer, at: int, header: BatchHeader) -> bool:
+    """Whether the stored CRC matches the bytes. `buf` must hold the whole batch."""
+    body = memoryview(buf)[at + ATTRIBUTES_AT : at + header.size_bytes]
+    return crc32c(body) == header.crc
+
+
+def check_crc(buf: Buffer, at: int, header: BatchHeader) -> None:
+    """Raise unless the stored CRC matches the bytes. `buf` must hold the whole batch."""
+    computed = crc32c(memoryview(buf)[at + ATTRIBUTES_AT : at + header.size_bytes])
+    if computed != header.crc:
+        raise _wrong(header, at, f"CRC is {header.crc:08x}, the bytes give {computed:08x}")
+
+
+def _wrong(header: BatchHeader, at: int, reason: str) -> CorruptBatchError:
+    offsets = (header.base_offset, header.last_offset)
+    return CorruptBatchError(reason, position=at, offsets=offsets)

@@ -1,0 +1,229 @@
+"""Records inside a magic-2 batch: the readable reference for `columns.py`, and the batch builder.
+
+Decoding is strict, as Kafka's is: a record must fill exactly its declared length, the records
+exactly the payload. Every length is checked against the bytes at hand before anything is sliced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CorruptRecordError
+from stratalog.format import varint
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    MAGIC_2,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    PREFIX_BYTES,
+    BatchHeader,
+    Codec,
+    TimestampType,
+    attributes_of,
+)
+from stratalog.format.checksum import crc32c
+from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from stratalog.format.buffers import Buffer
+
+RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value length, header count
+
+
+class Header(NamedTuple):
+    """One record header. Keys may repeat; values may be null."""
+
+    key: str
+    value: bytes | None
+
+
+class Record(NamedTuple):
+    """One record with its absolute offset and timestamp. A null value is a tombstone."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+
+
+def decode_records(
+    buf: Buffer,
+    at: int,
+    header: BatchHeader,
+    *,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[Record]:
+    """The records of the batch whose header was read at `at`. The CRC is the caller's to check."""
+    payload: Buffer = memoryview(buf)[at + HEADER_BYTES : at + header.size_bytes]
+    if header.record_count and header.codec_id != Codec.NONE:
+        payload = decompress(header.codec_id, payload, bytes_max=decompressed_bytes_max)
+    try:
+        yield from _decode_payload(bytes(payload), header)
+    except CorruptRecordError as error:
+        offsets = (header.base_offset, header.last_offset)
+        reason = f"in the records (payload byte {error.position}): {error.reason}"
+        raise CorruptRecordError(reason, position=at, offsets=offsets) from None
+
+
+def _decode_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
+    if header.record_count * RECORD_BYTES_MIN > len(payload):
+        raise CorruptRecordError(f"{header.record_count} records cannot fit {len(payload)} bytes")
+    at = 0
+    for _ in range(header.record_count):
+        record, at = _decode_record(payload, at, header)
+        yield record
+    if at != len(payload):
+        raise CorruptRecordError(f"{len(payload) - at} bytes left after the last record", position=at)
+
+
+def _decode_record(buf: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
+    length, start = varint.read_int(buf, at, len(buf))
+    end = start + length
+    if length < RECORD_BYTES_MIN - 1 or end > len(buf):
+        raise CorruptRecordError(f"record length is {length}", position=at)
+    timestamp_delta, at = varint.read_long(buf, start + 1, end)  # start holds the unused attributes
+    offset_delta, at = varint.read_int(buf, at, end)
+    key, at = _read_bytes(buf, at, end)
+    value, at = _read_bytes(buf, at, end)
+    headers, at = _read_headers(buf, at, end)
+    if at != end:
+        raise CorruptRecordError(f"record ends {end - at} bytes early", position=at)
+    timestamp_type = header.timestamp_type
+    timestamp = header.max_timestamp
+    if timestamp_type is TimestampType.CREATE_TIME:
+        timestamp = header.base_timestamp + timestamp_delta
+    offset = header.base_offset + offset_delta
+    return Record(offset, timestamp, key, value, headers, timestamp_type), end
+
+
+def _read_bytes(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    length, at = varint.read_int(buf, at, end)
+    if length < 0:
+        return None, at
+    if length > end - at:
+        raise CorruptRecordError(f"field of {length} bytes exceeds its record", position=at)
+    return buf[at : at + length], at + length
+
+
+def _read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+    count, at = varint.read_int(buf, at, end)
+    if count == 0:
+        return (), at
+    if count < 0 or count > end - at:
+        raise CorruptRecordError(f"header count is {count}", position=at)
+    headers = []
+    for _ in range(count):
+        key, at = _read_bytes(buf, at, end)
+        if key is None:
+            raise CorruptRecordError("header key is null", position=at)
+        value, at = _read_bytes(buf, at, end)
+        headers.append(Header(key.decode("utf-8", "replace"), value))
+    return tuple(headers), at
+
+
+class BatchFields(NamedTuple):
+    """What a batch carries beside its records. The defaults are a plain producer's."""
+
+    codec: Codec = Codec.NONE
+    level: int | None = None
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    is_transactional: bool = False
+    is_control: bool = False
+    delete_horizon_ms: int | None = None
+    partition_leader_epoch: int = NO_LEADER_EPOCH
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+
+
+_PLAIN = BatchFields()
+
+
+def encode_batch(records: Sequence[Record], fields: BatchFields = _PLAIN) -> bytes:
+    """One batch of `records`, offsets and timestamps as they are; base offset is the first one's."""
+    first = records[0]
+    base_timestamp = first.timestamp
+    if fields.delete_horizon_ms is not None:
+        base_timestamp = fields.delete_horizon_ms
+    payload = bytearray()
+    for record in records:
+        _encode_record(payload, record, first.offset, base_timestamp)
+    template = BatchHeader(
+        base_offset=first.offset,
+        batch_length=0,
+        partition_leader_epoch=fields.partition_leader_epoch,
+        magic=MAGIC_2,
+        crc=0,
+        attributes=_attributes(fields),
+        last_offset_delta=records[-1].offset - first.offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        producer_id=fields.producer_id,
+        producer_epoch=fields.producer_epoch,
+        base_sequence=fields.base_sequence,
+        record_count=len(records),
+    )
+    return seal_batch(template, compress(fields.codec, bytes(payload), level=fields.level))
+
+
+def encode_empty_batch(header: BatchHeader) -> bytes:
+    """What compaction leaves of a batch it must keep for its producer: the header, no records."""
+    keep = attributes_of(
+        timestamp_type=header.timestamp_type,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+    )
+    template = header._replace(attributes=keep, base_timestamp=NO_TIMESTAMP, record_count=0)
+    return seal_batch(template, b"")
+
+
+def seal_batch(template: BatchHeader, payload: Buffer) -> bytes:
+    """`template` with its length and CRC filled in, followed by `payload`."""
+    length = HEADER_BYTES - PREFIX_BYTES + len(payload)
+    unsealed = template._replace(batch_length=length, crc=0).pack()
+    crc = crc32c(payload, crc32c(unsealed[ATTRIBUTES_AT:]))
+    return template._replace(batch_length=length, crc=crc).pack() + bytes(payload)
+
+
+def _attributes(fields: BatchFields) -> int:
+    return attributes_of(
+        codec=fields.codec,
+        timestamp_type=fields.timestamp_type,
+        is_transactional=fields.is_transactional,
+        is_control=fields.is_control,
+        has_delete_horizon=fields.delete_horizon_ms is not None,
+    )
+
+
+def _encode_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
+    body = bytearray(1)  # attributes, unused
+    varint.write_long(body, record.timestamp - base_timestamp)
+    varint.write_int(body, record.offset - base_offset)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    varint.write_int(body, len(record.headers))
+    _write_headers(body, record.headers)
+    varint.write_int(out, len(body))
+    out += body
+
+
+def _write_headers(out: bytearray, headers: Iterable[Header]) -> None:
+    for key, value in headers:
+        _write_bytes(out, key.encode())
+        _write_bytes(out, value)
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        varint.write_int(out, -1)
+        return
+    varint.write_int(out, len(value))
+    out += value

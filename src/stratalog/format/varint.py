@@ -1,0 +1,80 @@
+"""Zig-zag varints, as Kafka's ByteUtils writes them.
+
+Seven bits a byte, least significant group first, high bit set on every byte but the last. Signed
+values are zig-zagged first (0, -1, 1, -2 become 0, 1, 2, 3), so small negatives stay short. An int
+takes at most 5 bytes, a long at most 10; more is corruption.
+
+These are the readable scalar functions; `kernels.py` holds their compiled twins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from stratalog.format.buffers import Buffer
+
+INT_BYTES_MAX = 5
+LONG_BYTES_MAX = 10
+_INT_MASK = 0xFFFF_FFFF
+_LONG_MASK = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def read_unsigned(buf: Buffer, at: int, end: int, bytes_max: int = INT_BYTES_MAX) -> tuple[int, int]:
+    """The plain (not zig-zagged) varint at `at`, and the position after it."""
+    value = shift = 0
+    for position in range(at, min(end, at + bytes_max)):
+        byte = buf[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + 1
+        shift += 7
+    if end - at < bytes_max:
+        raise CorruptRecordError("varint runs past the end of its record", position=at)
+    raise CorruptRecordError(f"varint is longer than {bytes_max} bytes", position=at)
+
+
+def read_int(buf: Buffer, at: int, end: int) -> tuple[int, int]:
+    """The zig-zag int at `at`, and the position after it. Surplus high bits are dropped, as in Java."""
+    raw, after = read_unsigned(buf, at, end, INT_BYTES_MAX)
+    raw &= _INT_MASK
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+def read_long(buf: Buffer, at: int, end: int) -> tuple[int, int]:
+    """The zig-zag long at `at`, and the position after it. Surplus high bits are dropped, as in Java."""
+    raw, after = read_unsigned(buf, at, end, LONG_BYTES_MAX)
+    raw &= _LONG_MASK
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+def write_unsigned(out: bytearray, value: int) -> None:
+    """Append a plain varint."""
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def write_int(out: bytearray, value: int) -> None:
+    """Append a zig-zag int."""
+    write_unsigned(out, ((value << 1) ^ (value >> 31)) & _INT_MASK)
+
+
+def write_long(out: bytearray, value: int) -> None:
+    """Append a zig-zag long."""
+    write_unsigned(out, ((value << 1) ^ (value >> 63)) & _LONG_MASK)
+
+
+def size_of_int(value: int) -> int:
+    """Bytes that `write_int` would append."""
+    raw = ((value << 1) ^ (value >> 31)) & _INT_MASK
+    return max(1, (raw.bit_length() + 6) // 7)
+
+
+def size_of_long(value: int) -> int:
+    """Bytes that `write_long` would append."""
+    raw = ((value << 1) ^ (value >> 63)) & _LONG_MASK
+    return max(1, (raw.bit_length() + 6) // 7)
