@@ -1,0 +1,267 @@
+"""Codecs of a batch's records: gzip, snappy, lz4 and zstd, framed as Kafka frames them.
+
+Invariants:
+
+* what comes out never exceeds `bytes_max`; a declared size above it is refused before any memory is
+  taken, and a declared size below it is only believed as far as the input could really produce it;
+* every input gives bytes or a typed error: `UnsupportedError` for a codec id without a codec,
+  `LimitExceededError` for too much output, `CorruptRecordError` for everything else;
+* a frame must be whole: a cut gzip member, lz4 frame or zstd frame is an error, never short output.
+
+The native codecs are imported when a compressed batch is first met: most commands read headers only.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
+from stratalog.format import lz4_frame, zstd_frame
+from stratalog.format.batch import Codec
+from stratalog.format.scratch import Scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import zstandard
+
+    from stratalog.format.buffers import Buffer
+
+DECOMPRESSED_BYTES_MAX: Final = 256 << 20
+"""Default bound on one batch's decompressed records. Kafka's own batches stay far below: the
+broker takes 1 MiB compressed by default."""
+
+SNAPPY_BLOCK_BYTES: Final = 32 << 10
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = XERIAL_MAGIC + struct.pack(
+    ">i"  # version
+    "i",  # lowest version that can read this
+    1,
+    1,
+)
+_XERIAL_MAGIC_HEAD = int.from_bytes(XERIAL_MAGIC[:4], "big")
+_BLOCK_LENGTH = struct.Struct(">i")
+_SNAPPY_RATIO_MAX = 22  # a three-byte copy yields at most 64 bytes
+_SNAPPY_LENGTH_BYTES_MAX = 5
+
+_GZIP_MEMBER = 31  # zlib's window bits for "gzip wrapper, largest window"
+_GZIP_MAGIC = b"\x1f\x8b"
+_STEP_BYTES = 64 << 10
+
+_ZSTD_LEVEL_DEFAULT = 3
+_GZIP_LEVEL_DEFAULT = -1
+
+_thread = threading.local()
+
+
+def decompress(
+    codec_id: int,
+    data: Buffer,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    legacy_lz4: bool = False,
+) -> bytes:
+    """The bytes that were compressed into `data`.
+
+    `legacy_lz4` is for message sets of magic 0, whose lz4 frames carry a wrong header checksum.
+    """
+    scratch = Scratch()
+    end = decompress_into(codec_id, data, scratch, bytes_max=bytes_max, legacy_lz4=legacy_lz4)
+    return bytes(scratch.view[:end])
+
+
+def decompress_into(
+    codec_id: int,
+    data: Buffer,
+    out: Scratch,
+    at: int = 0,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    legacy_lz4: bool = False,
+) -> int:
+    """Decompress `data` into `out` from `at` on; the position after the last byte written.
+
+    `out` grows as needed, in steps that follow what really comes out. After an error its content
+    from `at` on means nothing; what lies before `at` is kept.
+    """
+    if codec_id == Codec.LZ4:
+        return lz4_frame.decompress_into(data, out, at, bytes_max, trust_header=legacy_lz4)
+    codec = _DECOMPRESSORS.get(codec_id)
+    if codec is None:
+        raise UnsupportedError(f"codec id {codec_id} names no codec")
+    return codec(data, out, at, bytes_max)
+
+
+def compress(codec: Codec, data: bytes, *, level: int | None = None) -> bytes:
+    """`data` framed as Kafka's own writers frame it. `level` None is Kafka's default level."""
+    if codec is Codec.NONE:
+        return data
+    try:
+        return _COMPRESSORS[codec](data, level)
+    except (ValueError, zlib.error):
+        raise UnsupportedError(f"{codec.name.lower()} has no level {level}") from None
+
+
+def _copy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
+    _check_limit(len(data), bytes_max)
+    end = at + len(data)
+    out.reserve(at, len(data))[at:end] = data
+    return end
+
+
+def _gunzip_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
+    """All members end to end. Like Java's reader, what follows a member and is none is ignored."""
+    start = at
+    left: Buffer = data
+    step = _STEP_BYTES
+    while True:
+        member = zlib.decompressobj(_GZIP_MEMBER)
+        while not member.eof:
+            room = min(step, bytes_max - (at - start) + 1)
+            try:
+                chunk = member.decompress(left, room)
+            except zlib.error as error:
+                raise CorruptRecordError(f"gzip: {error}") from None
+            at = _append(chunk, out, at, start, bytes_max)
+            left = member.unconsumed_tail
+            if not chunk and not left and not member.eof:
+                raise CorruptRecordError("gzip: the stream is cut short")
+            step = min(step * 2, 16 << 20)
+        if not member.unused_data.startswith(_GZIP_MAGIC):
+            return at
+        left = member.unused_data
+
+
+def _append(chunk: bytes, out: Scratch, at: int, start: int, bytes_max: int) -> int:
+    end = at + len(chunk)
+    _check_limit(end - start, bytes_max)
+    out.reserve(at, len(chunk))[at:end] = chunk
+    return end
+
+
+def _unsnappy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
+    """Xerial frames as Java writes them, or one raw block as librdkafka does."""
+    view = memoryview(data)
+    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        return _snappy_block_into(view, out, at, bytes_max)
+    start, position = at, len(_XERIAL_HEADER)
+    if len(view) < position:
+        raise CorruptRecordError("snappy: the stream header is cut short")
+    while position < len(view):
+        if len(view) - position < _BLOCK_LENGTH.size:
+            raise CorruptRecordError("snappy: a block length is cut short", position=position)
+        (length,) = _BLOCK_LENGTH.unpack_from(view, position)
+        if length & 0xFFFF_FFFF == _XERIAL_MAGIC_HEAD:  # another stream begins
+            position += len(_XERIAL_HEADER)
+            continue
+        position += _BLOCK_LENGTH.size
+        if not 0 < length <= len(view) - position:
+            raise CorruptRecordError(f"snappy: block length is {length}", position=position)
+        block = view[position : position + length]
+        at = _snappy_block_into(block, out, at, bytes_max - (at - start))
+        position += length
+    return at
+
+
+def _snappy_block_into(block: memoryview, out: Scratch, at: int, bytes_max: int) -> int:
+    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+
+    size = _snappy_declared_size(block)
+    if size > len(block) * _SNAPPY_RATIO_MAX:
+        raise CorruptRecordError(f"snappy: {len(block)} bytes cannot hold {size}")
+    _check_limit(size, bytes_max)
+    end = at + size
+    try:
+        cramjam.snappy.decompress_raw_into(block, out.reserve(at, size)[at:end])
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordError(f"snappy: {error}") from None
+    return end
+
+
+def _snappy_declared_size(block: memoryview) -> int:
+    size = 0
+    for index, byte in enumerate(block[:_SNAPPY_LENGTH_BYTES_MAX]):
+        size |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return size
+    raise CorruptRecordError("snappy: no uncompressed length")
+
+
+def _unzstd_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
+    """All frames end to end. Their structure is walked first, because the decoder itself takes a
+    frame that is cut short for one whose rest is still to come."""
+    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+
+    declared = zstd_frame.check(data)
+    _check_limit(declared.at_least, bytes_max)
+    start = at
+    # One byte more than can come out: only a read that falls short has seen the checksum.
+    room = min(declared.at_most, max(_STEP_BYTES, 4 * len(data), declared.at_least)) + 1
+    reader = _zstd_decompressor().stream_reader(data, read_across_frames=True)
+    try:
+        while True:
+            room = min(room, bytes_max - (at - start) + 1)
+            got = reader.readinto(out.reserve(at, room)[at : at + room])
+            at += got
+            _check_limit(at - start, bytes_max)
+            if got < room:
+                return at
+            room = at - start  # doubles what is there
+    except zstandard.ZstdError as error:
+        raise CorruptRecordError(f"zstd: {error}") from None
+
+
+def _zstd_decompressor() -> zstandard.ZstdDecompressor:
+    """One per thread: making one costs as much as decompressing a small batch."""
+    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+
+    found: zstandard.ZstdDecompressor | None = getattr(_thread, "zstd", None)
+    if found is None:
+        found = _thread.zstd = zstandard.ZstdDecompressor()
+    return found
+
+
+def _check_limit(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
+
+
+def _gzip(data: bytes, level: int | None) -> bytes:
+    return zlib.compress(data, _GZIP_LEVEL_DEFAULT if level is None else level, wbits=_GZIP_MEMBER)
+
+
+def _snappy(data: bytes, level: int | None) -> bytes:
+    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+
+    if level is not None:
+        raise ValueError(level)
+    out = bytearray(_XERIAL_HEADER)
+    for at in range(0, len(data), SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(data[at : at + SNAPPY_BLOCK_BYTES]))
+        out += _BLOCK_LENGTH.pack(len(block))
+        out += block
+    return bytes(out)
+
+
+def _zstd(data: bytes, level: int | None) -> bytes:
+    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL_DEFAULT if level is None else level)
+    return compressor.compress(data)
+
+
+_DECOMPRESSORS: Mapping[int, Callable[[Buffer, Scratch, int, int], int]] = {
+    Codec.NONE: _copy_into,
+    Codec.GZIP: _gunzip_into,
+    Codec.SNAPPY: _unsnappy_into,
+    Codec.ZSTD: _unzstd_into,
+}
+_COMPRESSORS: Mapping[Codec, Callable[[bytes, int | None], bytes]] = {
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: _snappy,
+    Codec.LZ4: lz4_frame.compress,
+    Codec.ZSTD: _zstd,
+}

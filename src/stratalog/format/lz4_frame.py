@@ -1,0 +1,134 @@
+"""LZ4 frames as Kafka writes and reads them.
+
+Layout (little-endian): magic `04 22 4D 18`, FLG, BD, an optional 8-byte content size, one header
+checksum byte; then blocks of a four-byte size (top bit: stored as is), the bytes and an optional
+checksum; a zero size ends the frame. Like Kafka's reader this one skips the content size, refuses
+linked blocks and dictionaries, and ignores the content checksum and what follows the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CorruptRecordError, LimitExceededError
+from stratalog.format.xxhash import xxh32
+
+if TYPE_CHECKING:
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.scratch import Scratch
+
+MAGIC: Final = b"\x04\x22\x4d\x18"
+WRITTEN_HEADER: Final = MAGIC + b"\x60\x40\x82"
+"""Version 1, independent blocks of 64 KiB, no checksums, no content size: what Kafka writes."""
+
+BLOCK_BYTES: Final = 64 << 10
+LEVEL_DEFAULT: Final = 9  # means "fast"; every other level means "high compression"
+_LEVELS = range(1, 18)
+_END_MARK = bytes(4)
+_SIZE = struct.Struct("<I")
+_STORED_BIT = 0x8000_0000
+_RATIO_MAX = 255  # a match grows by 255 bytes for each byte of its length
+_BLOCK_CODES = range(4, 8)  # 64 KiB, 256 KiB, 1 MiB, 4 MiB
+
+
+def decompress_into(
+    data: Buffer, out: Scratch, at: int, bytes_max: int, *, trust_header: bool = False
+) -> int:
+    """Decompress the frame into `out` from `at` on; the position after the last byte written.
+
+    `trust_header` skips the header checksum, which writers of magic 0 got wrong.
+    """
+    view = memoryview(data)
+    position, block_bytes_max, has_block_checksum = _read_header(view, trust_header)
+    start = at
+    while True:
+        size = _u32(view, position)
+        position += _SIZE.size
+        if size == 0:
+            return at
+        is_stored = bool(size & _STORED_BIT)
+        size &= ~_STORED_BIT
+        if size > block_bytes_max or size > len(view) - position:
+            raise CorruptRecordError(f"lz4: block of {size} bytes", position=position)
+        block = view[position : position + size]
+        position += size
+        if has_block_checksum:
+            if xxh32(block) != _u32(view, position):
+                raise CorruptRecordError("lz4: block checksum is wrong", position=position)
+            position += _SIZE.size
+        at = (_store if is_stored else _decompress)(block, out, at, block_bytes_max)
+        if at - start > bytes_max:
+            raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
+
+
+def compress(data: bytes, level: int | None) -> bytes:
+    """`data` as one frame of independent 64 KiB blocks; a block that does not shrink is stored."""
+    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+
+    chosen = LEVEL_DEFAULT if level is None else level
+    if chosen not in _LEVELS:
+        raise ValueError(level)
+    out = bytearray(WRITTEN_HEADER)
+    for at in range(0, len(data), BLOCK_BYTES):
+        plain = data[at : at + BLOCK_BYTES]
+        if chosen == LEVEL_DEFAULT:
+            block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        else:
+            block = bytes(
+                cramjam.lz4.compress_block(
+                    plain, mode="high_compression", compression=chosen, store_size=False
+                )
+            )
+        if len(block) < len(plain):
+            out += _SIZE.pack(len(block)) + block
+        else:
+            out += _SIZE.pack(len(plain) | _STORED_BIT) + plain
+    out += _END_MARK
+    return bytes(out)
+
+
+def _read_header(view: memoryview, trust_header: bool) -> tuple[int, int, bool]:
+    """Where the blocks start, how large one may be, and whether each has a checksum."""
+    if view[: len(WRITTEN_HEADER)] == WRITTEN_HEADER:
+        return len(WRITTEN_HEADER), BLOCK_BYTES, False
+    if len(view) < len(WRITTEN_HEADER) or view[: len(MAGIC)] != MAGIC:
+        raise CorruptRecordError("lz4: not a frame")
+    flg, bd = view[4], view[5]
+    if flg >> 6 != 1:
+        raise CorruptRecordError(f"lz4: frame version is {flg >> 6}")
+    if not flg & 0x20:
+        raise CorruptRecordError("lz4: linked blocks are not supported")
+    block_code = bd >> 4
+    if flg & 0x03 or bd & 0x8F or block_code not in _BLOCK_CODES:
+        raise CorruptRecordError(f"lz4: frame descriptor is {flg:02x} {bd:02x}")
+    checksum_at = 14 if flg & 0x08 else 6
+    if len(view) <= checksum_at:
+        raise CorruptRecordError("lz4: the frame header is cut short")
+    if not trust_header and xxh32(view[4:checksum_at]) >> 8 & 0xFF != view[checksum_at]:
+        raise CorruptRecordError("lz4: header checksum is wrong")
+    return checksum_at + 1, 1 << (2 * block_code + 8), bool(flg & 0x10)
+
+
+def _store(block: memoryview, out: Scratch, at: int, _bytes_max: int) -> int:
+    end = at + len(block)
+    out.reserve(at, len(block))[at:end] = block
+    return end
+
+
+def _decompress(block: memoryview, out: Scratch, at: int, block_bytes_max: int) -> int:
+    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+
+    room = min(block_bytes_max, len(block) * _RATIO_MAX)
+    target = out.reserve(at, room)[at : at + room]
+    try:
+        return at + int(cramjam.lz4.decompress_block_into(block, target, output_len=room))
+    except cramjam.DecompressionError as error:
+        raise CorruptRecordError(f"lz4: {error}", position=0) from None
+
+
+def _u32(view: memoryview, at: int) -> int:
+    if len(view) - at < _SIZE.size:
+        raise CorruptRecordError("lz4: the frame is cut short", position=at)
+    value: int = _SIZE.unpack_from(view, at)[0]
+    return value
