@@ -8,7 +8,8 @@ Invariants:
   `LimitExceededError` for too much output, `CorruptRecordError` for everything else;
 * a frame must be whole: a cut gzip member, lz4 frame or zstd frame is an error, never short output.
 
-The native codecs are imported when a compressed batch is first met: most commands read headers only.
+The native codecs are imported when a compressed batch is first met; most commands read headers
+only.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _append(chunk: bytes, out: Scratch, at: int, start: int, bytes_max: int) -> 
 def _unsnappy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
     """Xerial frames as Java writes them, or one raw block as librdkafka does."""
     view = memoryview(data)
-    if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _snappy_block_into(view, out, at, bytes_max)
     start, position = at, len(_XERIAL_HEADER)
     if len(view) < position:

@@ -90,9 +90,9 @@ def compress(data: bytes, level: int | None) -> bytes:
 
 def _read_header(view: memoryview, trust_header: bool) -> tuple[int, int, bool]:
     """Where the blocks start, how large one may be, and whether each has a checksum."""
-    if view[: len(WRITTEN_HEADER)] == WRITTEN_HEADER:
+    if bytes(view[: len(WRITTEN_HEADER)]) == WRITTEN_HEADER:
         return len(WRITTEN_HEADER), BLOCK_BYTES, False
-    if len(view) < len(WRITTEN_HEADER) or view[: len(MAGIC)] != MAGIC:
+    if len(view) < len(WRITTEN_HEADER) or bytes(view[: len(MAGIC)]) != MAGIC:
         raise CorruptRecordError("lz4: not a frame")
     flg, bd = view[4], view[5]
     if flg >> 6 != 1:

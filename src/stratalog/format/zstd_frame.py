@@ -59,7 +59,7 @@ def _frame(data: Buffer, at: int) -> tuple[int, Declared]:
     at += 5 + (1 - is_single_segment) + _DICTIONARY_ID_BYTES[descriptor & 3]
     _check_end(data, at + size_bytes)
     content = int.from_bytes(data[at : at + size_bytes], "little")
-    if size_bytes == 2:  # noqa: PLR2004 - the two-byte form starts at 256
+    if size_bytes == 2:  # this form counts from 256
         content += 256
     at, most = _blocks(data, at + size_bytes)
     at += 4 if descriptor & 4 else 0
