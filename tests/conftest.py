@@ -1,0 +1,41 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden.cases import GoldenCase, compaction_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], GoldenCase]:
+    """A golden case by name: `golden("txn").partition_dir`. Read only."""
+
+    def by_name(name: str) -> GoldenCase:
+        case = GoldenCase(name)
+        if not case.root.is_dir():
+            raise LookupError(f"no golden case is called {name!r}")
+        return case
+
+    return by_name
+
+
+@pytest.fixture(scope="session")
+def compaction_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """An unpacked compaction case by name. Unpacked once per process, on first use. Read only."""
+    root = tmp_path_factory.mktemp("compaction")
+    cases = {case.name: case for case in compaction_cases()}
+    unpacked: dict[str, Path] = {}
+
+    def by_name(name: str) -> Path:
+        if name not in unpacked:
+            unpacked[name] = cases[name].unpack(root)
+        return unpacked[name]
+
+    return by_name
