@@ -1,8 +1,8 @@
 """The golden data as typed values: what Kafka wrote, and what Kafka says about it.
 
-A case's partition directories are plain files in this directory; its JSON and Kafka's dumps are read
-out of `facts/<case>.tar.xz` when first asked for. A compaction case is one archive and has to be
-unpacked: `CompactionCase.unpack(into)` does it, or the `compaction_dir` fixture for a whole run.
+A case's partition directories are plain files in this directory; its JSON and Kafka's dumps are
+read out of `facts/<case>.tar.xz` when first asked for. A compaction case is one archive and has to
+be unpacked: `CompactionCase.unpack(into)` does it, or the `compaction_dir` fixture for a whole run.
 
 Nothing here may be written to. A test that damages files takes `case.copy_to(tmp_path)`.
 """
@@ -57,9 +57,9 @@ class GoldenCase:
 
     @property
     def root(self) -> Path:
-        """Holds the partition directories and nothing that is not Kafka's: usable as a log directory.
+        """Holds the partition directories and only what Kafka wrote: usable as a log directory.
 
-        In the `u-*` cases (killed broker, some damaged) `before/` and `after/` are such directories.
+        In the `u-*` cases (killed broker, some damaged) `before/` and `after/` are such ones.
         """
         return GOLDEN_DIR / self.name
 
@@ -76,7 +76,7 @@ class GoldenCase:
 
     @property
     def is_unclean(self) -> bool:
-        """Stopped by SIGKILL: `before/` is what was left, `after/` what Kafka's recovery made of it."""
+        """Stopped by SIGKILL: `before/` is what was left, `after/` what Kafka made of that."""
         return (self.root / "before").is_dir()
 
     @property
