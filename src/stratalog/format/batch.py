@@ -51,6 +51,7 @@ LEADER_EPOCH_AT: Final = 12
 HEADER_BYTES: Final = 61
 LEGACY_MESSAGE_BYTES_MIN: Final = 14  # the smallest magic-0 message; a smaller length is corruption
 MAGIC_2: Final = 2
+OFFSET_MAX: Final = (1 << 63) - 1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -154,9 +155,13 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        if self.base_sequence == NO_SEQUENCE:
+        return self.sequence_of(self.last_offset)
+
+    def sequence_of(self, offset: int) -> int:
+        """The producer's sequence number of the record at `offset` in this batch."""
+        if self.base_sequence < 0:
             return NO_SEQUENCE
-        return advance_sequence(self.base_sequence, self.last_offset_delta)
+        return advance_sequence(self.base_sequence, offset - self.base_offset)
 
 
 def attributes_of(
@@ -202,8 +207,8 @@ def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
     Like Kafka's file walk it stops quietly at a partial tail and refuses a length no message can
     have. It checks neither the magic nor the CRC.
     """
-    stop = len(buf) if end is None else end
-    if stop - at < CLASSIFY_BYTES:
+    stop = len(buf) if end is None else min(end, len(buf))
+    if stop - at <= CLASSIFY_BYTES:  # not even the smallest message; Kafka looks at no length here
         return None
     offset, length = _PREFIX.unpack_from(buf, at)
     if length < LEGACY_MESSAGE_BYTES_MIN:
@@ -215,7 +220,7 @@ def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
 
 def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
     """The magic-2 header at `at`, checked for what can be told without the CRC."""
-    stop = len(buf) if end is None else end
+    stop = len(buf) if end is None else min(end, len(buf))
     if stop - at < HEADER_BYTES:
         raise CorruptBatchError(f"{stop - at} bytes are too few for a batch header", position=at)
     header = BatchHeader.unpack(buf, at)
@@ -227,8 +232,8 @@ def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
         )
     if header.record_count < 0:
         raise _wrong(header, at, f"record count is {header.record_count}")
-    if header.base_offset < 0 or header.last_offset_delta < 0:
-        raise _wrong(header, at, "negative offset")
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > OFFSET_MAX:
+        raise _wrong(header, at, f"offsets are {header.base_offset} to {header.last_offset}")
     return header
 
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptRecordError
+from stratalog.errors import (
+    CorruptError,
+    CorruptRecordError,
+    LimitExceededError,
+    StratalogError,
+    UnsupportedError,
+)
 from stratalog.format import varint
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
 
+LAST_OFFSET_DELTA_MAX: Final = (1 << 31) - 1
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value length, header count
 
 
@@ -61,16 +68,36 @@ def decode_records(
     *,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch whose header was read at `at`. The CRC is the caller's to check."""
-    payload: Buffer = memoryview(buf)[at + HEADER_BYTES : at + header.size_bytes]
-    if header.record_count and header.codec_id != Codec.NONE:
-        payload = decompress(header.codec_id, payload, bytes_max=decompressed_bytes_max)
+    """The records of the batch whose header was read at `at`. The CRC is the caller's to check.
+
+    A batch that declares no records has none, whatever follows its header, as in Kafka.
+    """
+    if header.record_count == 0:
+        return
     try:
-        yield from _decode_payload(bytes(payload), header)
-    except CorruptRecordError as error:
-        offsets = (header.base_offset, header.last_offset)
+        payload = _payload_of(buf, at, header, decompressed_bytes_max)
+        yield from _decode_payload(payload, header)
+    except (CorruptRecordError, UnsupportedError, LimitExceededError) as error:
+        raise located_in_batch(error, at, (header.base_offset, header.last_offset)) from None
+
+
+def located_in_batch(
+    error: CorruptError | UnsupportedError | LimitExceededError, at: int, offsets: tuple[int, int]
+) -> StratalogError:
+    """`error`, met inside the payload of the batch at `at`, told for that batch."""
+    if isinstance(error, CorruptError):
         reason = f"in the records (payload byte {error.position}): {error.reason}"
-        raise CorruptRecordError(reason, position=at, offsets=offsets) from None
+        return CorruptRecordError(reason, position=at, offsets=offsets)
+    return type(error)(f"batch at byte {at} (offsets {offsets[0]} to {offsets[1]}): {error}")
+
+
+def _payload_of(buf: Buffer, at: int, header: BatchHeader, bytes_max: int) -> bytes:
+    """The records' bytes, decompressed. Copied first: an error's traceback must not keep a view of
+    `buf` alive, which may be a mapped file about to be closed."""
+    stored = bytes(memoryview(buf)[at + HEADER_BYTES : at + header.size_bytes])
+    if header.codec_id == Codec.NONE:
+        return stored
+    return decompress(header.codec_id, stored, bytes_max=bytes_max)
 
 
 def _decode_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
@@ -81,7 +108,9 @@ def _decode_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
         record, at = _decode_record(payload, at, header)
         yield record
     if at != len(payload):
-        raise CorruptRecordError(f"{len(payload) - at} bytes left after the last record", position=at)
+        raise CorruptRecordError(
+            f"{len(payload) - at} bytes left after the last record", position=at
+        )
 
 
 def _decode_record(buf: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
@@ -99,12 +128,13 @@ def _decode_record(buf: bytes, at: int, header: BatchHeader) -> tuple[Record, in
     timestamp_type = header.timestamp_type
     timestamp = header.max_timestamp
     if timestamp_type is TimestampType.CREATE_TIME:
-        timestamp = header.base_timestamp + timestamp_delta
-    offset = header.base_offset + offset_delta
+        timestamp = varint.wrapped_long(header.base_timestamp + timestamp_delta)
+    offset = varint.wrapped_long(header.base_offset + offset_delta)
     return Record(offset, timestamp, key, value, headers, timestamp_type), end
 
 
 def _read_bytes(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    """Any negative length is null: Kafka writes -1 and reads the others so too."""
     length, at = varint.read_int(buf, at, end)
     if length < 0:
         return None, at
@@ -130,7 +160,11 @@ def _read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
 
 
 class BatchFields(NamedTuple):
-    """What a batch carries beside its records. The defaults are a plain producer's."""
+    """What a batch carries beside its records. The defaults are a plain producer's.
+
+    `base_offset` and `last_offset` matter to compaction, which keeps them when the first or last
+    record goes; `max_timestamp` to LogAppendTime, where the records keep their producer's times.
+    """
 
     codec: Codec = Codec.NONE
     level: int | None = None
@@ -142,36 +176,49 @@ class BatchFields(NamedTuple):
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     base_sequence: int = NO_SEQUENCE
+    base_offset: int | None = None
+    """None: the first record's."""
+    last_offset: int | None = None
+    """None: the last record's."""
+    max_timestamp: int | None = None
+    """None: the largest of the records."""
 
 
 _PLAIN = BatchFields()
 
 
 def encode_batch(records: Sequence[Record], fields: BatchFields = _PLAIN) -> bytes:
-    """One batch of `records`, offsets and timestamps as they are; base offset is the first one's."""
-    first = records[0]
-    base_timestamp = first.timestamp
-    if fields.delete_horizon_ms is not None:
-        base_timestamp = fields.delete_horizon_ms
+    """One batch of `records` (at least one), their offsets and timestamps as they are."""
+    base_offset = _or_else(fields.base_offset, records[0].offset)
+    last_offset = _or_else(fields.last_offset, records[-1].offset)
+    if not base_offset <= records[0].offset <= records[-1].offset <= last_offset:
+        raise ValueError("record offsets fall, or lie outside the batch")
+    if last_offset - base_offset > LAST_OFFSET_DELTA_MAX:
+        raise LimitExceededError(f"offsets {base_offset} to {last_offset} do not fit one batch")
+    base_timestamp = _or_else(fields.delete_horizon_ms, records[0].timestamp)
     payload = bytearray()
     for record in records:
-        _encode_record(payload, record, first.offset, base_timestamp)
+        _encode_record(payload, record, base_offset, base_timestamp)
     template = BatchHeader(
-        base_offset=first.offset,
+        base_offset=base_offset,
         batch_length=0,
         partition_leader_epoch=fields.partition_leader_epoch,
         magic=MAGIC_2,
         crc=0,
         attributes=_attributes(fields),
-        last_offset_delta=records[-1].offset - first.offset,
+        last_offset_delta=last_offset - base_offset,
         base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp for record in records),
+        max_timestamp=_or_else(fields.max_timestamp, max(record.timestamp for record in records)),
         producer_id=fields.producer_id,
         producer_epoch=fields.producer_epoch,
         base_sequence=fields.base_sequence,
         record_count=len(records),
     )
     return seal_batch(template, compress(fields.codec, bytes(payload), level=fields.level))
+
+
+def _or_else(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def encode_empty_batch(header: BatchHeader) -> bytes:

@@ -20,9 +20,12 @@ INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
 _INT_MASK = 0xFFFF_FFFF
 _LONG_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_LONG_SIGN = 1 << 63
 
 
-def read_unsigned(buf: Buffer, at: int, end: int, bytes_max: int = INT_BYTES_MAX) -> tuple[int, int]:
+def read_unsigned(
+    buf: Buffer, at: int, end: int, bytes_max: int = INT_BYTES_MAX
+) -> tuple[int, int]:
     """The plain (not zig-zagged) varint at `at`, and the position after it."""
     value = shift = 0
     for position in range(at, min(end, at + bytes_max)):
@@ -37,21 +40,21 @@ def read_unsigned(buf: Buffer, at: int, end: int, bytes_max: int = INT_BYTES_MAX
 
 
 def read_int(buf: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The zig-zag int at `at`, and the position after it. Surplus high bits are dropped, as in Java."""
+    """The zig-zag int at `at`, and the position after it. Java drops surplus high bits too."""
     raw, after = read_unsigned(buf, at, end, INT_BYTES_MAX)
     raw &= _INT_MASK
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def read_long(buf: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The zig-zag long at `at`, and the position after it. Surplus high bits are dropped, as in Java."""
+    """The zig-zag long at `at`, and the position after it. Java drops surplus high bits too."""
     raw, after = read_unsigned(buf, at, end, LONG_BYTES_MAX)
     raw &= _LONG_MASK
     return (raw >> 1) ^ -(raw & 1), after
 
 
 def write_unsigned(out: bytearray, value: int) -> None:
-    """Append a plain varint."""
+    """Append a plain varint. `value` is not negative."""
     while value >= 0x80:
         out.append((value & 0x7F) | 0x80)
         value >>= 7
@@ -59,22 +62,39 @@ def write_unsigned(out: bytearray, value: int) -> None:
 
 
 def write_int(out: bytearray, value: int) -> None:
-    """Append a zig-zag int."""
-    write_unsigned(out, ((value << 1) ^ (value >> 31)) & _INT_MASK)
+    """Append a zig-zag int. `value` fits 32 bits: a larger one would lose its high bits."""
+    write_unsigned(out, _zigzag(value, 31) & _INT_MASK)
 
 
 def write_long(out: bytearray, value: int) -> None:
-    """Append a zig-zag long."""
-    write_unsigned(out, ((value << 1) ^ (value >> 63)) & _LONG_MASK)
+    """Append a zig-zag long. Like a Java long, a larger `value` wraps around."""
+    write_unsigned(out, _zigzag(wrapped_long(value), 63) & _LONG_MASK)
 
 
 def size_of_int(value: int) -> int:
     """Bytes that `write_int` would append."""
-    raw = ((value << 1) ^ (value >> 31)) & _INT_MASK
-    return max(1, (raw.bit_length() + 6) // 7)
+    return _size_of(_zigzag(value, 31) & _INT_MASK)
 
 
 def size_of_long(value: int) -> int:
     """Bytes that `write_long` would append."""
-    raw = ((value << 1) ^ (value >> 63)) & _LONG_MASK
+    return _size_of(_zigzag(wrapped_long(value), 63) & _LONG_MASK)
+
+
+def wrapped_long(value: int) -> int:
+    """`value` as a Java long holds it: sums past 63 bits come back from the other end.
+
+    Timestamps are a base plus a delta. Damaged or absurd ones overflow in Java, and both decoders
+    must give the number that Kafka's consumers see.
+    """
+    if -_LONG_SIGN <= value < _LONG_SIGN:
+        return value
+    return ((value + _LONG_SIGN) & _LONG_MASK) - _LONG_SIGN
+
+
+def _zigzag(value: int, sign_bit: int) -> int:
+    return (value << 1) ^ (value >> sign_bit)
+
+
+def _size_of(raw: int) -> int:
     return max(1, (raw.bit_length() + 6) // 7)
