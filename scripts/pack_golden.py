@@ -20,7 +20,6 @@ from pathlib import Path
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 COMPACTION = "compaction"
 PACKED_DIRS = ("facts", COMPACTION)
-XZ_PRESET = 9
 
 
 def main() -> None:
@@ -77,7 +76,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _write_archive(target: Path, files: list[Path], *, relative_to: Path) -> None:
-    with tarfile.open(target, "w:xz", preset=XZ_PRESET, format=tarfile.PAX_FORMAT) as archive:
+    with tarfile.open(target, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
         for path in files:
             content = path.read_bytes()
             member = tarfile.TarInfo(path.relative_to(relative_to).as_posix())

@@ -1,0 +1,72 @@
+# Every target sets up what it needs: the environment in .venv, and Java where Spark runs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON := .venv/bin/python
+INSTALLED := .venv/.installed
+EXTRAS := test,lint
+# Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
+WORKERS ?= auto
+# More arguments for pytest: `make test-fast ARGS="tests/format -x"`.
+ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(INSTALLED) ## Read, look up and dump what a real Kafka wrote
+	$(PYTHON) examples/demo.py
+
+.PHONY: test
+test: lint ## Everything CI runs: lint, types, layers and all tests
+	$(PYTHON) -m pytest -n $(WORKERS) $(ARGS)
+
+.PHONY: check
+check: test ## The same as test
+
+.PHONY: test-fast
+test-fast: $(INSTALLED) ## Tests only, without the slow ones
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
+
+.PHONY: lint
+lint: $(INSTALLED) type ## Style, types and import layers
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	.venv/bin/lint-imports
+
+.PHONY: type
+type: $(INSTALLED) ## Types: mypy --strict over src and tests
+	$(PYTHON) -m mypy --strict
+
+.PHONY: format
+format: $(INSTALLED) ## Rewrite the sources in the project's style
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+.PHONY: bench
+bench: $(INSTALLED) ## Measure the hot paths, beside other libraries
+	$(PYTHON) -m benchmarks $(ARGS)
+
+.PHONY: install
+install: $(INSTALLED) ## Create .venv with the pinned dependencies
+
+.PHONY: java
+java: ## Make sure that Java 17 or later is there, for Spark
+	scripts/ensure_java
+
+.PHONY: lock
+lock: $(INSTALLED) ## Renew constraints.txt from pyproject.toml
+	$(PYTHON) scripts/lock.py
+
+.PHONY: clean
+clean: ## Remove the environment and all caches
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Installed again when what it was made from changes.
+$(INSTALLED): pyproject.toml constraints.txt scripts/setup_venv
+	scripts/setup_venv $(EXTRAS)
+	touch $@
