@@ -1,0 +1,185 @@
+"""Search over fixed-size, sorted entries: what the offset index and the time index share.
+
+Every function takes any bytes. On sorted entries the answers are exact. On garbage a search ends
+all the same and names some slot, so whoever uses an entry checks it against the log first.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import islice
+from operator import le, lt
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CorruptIndexError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stratalog.format.buffers import Buffer
+
+WARM_BYTES: Final = 8192  # Kafka searches the last 8 KiB first: they are in the page cache
+NO_SLOT: Final = -1
+ENTRIES_FOR_NUMPY: Final = 100_000  # below this, importing numpy costs more than it saves
+
+_GALLOP_STEP = 8
+_GALLOP_SHIFT = 3  # each step is eight times the one before
+
+
+class Column:
+    """One integer field of a fixed-size entry: `unpack_from(buf, slot * entry_bytes)[0]`."""
+
+    __slots__ = ("at", "dtype", "entry_bytes", "iter_unpack", "unpack_from")
+
+    def __init__(self, *, at: int, size_bytes: int, entry_bytes: int) -> None:
+        code = {4: "i", 8: "q"}[size_bytes]
+        layout = struct.Struct(f">{at}x{code}{entry_bytes - at - size_bytes}x")
+        self.at = at
+        self.dtype = f">i{size_bytes}"
+        self.entry_bytes = entry_bytes
+        self.unpack_from = layout.unpack_from
+        self.iter_unpack = layout.iter_unpack
+
+
+def greatest_at_most(
+    column: Column, buf: Buffer, entries: int, target: int, trace: list[int] | None = None
+) -> int:
+    """The slot of the greatest value <= `target`, or -1 when there is none.
+
+    With `trace`, the search is Kafka's and `trace` receives each slot it compares, in order.
+    Without, it guesses the slot by proportion and gallops from there: the same answer from fewer
+    probes (and fewer pages) as long as values grow about evenly, as offsets and timestamps do.
+    """
+    if entries <= 0:
+        return NO_SLOT
+    try:
+        if trace is not None:
+            return _search_as_kafka(column, buf, entries, target, trace)
+        return _search_from_guess(column, buf, entries, target)
+    except struct.error:
+        raise _too_short(buf, entries) from None
+
+
+def smallest_at_least(column: Column, buf: Buffer, entries: int, target: int) -> int:
+    """The slot of the smallest value >= `target`, or -1 when there is none."""
+    slot = greatest_at_most(column, buf, entries, target - 1) + 1
+    return slot if slot < entries else NO_SLOT
+
+
+def _search_from_guess(column: Column, buf: Buffer, entries: int, target: int) -> int:
+    unpack, stride = column.unpack_from, column.entry_bytes
+    low, high = 0, entries - 1
+    first, last = unpack(buf, 0)[0], unpack(buf, high * stride)[0]
+    if target < first:
+        return NO_SLOT
+    if target >= last:
+        return high
+    # From here on value[low] <= target < value[high], also in garbage.
+    step = _GALLOP_STEP
+    slot = (target - first) * high // (last - first)
+    if unpack(buf, slot * stride)[0] <= target:
+        low = slot
+        while (slot := slot + step) < high:
+            if unpack(buf, slot * stride)[0] > target:
+                high = slot
+                break
+            low = slot
+            step <<= _GALLOP_SHIFT
+    else:
+        high = slot
+        while (slot := slot - step) > low:
+            if unpack(buf, slot * stride)[0] <= target:
+                low = slot
+                break
+            high = slot
+            step <<= _GALLOP_SHIFT
+    while high - low > 1:
+        slot = (low + high) >> 1
+        if unpack(buf, slot * stride)[0] <= target:
+            low = slot
+        else:
+            high = slot
+    return low
+
+
+def _search_as_kafka(
+    column: Column, buf: Buffer, entries: int, target: int, trace: list[int]
+) -> int:
+    """The warm section at the end first, then the rest, stopping on equality."""
+
+    def value(slot: int) -> int:
+        trace.append(slot)
+        return int(column.unpack_from(buf, slot * column.entry_bytes)[0])
+
+    first_warm = max(0, entries - 1 - WARM_BYTES // column.entry_bytes)
+    if value(first_warm) < target:
+        low, high = first_warm, entries - 1
+    elif value(0) > target:
+        return NO_SLOT
+    else:
+        low, high = 0, first_warm
+    while low < high:
+        middle = (low + high + 1) >> 1
+        found = value(middle)
+        if found == target:
+            return middle
+        if found < target:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def count_used(relative_offset: Column, buf: Buffer) -> int:
+    """How many entries lie before the zero tail of a preallocated file.
+
+    The rule: slot 0 is used unless all its bytes are zero; a later slot is used unless its relative
+    offset is zero, since offsets grow and only the first can be the base offset itself. A trimmed
+    file has no tail; a partial entry at its end is not counted.
+
+    Used slots come before unused ones, so a binary search finds the boundary without touching the
+    tail's pages. In garbage, where zeros are scattered, it finds one of the boundaries, not
+    necessarily the first.
+    """
+    unpack, stride = relative_offset.unpack_from, relative_offset.entry_bytes
+    slots = len(buf) // stride
+    if slots == 0 or not any(buf[:stride]):
+        return 0
+    if slots == 1 or unpack(buf, (slots - 1) * stride)[0]:
+        return slots
+    used, unused = 0, slots - 1
+    while unused - used > 1:
+        middle = (used + unused) >> 1
+        if unpack(buf, middle * stride)[0]:
+            used = middle
+        else:
+            unused = middle
+    return unused
+
+
+def first_out_of_order(
+    column: Column, buf: Buffer, entries: int, *, may_repeat: bool = False
+) -> int | None:
+    """The first slot whose value is not greater than the one before (or equal, if it may be)."""
+    if entries * column.entry_bytes > len(buf):
+        raise _too_short(buf, entries)
+    if entries > ENTRIES_FOR_NUMPY:
+        array = _array(column, buf, entries)
+        steps = array[1:] < array[:-1] if may_repeat else array[1:] <= array[:-1]
+        return int(steps.argmax()) + 1 if steps.any() else None
+    whole = memoryview(buf)[: entries * column.entry_bytes]
+    values = [value for (value,) in column.iter_unpack(whole)]
+    steps_back = map(lt if may_repeat else le, islice(values, 1, None), values)
+    return next((slot for slot, is_back in enumerate(steps_back, 1) if is_back), None)
+
+
+def _array(column: Column, buf: Buffer, entries: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    import numpy as np  # noqa: PLC0415  # heavy, and only worth it for long indexes
+
+    view = np.ndarray((entries,), column.dtype, buf, column.at, (column.entry_bytes,))
+    return view.astype(np.int64)
+
+
+def _too_short(buf: Buffer, entries: int) -> CorruptIndexError:
+    size = len(buf)
+    return CorruptIndexError(f"{size} bytes are too few for {entries} entries", position=size)
