@@ -1,5 +1,8 @@
 """Search over fixed-size, sorted entries: what the offset index and the time index share.
 
+A *column* is a `struct.Struct` as wide as an entry that reads one field and skips the rest, so its
+size is the stride, and `column.unpack_from(buf, slot * column.size)[0]` is the field of a slot.
+
 Every function takes any bytes. On sorted entries the answers are exact. On garbage a search ends
 all the same and names some slot, so whoever uses an entry checks it against the log first.
 """
@@ -7,7 +10,7 @@ all the same and names some slot, so whoever uses an entry checks it against the
 from __future__ import annotations
 
 import struct
-from itertools import islice
+from itertools import chain, islice, pairwise
 from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
@@ -24,25 +27,16 @@ ENTRIES_FOR_NUMPY: Final = 100_000  # below this, importing numpy costs more tha
 
 _GALLOP_STEP = 8
 _GALLOP_SHIFT = 3  # each step is eight times the one before
-
-
-class Column:
-    """One integer field of a fixed-size entry: `unpack_from(buf, slot * entry_bytes)[0]`."""
-
-    __slots__ = ("at", "dtype", "entry_bytes", "iter_unpack", "unpack_from")
-
-    def __init__(self, *, at: int, size_bytes: int, entry_bytes: int) -> None:
-        code = {4: "i", 8: "q"}[size_bytes]
-        layout = struct.Struct(f">{at}x{code}{entry_bytes - at - size_bytes}x")
-        self.at = at
-        self.dtype = f">i{size_bytes}"
-        self.entry_bytes = entry_bytes
-        self.unpack_from = layout.unpack_from
-        self.iter_unpack = layout.iter_unpack
+_FIELDS = {  # format of a column -> where its field lies, and its numpy type
+    ">i4x": (0, ">i4"),
+    ">4xi": (4, ">i4"),
+    ">q4x": (0, ">i8"),
+    ">8xi": (8, ">i4"),
+}
 
 
 def greatest_at_most(
-    column: Column, buf: Buffer, entries: int, target: int, trace: list[int] | None = None
+    column: struct.Struct, buf: Buffer, entries: int, target: int, trace: list[int] | None = None
 ) -> int:
     """The slot of the greatest value <= `target`, or -1 when there is none.
 
@@ -60,14 +54,14 @@ def greatest_at_most(
         raise _too_short(buf, entries) from None
 
 
-def smallest_at_least(column: Column, buf: Buffer, entries: int, target: int) -> int:
+def smallest_at_least(column: struct.Struct, buf: Buffer, entries: int, target: int) -> int:
     """The slot of the smallest value >= `target`, or -1 when there is none."""
     slot = greatest_at_most(column, buf, entries, target - 1) + 1
     return slot if slot < entries else NO_SLOT
 
 
-def _search_from_guess(column: Column, buf: Buffer, entries: int, target: int) -> int:
-    unpack, stride = column.unpack_from, column.entry_bytes
+def _search_from_guess(column: struct.Struct, buf: Buffer, entries: int, target: int) -> int:
+    unpack, stride = column.unpack_from, column.size
     low, high = 0, entries - 1
     first, last = unpack(buf, 0)[0], unpack(buf, high * stride)[0]
     if target < first:
@@ -103,15 +97,15 @@ def _search_from_guess(column: Column, buf: Buffer, entries: int, target: int) -
 
 
 def _search_as_kafka(
-    column: Column, buf: Buffer, entries: int, target: int, trace: list[int]
+    column: struct.Struct, buf: Buffer, entries: int, target: int, trace: list[int]
 ) -> int:
     """The warm section at the end first, then the rest, stopping on equality."""
 
     def value(slot: int) -> int:
         trace.append(slot)
-        return int(column.unpack_from(buf, slot * column.entry_bytes)[0])
+        return int(column.unpack_from(buf, slot * column.size)[0])
 
-    first_warm = max(0, entries - 1 - WARM_BYTES // column.entry_bytes)
+    first_warm = max(0, entries - 1 - WARM_BYTES // column.size)
     if value(first_warm) < target:
         low, high = first_warm, entries - 1
     elif value(0) > target:
@@ -130,7 +124,7 @@ def _search_as_kafka(
     return low
 
 
-def count_used(relative_offset: Column, buf: Buffer) -> int:
+def count_used(relative_offset: struct.Struct, buf: Buffer) -> int:
     """How many entries lie before the zero tail of a preallocated file.
 
     The rule: slot 0 is used unless all its bytes are zero; a later slot is used unless its relative
@@ -141,7 +135,7 @@ def count_used(relative_offset: Column, buf: Buffer) -> int:
     tail's pages. In garbage, where zeros are scattered, it finds one of the boundaries, not
     necessarily the first.
     """
-    unpack, stride = relative_offset.unpack_from, relative_offset.entry_bytes
+    unpack, stride = relative_offset.unpack_from, relative_offset.size
     slots = len(buf) // stride
     if slots == 0 or not any(buf[:stride]):
         return 0
@@ -158,25 +152,30 @@ def count_used(relative_offset: Column, buf: Buffer) -> int:
 
 
 def first_out_of_order(
-    column: Column, buf: Buffer, entries: int, *, may_repeat: bool = False
+    column: struct.Struct, buf: Buffer, entries: int, *, may_repeat: bool = False
 ) -> int | None:
     """The first slot whose value is not greater than the one before (or equal, if it may be)."""
-    if entries * column.entry_bytes > len(buf):
+    if entries * column.size > len(buf):
         raise _too_short(buf, entries)
     if entries > ENTRIES_FOR_NUMPY:
         array = _array(column, buf, entries)
         steps = array[1:] < array[:-1] if may_repeat else array[1:] <= array[:-1]
         return int(steps.argmax()) + 1 if steps.any() else None
-    whole = memoryview(buf)[: entries * column.entry_bytes]
-    values = [value for (value,) in column.iter_unpack(whole)]
-    steps_back = map(lt if may_repeat else le, islice(values, 1, None), values)
-    return next((slot for slot, is_back in enumerate(steps_back, 1) if is_back), None)
+    whole = memoryview(buf)[: entries * column.size]
+    values = list(chain.from_iterable(column.iter_unpack(whole)))
+    is_back = lt if may_repeat else le
+    if not any(map(is_back, islice(values, 1, None), values)):
+        return None
+    return next(slot for slot, pair in enumerate(pairwise(values), 1) if is_back(pair[1], pair[0]))
 
 
-def _array(column: Column, buf: Buffer, entries: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _array(
+    column: struct.Struct, buf: Buffer, entries: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     import numpy as np  # noqa: PLC0415  # heavy, and only worth it for long indexes
 
-    view = np.ndarray((entries,), column.dtype, buf, column.at, (column.entry_bytes,))
+    at, dtype = _FIELDS[column.format]
+    view = np.ndarray((entries,), dtype, buf, at, (column.size,))
     return view.astype(np.int64)
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from stratalog.errors import CorruptIndexError
 from stratalog.format.index_search import (
     NO_SLOT,
-    Column,
     count_used,
     first_out_of_order,
     greatest_at_most,
@@ -42,8 +41,8 @@ ENTRY_BYTES: Final = 8
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 POSITION_MAX: Final = (1 << 31) - 1
 
-_RELATIVE_OFFSET = Column(at=0, size_bytes=4, entry_bytes=ENTRY_BYTES)
-_POSITION = Column(at=4, size_bytes=4, entry_bytes=ENTRY_BYTES)
+_RELATIVE_OFFSET = struct.Struct(">i4x")
+_POSITION = struct.Struct(">4xi")
 
 assert _ENTRY.size == ENTRY_BYTES
 

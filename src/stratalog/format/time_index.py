@@ -22,7 +22,6 @@ from stratalog.errors import CorruptIndexError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.index_search import (
     NO_SLOT,
-    Column,
     count_used,
     first_out_of_order,
     greatest_at_most,
@@ -42,8 +41,8 @@ ENTRY_BYTES: Final = 12
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
-_TIMESTAMP = Column(at=0, size_bytes=8, entry_bytes=ENTRY_BYTES)
-_RELATIVE_OFFSET = Column(at=8, size_bytes=4, entry_bytes=ENTRY_BYTES)
+_TIMESTAMP = struct.Struct(">q4x")
+_RELATIVE_OFFSET = struct.Struct(">8xi")
 
 assert _ENTRY.size == ENTRY_BYTES
 
