@@ -1,6 +1,6 @@
 """Write constraints.txt: every package that any extra pulls in, at one version.
 
-Direct dependencies are pinned in pyproject.toml; pip is asked which versions of the rest go with them.
+Direct dependencies are pinned in pyproject.toml; pip is asked which versions of the rest fit them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "spark,test,lint"
-HEADER = "# Every package at one version, for all extras: pip -c. Renewed by `make lock`.
-"
+HEADER = "# Every package at one version, for all extras: pip -c. Renewed by `make lock`.\n"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """The layers that import-linter keeps, and what it cannot see.
 
-`lint-imports` checks the graph of imports. These tests check that its contracts cover the code there
-is, and that heavy packages are only loaded by those who need them.
+`lint-imports` checks the graph of imports. These tests check that its contracts cover the code
+there is, and that heavy packages are only loaded by those who need them.
 """
 
 from __future__ import annotations
