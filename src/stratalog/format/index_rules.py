@@ -1,0 +1,60 @@
+"""When a batch gets index entries: the one rule behind append, recovery and in-memory rebuilding.
+
+Per segment, for each batch in order:
+
+1. a larger max timestamp than any before replaces the (timestamp, last offset) kept so far;
+2. when more than `interval_bytes` bytes precede the batch since the last entry, it gets an offset
+   entry, and the kept pair is offered to the time index, which takes it if it is newer;
+3. at the end of the segment the kept pair is offered once more.
+
+So the first batch never has an entry, and an entry exists only after more than the interval.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from stratalog.format.batch import NO_TIMESTAMP
+
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+INTERVAL_BYTES_DEFAULT: Final = 4096
+
+_OFFSET_ENTRY = struct.Struct(">ii")  # relative offset, position
+_TIME_ENTRY = struct.Struct(">qi")  # timestamp, relative offset
+
+
+class IndexBuilder:
+    """Builds the bytes of both sparse indexes from a segment's batches, fed in log order."""
+
+    def __init__(self, base_offset: int, interval_bytes: int = INTERVAL_BYTES_DEFAULT) -> None:
+        self.offset_index = bytearray()
+        self.time_index = bytearray()
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        """Last offset of the earliest batch that reached `max_timestamp`."""
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._bytes_since_entry = 0
+        self._last_indexed_timestamp = NO_TIMESTAMP
+
+    def add(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Take the batch at `position`. Its last offset must fit the segment's int32 range."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self._interval_bytes:
+            self.offset_index += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+            self._offer_time()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size_bytes
+
+    def finish(self) -> None:
+        """The segment is complete: the largest timestamp gets its entry whatever the interval."""
+        self._offer_time()
+
+    def _offer_time(self) -> None:
+        if self.max_timestamp > self._last_indexed_timestamp:
+            relative = self.max_timestamp_offset - self._base_offset
+            self.time_index += _TIME_ENTRY.pack(self.max_timestamp, relative)
+            self._last_indexed_timestamp = self.max_timestamp

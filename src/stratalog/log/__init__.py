@@ -1,0 +1,1 @@
+"""One partition: its segments as one log."""

@@ -1,0 +1,1 @@
+"""One file, one segment: reading Kafka's files without ever changing them."""

@@ -1,0 +1,173 @@
+"""A sparse index as a reader sees it: a hint, in memory, that is checked before it is believed.
+
+An index file may be missing, empty, stale, cut, preallocated with a zero tail, or full of junk, and
+it may change while it is read. So it is copied, never mapped (see `log_file`), and an entry counts
+only after the segment has checked it against the log. Long files are copied in two steps: the last
+8 KiB answer most questions (the newest offsets, the largest timestamp), the rest follows on demand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+
+from stratalog.errors import CorruptIndexError
+from stratalog.format import offset_index, time_index
+from stratalog.format.index_search import WARM_BYTES
+from stratalog.storage.log_file import LogFile
+from stratalog.storage.trace import IndexKind, IndexStep, Probe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.format.buffers import Buffer
+    from stratalog.storage.trace import Trace
+
+FROM_FILE: Final = "file"
+LOAD_WHOLE_BYTES: Final = 64 * 1024  # up to here one read costs less than two
+
+
+class _Lookup(Protocol):
+    def __call__(
+        self,
+        buf: Buffer,
+        entries: int,
+        base_offset: int,
+        target: int,
+        trace: list[int] | None = ...,
+    ) -> tuple[int, int, int]: ...
+
+
+class _Count(Protocol):
+    def __call__(self, buf: Buffer) -> int: ...
+
+
+class IndexFormat(NamedTuple):
+    """One of the two sparse index formats, as far as a reader needs it."""
+
+    kind: IndexKind
+    extension: str
+    entry_bytes: int
+    lookup: _Lookup
+    count_valid_entries: _Count
+
+
+OFFSET_INDEX: Final = IndexFormat(
+    "offset",
+    ".index",
+    offset_index.ENTRY_BYTES,
+    offset_index.lookup,
+    offset_index.count_valid_entries,
+)
+TIME_INDEX: Final = IndexFormat(
+    "time", ".timeindex", time_index.ENTRY_BYTES, time_index.lookup, time_index.count_valid_entries
+)
+_BEYOND_ANY: Final = (1 << 63) - 1
+
+
+class Anchor(NamedTuple):
+    """An index entry: offset and position (offset index), or timestamp and offset (time index).
+
+    Slot -1 stands for the start of the segment, when every entry lies above the target.
+    """
+
+    slot: int
+    key: int
+    value: int
+
+
+class IndexView:
+    """Entries of one index file, or of its stand-in built from the log."""
+
+    def __init__(
+        self, of: IndexFormat, path: Path, base_offset: int, data: bytes, origin: str = FROM_FILE
+    ) -> None:
+        self.format = of
+        self.path = path
+        self.base_offset = base_offset
+        self.origin = origin
+        """`file`, or why the file was not used."""
+        self.entries = of.count_valid_entries(data)
+        self._data = data
+        self._first_slot = 0  # of the first entry in _data
+
+    @classmethod
+    def load(cls, of: IndexFormat, path: Path, base_offset: int) -> Self:
+        """What the file holds now. Raises FileNotFoundError; never judges the content."""
+        with LogFile(path) as file:
+            size_bytes = file.size_bytes // of.entry_bytes * of.entry_bytes
+            if size_bytes > LOAD_WHOLE_BYTES:
+                tail_bytes = WARM_BYTES // of.entry_bytes * of.entry_bytes
+                tail = file.read(size_bytes - tail_bytes, tail_bytes)
+                if len(tail) == tail_bytes and any(tail[-of.entry_bytes :]):
+                    return cls._of_tail(of, path, base_offset, tail, size_bytes // of.entry_bytes)
+            return cls(of, path, base_offset, file.read(0, size_bytes))
+
+    @classmethod
+    def _of_tail(
+        cls, of: IndexFormat, path: Path, base_offset: int, tail: bytes, entries: int
+    ) -> Self:
+        view = cls(of, path, base_offset, b"")
+        view.entries = entries
+        view._data = tail
+        view._first_slot = entries - len(tail) // of.entry_bytes
+        return view
+
+    def lookup(self, target: int, trace: Trace | None = None) -> Anchor:
+        """The greatest entry at or below `target`, an offset or a timestamp."""
+        first = self._first_slot
+        if first:
+            if trace is not None or self.entry(first).key > target:
+                self._load_rest()
+            first = self._first_slot
+        if trace is not None:
+            return self._traced_lookup(target, trace)
+        slot, key, value = self.format.lookup(
+            self._data, self.entries - first, self.base_offset, target
+        )
+        return Anchor(slot + first if slot >= 0 else slot, key, value)
+
+    def last(self) -> Anchor | None:
+        """The last entry."""
+        return self.entry(self.entries - 1) if self.entries else None
+
+    def entry(self, slot: int) -> Anchor:
+        """The entry in this slot."""
+        if slot < self._first_slot:
+            self._load_rest()
+        size = self.format.entry_bytes
+        at = (slot - self._first_slot) * size
+        one = self._data[at : at + size]
+        if len(one) < size:
+            raise CorruptIndexError(f"no slot {slot}", position=slot * size, path=self.path)
+        _, key, value = self.format.lookup(one, 1, self.base_offset, _BEYOND_ANY)
+        return Anchor(slot, key, value)
+
+    def extended(self, newer: bytes) -> IndexView:
+        """The same entries followed by `newer` ones, told from the log."""
+        if self._first_slot:
+            self._load_rest()
+        data = self._data[: self.entries * self.format.entry_bytes] + newer
+        origin = f"{self.origin}, and newer entries from the log"
+        return IndexView(self.format, self.path, self.base_offset, data, origin)
+
+    def _traced_lookup(self, target: int, trace: Trace) -> Anchor:
+        slots: list[int] = []
+        found = Anchor(
+            *self.format.lookup(self._data, self.entries, self.base_offset, target, slots)
+        )
+        probes = tuple(Probe(*self.entry(slot)) for slot in slots)
+        hit = Probe(*found) if found.slot >= 0 else None
+        trace.add(
+            IndexStep(self.format.kind, self.path, self.origin, self.entries, target, probes, hit)
+        )
+        return found
+
+    def _load_rest(self) -> None:
+        """Swap in the whole file. If it shrank meanwhile it gives fewer entries: still a hint."""
+        try:
+            with LogFile(self.path) as file:
+                data = file.read(0, self.entries * self.format.entry_bytes)
+        except FileNotFoundError:
+            data = b""
+        self._first_slot, self._data = 0, data
+        self.entries = self.format.count_valid_entries(data)

@@ -1,0 +1,86 @@
+"""Read-only access to one file by position.
+
+Files of a live broker shrink (index trimming, truncation), and touching a mapped page that is gone
+kills the process with SIGBUS. So nothing here maps: every read is a `pread` into fresh memory, and
+a short answer means the file ended.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Self
+
+from stratalog.format.peek import PEEK_BYTES, Peek, peek
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WALK_WINDOW_BYTES = 4096
+
+
+class LogFile:
+    """A file held open for reading. It stays readable after a rename or delete."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    @property
+    def size_bytes(self) -> int:
+        """Now; a live file grows."""
+        return os.fstat(self._fd).st_size
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """Up to `size_bytes` bytes; fewer only at the end of the file."""
+        data = os.pread(self._fd, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        return self._read_on(data, position, size_bytes)
+
+    def _read_on(self, data: bytes, position: int, size_bytes: int) -> bytes:
+        """Linux cuts a read at 2 GiB and may cut it anywhere on a signal."""
+        parts = [data]
+        done = len(data)
+        while more := os.pread(self._fd, size_bytes - done, position + done):
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def peek(self, position: int) -> Peek | None:
+        """The first bytes of the entry at `position`, decoded; None at the end of the file."""
+        return peek(self.read(position, PEEK_BYTES))
+
+    def walk(self, position: int, end: int, *, offset_min: int) -> Iterator[tuple[int, Peek]]:
+        """Position and peek of each whole, plausible entry in [position, end), headers only.
+
+        Ends at the first entry that is not whole or not plausible. Small batches share one read;
+        large ones cost one read of a page each, so payloads are not touched.
+        """
+        window, window_at = b"", position
+        while 0 <= position < end:
+            at = position - window_at
+            found = peek(window, at) if at < len(window) else None
+            if found is None:
+                window, window_at = self.read(position, WALK_WINDOW_BYTES), position
+                found = peek(window)
+            if found is None or not found.is_plausible(
+                offset_min=offset_min, bytes_left=end - position
+            ):
+                return
+            yield position, found
+            position += found.size_bytes
