@@ -1,0 +1,218 @@
+"""The small files that say what a directory is: ids, versions, and how it was last closed.
+
+* `partition.metadata`: the topic's id, two lines, no newline at the end;
+* `meta.properties`: which cluster and node a log directory belongs to, as Java properties;
+* `.kafka_cleanshutdown`: exists after a clean stop. That it exists is the message; its content, JSON
+  with the broker's epoch (older brokers: nothing), is a detail;
+* `quorum-state`: JSON with the last vote of a KRaft node, in `__cluster_metadata-0`.
+
+Ids are 16 bytes, written as 22 characters of URL-safe base64 without padding.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.errors import CorruptCheckpointError, UnsupportedError
+from stratalog.format.java_properties import decode_properties, encode_properties
+from stratalog.format.java_text import Line, parse_int, read_lines, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stratalog.format.buffers import Buffer
+
+ZERO_ID: Final = uuid.UUID(int=0)
+METADATA_TOPIC_ID: Final = uuid.UUID(int=1)
+
+_ID = re.compile(r"[A-Za-z0-9_-]{22}(?:==)?")
+_KEY_VALUE = re.compile(r"(.*?):[ \t\x0b\f]+(.*)")
+
+
+class PartitionMetadata(NamedTuple):
+    """`partition.metadata`."""
+
+    topic_id: uuid.UUID
+    version: int = 0
+
+
+class MetaProperties(NamedTuple):
+    """`meta.properties`. Version 0 is from ZooKeeper's time; there every id may be missing."""
+
+    version: int = 1
+    cluster_id: str | None = None
+    node_id: int | None = None
+    directory_id: uuid.UUID | None = None
+
+
+class QuorumState(NamedTuple):
+    """`quorum-state`. `applied_offset` and `voters` are of version 0, the voted directory of 1."""
+
+    version: int
+    leader_id: int
+    leader_epoch: int
+    voted_id: int
+    voted_directory_id: uuid.UUID | None = None
+    applied_offset: int = 0
+    voters: tuple[int, ...] = ()
+
+
+def encode_id(value: uuid.UUID) -> str:
+    """22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+
+
+def decode_id(text: str) -> uuid.UUID | None:
+    """The id, or None when `text` is none."""
+    if not _ID.fullmatch(text):
+        return None
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text[:22] + "=="))
+
+
+def decode_partition_metadata(buf: Buffer) -> PartitionMetadata:
+    """Any version from 0 up is read, as Kafka does, so that a downgrade finds its ids."""
+    lines = read_lines(buf)
+    if len(lines) < 2:
+        raise CorruptCheckpointError(f"{len(lines)} lines, not 2", position=len(buf))
+    version = parse_int(_value_of(lines[0], "version"), bits=32)
+    if version is None or version < 0:
+        raise lines[0].wrong(f"{lines[0].text[:40]!r} is no version")
+    topic_id = decode_id(_value_of(lines[1], "topic_id"))
+    if topic_id is None or topic_id == ZERO_ID:
+        raise lines[1].wrong(f"{lines[1].text[:40]!r} is no topic id")
+    return PartitionMetadata(topic_id, version)
+
+
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """A whole `partition.metadata`."""
+    return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
+
+
+def decode_meta_properties(buf: Buffer) -> MetaProperties:
+    """A file without a version is of version 0; other keys are ignored."""
+    properties = decode_properties(buf)
+    version = _int_property(properties, "version") if "version" in properties else 0
+    if version not in {0, 1}:
+        raise UnsupportedError(f"meta.properties of version {version}")
+    node_key = "node.id" if version else "broker.id"
+    node_id = _int_property(properties, node_key) if version or node_key in properties else None
+    cluster_id = properties.get("cluster.id")
+    if version and cluster_id is None:
+        raise CorruptCheckpointError("cluster.id is missing")
+    directory_id = None
+    if "directory.id" in properties:
+        directory_id = decode_id(properties["directory.id"])
+        if directory_id is None:
+            raise CorruptCheckpointError(f"directory.id is {properties['directory.id'][:40]!r}")
+    return MetaProperties(version, cluster_id, node_id, directory_id)
+
+
+def encode_meta_properties(meta: MetaProperties, *, comments: Iterable[str] = ()) -> bytes:
+    """A whole `meta.properties`. Java puts two comments first: an empty one and the date."""
+    properties = {}
+    if meta.node_id is not None:
+        properties["node.id" if meta.version else "broker.id"] = str(meta.node_id)
+    if meta.directory_id is not None:
+        properties["directory.id"] = encode_id(meta.directory_id)
+    properties["version"] = str(meta.version)
+    if meta.cluster_id is not None:
+        properties["cluster.id"] = meta.cluster_id
+    return encode_properties(properties, comments=comments)
+
+
+def decode_clean_shutdown(buf: Buffer) -> int | None:
+    """The broker epoch, or None when the file does not say, as the empty one of older brokers.
+
+    A file that makes no sense raises, for those who report damage; the stop was clean all the same.
+    """
+    if not len(buf):
+        return None
+    fields = _json_object(buf)
+    return _int_field(fields, "brokerEpoch", bits=64) if "brokerEpoch" in fields else None
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """A whole `.kafka_cleanshutdown`."""
+    return _json_bytes({"version": 0, "brokerEpoch": broker_epoch})
+
+
+def decode_quorum_state(buf: Buffer) -> QuorumState:
+    """The vote that a KRaft node remembered last."""
+    fields = _json_object(buf)
+    version = _int_field(fields, "data_version", bits=16)
+    if version not in {0, 1}:
+        raise UnsupportedError(f"quorum-state of version {version}")
+    leader_id, leader_epoch, voted_id = (
+        _int_field(fields, name, bits=32) for name in ("leaderId", "leaderEpoch", "votedId")
+    )
+    if version == 1:
+        directory_id = decode_id(str(fields.get("votedDirectoryId")))
+        if directory_id is None:
+            raise CorruptCheckpointError("votedDirectoryId is no id")
+        return QuorumState(version, leader_id, leader_epoch, voted_id, directory_id)
+    voters = fields.get("currentVoters") or []
+    if not isinstance(voters, list) or not all(isinstance(voter, dict) for voter in voters):
+        raise CorruptCheckpointError("currentVoters is no list of voters")
+    return QuorumState(
+        version,
+        leader_id,
+        leader_epoch,
+        voted_id,
+        applied_offset=_int_field(fields, "appliedOffset", bits=64),
+        voters=tuple(_int_field(voter, "voterId", bits=32) for voter in voters),
+    )
+
+
+def encode_quorum_state(state: QuorumState) -> bytes:
+    """A whole `quorum-state`."""
+    vote = {
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.leader_epoch,
+        "votedId": state.voted_id,
+    }
+    if state.version == 1:
+        directory_id = encode_id(state.voted_directory_id or ZERO_ID)
+        return _json_bytes({**vote, "votedDirectoryId": directory_id, "data_version": 1})
+    voters = [{"voterId": voter} for voter in state.voters]
+    fields = {"appliedOffset": state.applied_offset, "currentVoters": voters, "data_version": 0}
+    return _json_bytes({"clusterId": "", **vote, **fields})
+
+
+def _value_of(line: Line, key: str) -> str:
+    match = _KEY_VALUE.fullmatch(line.text)
+    if match is None or match[1] != key:
+        raise line.wrong(f"{line.text[:40]!r} is no {key!r}")
+    return match[2]
+
+
+def _int_property(properties: dict[str, str], key: str) -> int:
+    value = parse_int(properties.get(key, ""), bits=32)
+    if value is None:
+        raise CorruptCheckpointError(f"{key} is {properties.get(key)!r}")
+    return value
+
+
+def _json_object(buf: Buffer) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(buf))
+    except (ValueError, RecursionError) as error:  # nesting has no bound but Python's stack
+        raise CorruptCheckpointError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CorruptCheckpointError("not a JSON object")
+    return value
+
+
+def _int_field(fields: dict[str, Any], name: str, *, bits: int) -> int:
+    value = fields.get(name)
+    limit = 1 << (bits - 1)
+    if type(value) is not int or not -limit <= value < limit:
+        raise CorruptCheckpointError(f"{name} is no {bits}-bit number")
+    return value
+
+
+def _json_bytes(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode()
