@@ -1,0 +1,1 @@
+"""Apache Kafka's log storage in Python: reads and writes Kafka's own files."""
