@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
 from stratalog.format.peek import PEEK_BYTES, Peek, peek
 
 if TYPE_CHECKING:
@@ -71,16 +72,35 @@ class LogFile:
         Ends at the first entry that is not whole or not plausible. Small batches share one read;
         large ones cost one read of a page each, so payloads are not touched.
         """
+        for position, found, _, _ in self._walk(position, end, offset_min):
+            yield position, found
+
+    def walk_headers(
+        self, position: int, end: int, *, offset_min: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Like `walk`, with whole headers, magic-2 batches only."""
+        for position, found, window, at in self._walk(position, end, offset_min):
+            if found.magic != MAGIC_2:
+                continue
+            if len(window) - at < HEADER_BYTES:
+                window, at = self.read(position, HEADER_BYTES), 0
+            if len(window) - at < HEADER_BYTES:
+                return  # the file shrank
+            yield position, BatchHeader.unpack(window, at)
+
+    def _walk(
+        self, position: int, end: int, offset_min: int
+    ) -> Iterator[tuple[int, Peek, bytes, int]]:
         window, window_at = b"", position
         while 0 <= position < end:
             at = position - window_at
             found = peek(window, at) if at < len(window) else None
             if found is None:
-                window, window_at = self.read(position, WALK_WINDOW_BYTES), position
+                window, window_at, at = self.read(position, WALK_WINDOW_BYTES), position, 0
                 found = peek(window)
             if found is None or not found.is_plausible(
                 offset_min=offset_min, bytes_left=end - position
             ):
                 return
-            yield position, found
+            yield position, found, window, at
             position += found.size_bytes

@@ -36,6 +36,7 @@ TAIL_WALK_BYTES_MAX: Final = 16 * 1024 * 1024
 """Log after the last time-index entry is walked up to this length, to learn whether that entry has
 the last word. Beyond it a sample decides."""
 TAIL_SAMPLES: Final = 64
+CHUNK_BYTES: Final = 256 * 1024
 END_CANDIDATES: Final = 64
 
 
@@ -122,6 +123,40 @@ class SegmentView:
         header = header_of(buf, entry)
         check_entry_crc(buf, entry, header)
         return LoadedBatch(buf, entry, header)
+
+    def batches(self, position: int, end: int) -> Iterator[tuple[int, LoadedBatch]]:
+        """Position and content of each batch in [position, end), headers and CRCs checked.
+
+        Raises CorruptBatchError at the first that is damaged or cut short. The bytes of several
+        batches share one read.
+        """
+        while position < end:
+            chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
+            taken = 0
+            for loaded in self._batches_of(chunk, position):
+                yield position + taken, loaded
+                taken = loaded.entry.end
+            if not taken:  # the first batch is larger than a chunk
+                loaded = self.load_batch(position)
+                yield position, loaded
+                taken = loaded.entry.size_bytes
+            position += taken
+
+    def _batches_of(self, chunk: bytes, position: int) -> Iterator[LoadedBatch]:
+        try:
+            at = 0
+            while (entry := next_entry(chunk, at)) is not None:
+                header = header_of(chunk, entry)
+                check_entry_crc(chunk, entry, header)
+                yield LoadedBatch(chunk, entry, header)
+                at = entry.end
+        except CorruptError as error:
+            raise error.located(self.path, buffer_start=position) from None
+
+    def release(self) -> None:
+        """Let go of the open file and all that was read. The next use starts afresh."""
+        for name in ("file", "offset_index", "time_index", "_rebuilt"):
+            self.__dict__.pop(name, None)
 
     # -- by offset
 
@@ -263,7 +298,7 @@ class SegmentView:
         while True:
             start = self.seek(self.offset_index.entry(slot).key).position if slot >= 0 else 0
             for position, batch in reversed(self._last_batches(start)):
-                if self._is_valid(position):
+                if self.is_valid(position):
                     return SegmentEnd(position + batch.size_bytes, batch.last_offset + 1)
             if slot < 0:
                 return SegmentEnd(0, self.base_offset)
@@ -282,7 +317,8 @@ class SegmentView:
             resume = self.next_valid_batch(stopped_at + 1, offset_min=offset_min)
         return recent
 
-    def _is_valid(self, position: int) -> bool:
+    def is_valid(self, position: int) -> bool:
+        """Whether a whole batch with a right CRC starts at `position`."""
         try:
             self._load_batch(position)
         except CorruptError:

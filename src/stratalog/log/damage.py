@@ -1,0 +1,81 @@
+"""What a reader does at damaged bytes: stop with an error, or go on and say what was skipped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stratalog.errors import CorruptError
+    from stratalog.storage.segment_view import SegmentView
+
+
+class Skipped(NamedTuple):
+    """A run of bytes that a reader passed over."""
+
+    path: Path
+    position: int
+    size_bytes: int
+    first_offset: int
+    """The offset that was due here; it and those up to `next_offset` may be lost."""
+    next_offset: int | None
+    """Base offset of the next good batch; None when the segment has no more."""
+    reason: str
+
+    def __str__(self) -> str:
+        until = "the end of the segment" if self.next_offset is None else self.next_offset
+        return (
+            f"{self.path} at byte {self.position}: skipped {self.size_bytes} bytes, "
+            f"offsets {self.first_offset} up to {until}: {self.reason}"
+        )
+
+
+class DamagePolicy:
+    """Without a listener the first damage is raised; with one it is told and passed over."""
+
+    def __init__(self, on_skip: Callable[[Skipped], None] | None = None) -> None:
+        self._on_skip = on_skip
+
+    def resume_after(
+        self,
+        segment: SegmentView,
+        error: CorruptError,
+        *,
+        due_offset: int,
+        end: int,
+        next_base: int | None,
+    ) -> int:
+        """Where to go on in `segment` after the damage that `error` tells of; `end` if nowhere.
+
+        Junk behind the last batch of a segment does no harm when the next segment begins with the
+        offset that is due: then nothing is missing, and nothing is said.
+        """
+        position = error.position
+        resume = self._declared_end(segment, position, end)
+        if resume is None:
+            resume = segment.next_valid_batch(position + 1, offset_min=due_offset)
+        if resume is None and next_base == due_offset:
+            return end
+        if self._on_skip is None:
+            raise error
+        stop = end if resume is None else resume
+        batch = None if resume is None else segment.file.peek(resume)
+        next_offset = None if batch is None else batch.base_offset
+        self._on_skip(
+            Skipped(segment.path, position, stop - position, due_offset, next_offset, error.reason)
+        )
+        return stop
+
+    @staticmethod
+    def _declared_end(segment: SegmentView, position: int, end: int) -> int | None:
+        """The end that the damaged batch declares, if a good batch begins there.
+
+        Tried first: a search byte by byte could fall for a batch stored inside a record's value.
+        """
+        batch = segment.file.peek(position)
+        if batch is None or batch.size_bytes <= 0:
+            return None
+        declared = position + batch.size_bytes
+        return declared if declared < end and segment.is_valid(declared) else None

@@ -1,0 +1,246 @@
+"""One partition, read-only: its segments as one log.
+
+Opening takes no lock and writes nothing, so it works on a directory that a broker is appending to,
+on a copy, and on a medium mounted read-only. A view is a moment: it sees the segments that were
+listed, up to the end of the last whole batch then; `refresh` looks again.
+
+Offsets in order: log start <= last stable <= log end. There is no high watermark here: on disk a
+log ends with its last whole batch.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+from stratalog.errors import NotALogDirError, OffsetOutOfRangeError, StratalogError
+from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
+from stratalog.format.metadata import decode_partition_metadata
+from stratalog.format.names import FileKind, RootFile, parse_partition_dir
+from stratalog.log.damage import DamagePolicy
+from stratalog.log.isolation import AbortedRanges, IsolationLevel
+from stratalog.log.listing import list_partition
+from stratalog.log.lookup import find_max_timestamp, find_time, locate_offset
+from stratalog.log.reading import NO_LIMIT, ReadPlan, read_records
+from stratalog.log.segments import SegmentList
+from stratalog.log.transactions import aborted_transactions, replay_producers
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from stratalog.format.checkpoint import EpochEntry
+    from stratalog.format.names import TopicPartition
+    from stratalog.format.record import Record
+    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.damage import Skipped
+    from stratalog.log.listing import Listing
+    from stratalog.log.lookup import Location, OffsetAndTimestamp
+    from stratalog.log.producers import ProducerReplay
+    from stratalog.storage.trace import Trace
+
+StartOffset: TypeAlias = int | Literal["earliest", "latest"]
+
+
+class PartitionView:
+    """A partition directory opened for reading. Use it as a context manager, or `close` it."""
+
+    def __init__(self, path: Path, *, log_start_offset: int | None = None) -> None:
+        """`log_start_offset` as checkpointed; None looks for the checkpoint in the log directory."""
+        directory = parse_partition_dir(path.resolve().name)
+        if directory is None:
+            raise NotALogDirError(f"{path}: not a partition directory")
+        self.path = path
+        self.topic_partition: TopicPartition = directory.topic_partition
+        self.state = directory.state
+        self._checkpointed_start = log_start_offset
+        self._listing = list_partition(path)
+        if not self._listing.segments:
+            raise NotALogDirError(f"{path}: no segment (*.log) in this directory")
+        self._segments = SegmentList(self._listing.segments)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PartitionView({str(self.path)!r})"
+
+    def close(self) -> None:
+        """Give back open files. The view may still be used and opens them anew."""
+        self._segments.close()
+
+    def refresh(self) -> None:
+        """Look at the directory again: new segments, more bytes, moved log start."""
+        listing = list_partition(self.path)
+        if listing.segments:
+            self._listing = listing
+            self._segments.close()
+            self._segments = SegmentList(listing.segments)
+        for name in ("log_start_offset", "_replay", "leader_epochs"):
+            self.__dict__.pop(name, None)
+
+    # -- what the partition holds
+
+    @property
+    def listing(self) -> Listing:
+        """Every recognised file, as of the last look."""
+        return self._listing
+
+    @property
+    def segments(self) -> SegmentList:
+        return self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the `.log` files."""
+        return sum(segment.size_bytes for segment in self._listing.segments)
+
+    @cached_property
+    def log_start_offset(self) -> int:
+        """The first offset that readers may see."""
+        start = self._checkpointed_start
+        if start is None:
+            start = read_log_start_checkpoint(self.path.parent).get(self.topic_partition, 0)
+        return max(start, self._segments.bases[0])
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get (exclusive end)."""
+        return max(self._segments.end.next_offset, self.log_start_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Up to here (exclusive) every transaction has ended."""
+        first_open = self._replay.first_open_offset
+        if first_open is None:
+            return self.log_end_offset
+        return max(first_open, self.log_start_offset)
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """What is known of each producer at the end of the log, by producer id."""
+        return tuple(entry for _, entry in sorted(self._replay.producers.items()))
+
+    @cached_property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """From `leader-epoch-checkpoint`; empty when there is no such file."""
+        path = self.path / FileKind.LEADER_EPOCHS.value
+        try:
+            return decode_leader_epochs(path.read_bytes())
+        except FileNotFoundError:
+            return ()
+
+    @cached_property
+    def topic_id(self) -> uuid.UUID | None:
+        """From `partition.metadata`; None when there is no such file."""
+        path = self.path / FileKind.PARTITION_METADATA.value
+        try:
+            return decode_partition_metadata(path.read_bytes()).topic_id
+        except FileNotFoundError:
+            return None
+
+    def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
+        """The aborted transactions that touch the offsets [start, end)."""
+        end = self.log_end_offset if end is None else end
+        indexed = aborted_transactions(self._segments, self._listing.snapshots, start, end)
+        # A live broker writes the marker before the index entry; the replay has seen the marker.
+        replayed = [
+            txn
+            for txn in self._replay.aborted
+            if txn.last_offset >= start and txn.first_offset < end
+        ]
+        return sorted({*indexed, *replayed}, key=lambda txn: txn.last_offset)
+
+    @cached_property
+    def _replay(self) -> ProducerReplay:
+        return replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
+
+    # -- finding
+
+    def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
+        """The record at `offset`, or the next one if compaction removed it; None at the log end."""
+        self._check_range(offset)
+        return locate_offset(self._segments, offset, trace)
+
+    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
+        """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
+        return find_time(self._segments, timestamp, self.log_start_offset, trace)
+
+    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record that has the largest timestamp."""
+        return find_max_timestamp(self._segments, self.log_start_offset)
+
+    # -- reading
+
+    def read(
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        limits: tuple[int, int] = (NO_LIMIT, NO_LIMIT),
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[Record]:
+        """Records from `start` up to `end` (exclusive; the log end if None).
+
+        `limits` bounds batch bytes and records. Damage in the middle of the log raises
+        CorruptError; give `on_skip` to be told and go on instead. A torn tail is no damage: the
+        log simply ends before it.
+        """
+        return read_records(self._segments, self._plan(start, end, isolation, limits, on_skip))
+
+    def _plan(
+        self,
+        start: StartOffset,
+        end: int | None,
+        isolation: IsolationLevel,
+        limits: tuple[int, int],
+        on_skip: Callable[[Skipped], None] | None,
+    ) -> ReadPlan:
+        start_offset = self.resolve(start)
+        self._check_range(start_offset)
+        limit = self.log_end_offset
+        aborted: list[AbortedTxn] = []
+        if isolation is IsolationLevel.READ_COMMITTED:
+            limit = self.last_stable_offset
+            aborted = self.aborted_transactions(start_offset, limit)
+        return ReadPlan(
+            start_offset=start_offset,
+            end_offset=limit if end is None else min(end, limit),
+            aborted=AbortedRanges(aborted),
+            damage=DamagePolicy(on_skip),
+            bytes_max=limits[0],
+            records_max=limits[1],
+        )
+
+    def resolve(self, start: StartOffset) -> int:
+        """`earliest` and `latest` as numbers; a number as it is."""
+        if start == "earliest":
+            return self.log_start_offset
+        if start == "latest":
+            return self.log_end_offset
+        return start
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )
+
+
+def read_log_start_checkpoint(log_dir: Path) -> dict[TopicPartition, int]:
+    """Log start offsets of a log directory; empty when the file is missing or unreadable.
+
+    As Kafka does: then every log starts with its first segment.
+    """
+    try:
+        return decode_offsets((log_dir / RootFile.LOG_START_OFFSETS.value).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, StratalogError):
+        return {}

@@ -1,0 +1,128 @@
+"""The segments of one log in offset order, and which of them holds what.
+
+A log of thousands of segments may be asked about all of them, so only the most recently used stay
+open; the others give back their file and whatever they read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.storage.trace import SegmentStep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stratalog.storage.segment_view import LargestTimestamp, SegmentEnd, SegmentView
+    from stratalog.storage.trace import Trace
+
+OPEN_SEGMENTS_MAX: Final = 64
+
+
+class SegmentPart(NamedTuple):
+    """A segment, and how far it is to be read."""
+
+    segment: SegmentView
+    end_position: int
+    next_base: int | None
+    """Base offset of the segment after it; None for the last."""
+
+
+class SegmentList:
+    """Ordered by base offset; never empty."""
+
+    def __init__(self, segments: Sequence[SegmentView]) -> None:
+        self.bases = [segment.base_offset for segment in segments]
+        self._segments = tuple(segments)
+        self._open: OrderedDict[int, SegmentView] = OrderedDict()
+        self._largest: list[LargestTimestamp] = []
+        self._largest_so_far: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[SegmentView]:
+        return (self[slot] for slot in range(len(self._segments)))
+
+    def __getitem__(self, slot: int) -> SegmentView:
+        segment = self._segments[slot]
+        if len(self._segments) > OPEN_SEGMENTS_MAX:
+            self._open[segment.base_offset] = segment
+            self._open.move_to_end(segment.base_offset)
+            if len(self._open) > OPEN_SEGMENTS_MAX:
+                self._open.popitem(last=False)[1].release()
+        return segment
+
+    @property
+    def end(self) -> SegmentEnd:
+        """Where the log ends."""
+        return self._segments[-1].end
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.release()
+
+    def slot_of(self, offset: int, trace: Trace | None = None) -> int:
+        """The segment with the greatest base offset at or below `offset`; the first if none is."""
+        slot = max(0, bisect_right(self.bases, offset) - 1)
+        if trace is not None:
+            segment = self._segments[slot]
+            compared = _compared_by_bisection(self.bases, offset)
+            reason = "the greatest base offset at or below the target"
+            trace.add(SegmentStep(segment.path, segment.base_offset, reason, compared))
+        return slot
+
+    def slot_of_time(self, timestamp: int, trace: Trace | None = None) -> int | None:
+        """The first segment, oldest first, whose largest timestamp is `timestamp` or later."""
+        so_far = self._largest_so_far
+        while len(so_far) < len(self) and (not so_far or so_far[-1] < timestamp):
+            self._note_largest()
+        slot = bisect_left(so_far, timestamp)
+        if slot == len(so_far):
+            return None
+        if trace is not None:
+            segment = self._segments[slot]
+            compared = tuple(largest.timestamp for largest in self._largest[: slot + 1])
+            reason = "the first whose largest timestamp is at or after the target"
+            trace.add(SegmentStep(segment.path, segment.base_offset, reason, compared))
+        return slot
+
+    def largest_timestamp(self, slot: int) -> LargestTimestamp:
+        """Of one segment, remembered."""
+        while len(self._largest) <= slot:
+            self._note_largest()
+        return self._largest[slot]
+
+    def _note_largest(self) -> None:
+        slot = len(self._largest)
+        if slot == len(self) - 1:
+            _ = self.end  # the index of a live segment must not be newer than the bytes seen
+        largest = self[slot].largest_timestamp
+        self._largest.append(largest)
+        before = self._largest_so_far[-1] if self._largest_so_far else largest.timestamp
+        self._largest_so_far.append(max(before, largest.timestamp))
+
+    def parts_from(self, offset: int) -> Iterator[SegmentPart]:
+        """The segments that hold `offset` and everything after it, in order."""
+        for slot in range(self.slot_of(offset), len(self)):
+            segment = self[slot]
+            if slot + 1 < len(self):
+                yield SegmentPart(segment, segment.size_bytes, self.bases[slot + 1])
+            else:
+                yield SegmentPart(segment, self.end.position, None)
+
+
+def _compared_by_bisection(bases: Sequence[int], offset: int) -> tuple[int, ...]:
+    """The base offsets that a binary search looks at, in order."""
+    low, high = 0, len(bases)
+    compared = []
+    while low < high:
+        middle = (low + high) // 2
+        compared.append(bases[middle])
+        if bases[middle] <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return tuple(compared)

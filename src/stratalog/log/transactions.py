@@ -1,0 +1,111 @@
+"""Producers and transactions of a log, without a broker: replayed from snapshots, read from indexes.
+
+The last stable offset is where the oldest open transaction begins. It is not stored anywhere, so it
+comes from the newest good producer snapshot and a walk over the batch headers after it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.control import read_end_marker
+from stratalog.format.entry import records_of
+from stratalog.format.snapshot import decode_snapshot
+from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted
+from stratalog.log.producers import ProducerReplay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.format.batch import BatchHeader
+    from stratalog.format.control import EndMarker
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.storage.segment_view import SegmentView
+
+Snapshots = tuple[tuple[int, "Path"], ...]
+
+
+def replay_producers(
+    segments: SegmentList, snapshots: Snapshots, end_offset: int
+) -> ProducerReplay:
+    """Producer state just below `end_offset`."""
+    start_offset, replay = _from_snapshot(snapshots, end_offset)
+    for part in segments.parts_from(max(start_offset, segments.bases[0])):
+        if part.segment.base_offset >= end_offset:
+            break
+        _replay_segment(replay, part, start_offset, end_offset)
+    return replay
+
+
+def aborted_transactions(
+    segments: SegmentList, snapshots: Snapshots, start_offset: int, end_offset: int
+) -> list[AbortedTxn]:
+    """Every aborted transaction that the indexes know of and that touches [start, end)."""
+    found: list[AbortedTxn] = []
+    for part in segments.parts_from(start_offset):
+        entries = _entries_of(part, segments, snapshots)
+        within = collect_aborted(entries, start_offset, end_offset)
+        found += within.txns
+        if within.is_complete:
+            break
+    return found
+
+
+def _entries_of(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> bytes:
+    """The segment's transaction index; rebuilt by replay when the file is damaged."""
+    try:
+        data = part.segment.sibling(".txnindex").read_bytes()
+    except FileNotFoundError:
+        return b""
+    whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+    try:
+        check_entries(whole, part.segment.base_offset)
+    except StratalogError:
+        end_offset = part.next_base if part.next_base is not None else segments.end.next_offset
+        before = tuple(s for s in snapshots if s[0] <= part.segment.base_offset)
+        replay = replay_producers(segments, before, end_offset)
+        ours = (txn for txn in replay.aborted if txn.last_offset >= part.segment.base_offset)
+        return b"".join(txn.pack() for txn in ours)
+    return whole
+
+
+def _from_snapshot(snapshots: Snapshots, end_offset: int) -> tuple[int, ProducerReplay]:
+    """The newest snapshot at or below `end_offset` that can be read, or nothing at all."""
+    for offset, path in reversed(snapshots):
+        if offset <= end_offset:
+            try:
+                return offset, ProducerReplay(decode_snapshot(path.read_bytes()))
+            except (StratalogError, FileNotFoundError):
+                continue  # as Kafka does: the next older one
+    return 0, ProducerReplay()
+
+
+def _replay_segment(
+    replay: ProducerReplay, part: SegmentPart, start_offset: int, end_offset: int
+) -> None:
+    segment = part.segment
+    start = segment.seek(start_offset).position
+    headers = segment.file.walk_headers(start, part.end_position, offset_min=segment.base_offset)
+    for position, header in headers:
+        if header.base_offset >= end_offset:
+            return
+        if not header.has_producer or header.base_offset < start_offset:
+            continue
+        if not header.is_control:
+            replay.add_data(header)
+        elif (marker := _marker_at(segment, position, header)) is not None:
+            replay.add_marker(header, marker)
+
+
+def _marker_at(segment: SegmentView, position: int, header: BatchHeader) -> EndMarker | None:
+    """None for another control type, a marker that compaction emptied, or a damaged one."""
+    if not header.record_count:
+        return None
+    try:
+        batch = segment.load_batch(position)
+        record = next(records_of(batch.buf, batch.entry, check_crc=False), None)
+        return None if record is None else read_end_marker(record, position=position)
+    except CorruptError:
+        return None
