@@ -48,7 +48,7 @@ class PartitionView:
     """A partition directory opened for reading. Use it as a context manager, or `close` it."""
 
     def __init__(self, path: Path, *, log_start_offset: int | None = None) -> None:
-        """`log_start_offset` as checkpointed; None looks for the checkpoint in the log directory."""
+        """`log_start_offset` as checkpointed; None: read the log directory's checkpoint."""
         directory = parse_partition_dir(path.resolve().name)
         if directory is None:
             raise NotALogDirError(f"{path}: not a partition directory")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stratalog.format.batch import NO_SEQUENCE
 from stratalog.format.control import ControlType
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry
 from stratalog.format.txn_index import VERSION, AbortedTxn
@@ -81,22 +82,24 @@ class ProducerReplay:
         """The producer as known, without its batches if `header` brings another epoch."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
-            first_offset, coordinator_epoch, timestamp = NO_OFFSET, _NO_EPOCH, header.max_timestamp
-        elif entry.producer_epoch == header.producer_epoch:
+            return _new_producer(header)
+        if entry.producer_epoch == header.producer_epoch:
             return entry
-        else:
-            first_offset, coordinator_epoch = (
-                entry.current_txn_first_offset,
-                entry.coordinator_epoch,
-            )
-            timestamp = entry.timestamp
-        return ProducerEntry(
-            producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch,
-            last_sequence=-1,
-            last_offset=NO_OFFSET,
-            offset_delta=0,
-            timestamp=timestamp,
-            coordinator_epoch=coordinator_epoch,
-            current_txn_first_offset=first_offset,
+        return _new_producer(header)._replace(
+            timestamp=entry.timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_first_offset=entry.current_txn_first_offset,
         )
+
+
+def _new_producer(header: BatchHeader) -> ProducerEntry:
+    return ProducerEntry(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        last_sequence=NO_SEQUENCE,
+        last_offset=NO_OFFSET,
+        offset_delta=0,
+        timestamp=header.max_timestamp,
+        coordinator_epoch=_NO_EPOCH,
+        current_txn_first_offset=NO_OFFSET,
+    )

@@ -1,4 +1,4 @@
-"""Producers and transactions of a log, without a broker: replayed from snapshots, read from indexes.
+"""Producers and transactions of a log, without a broker: from snapshots, indexes and a replay.
 
 The last stable offset is where the oldest open transaction begins. It is not stored anywhere, so it
 comes from the newest good producer snapshot and a walk over the batch headers after it.

@@ -72,21 +72,22 @@ class LogFile:
         Ends at the first entry that is not whole or not plausible. Small batches share one read;
         large ones cost one read of a page each, so payloads are not touched.
         """
-        for position, found, _, _ in self._walk(position, end, offset_min):
-            yield position, found
+        for found_at, found, _, _ in self._walk(position, end, offset_min):
+            yield found_at, found
 
     def walk_headers(
         self, position: int, end: int, *, offset_min: int
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Like `walk`, with whole headers, magic-2 batches only."""
-        for position, found, window, at in self._walk(position, end, offset_min):
+        for found_at, found, window, at in self._walk(position, end, offset_min):
             if found.magic != MAGIC_2:
                 continue
-            if len(window) - at < HEADER_BYTES:
-                window, at = self.read(position, HEADER_BYTES), 0
-            if len(window) - at < HEADER_BYTES:
+            raw = window[at : at + HEADER_BYTES]
+            if len(raw) < HEADER_BYTES:
+                raw = self.read(found_at, HEADER_BYTES)
+            if len(raw) < HEADER_BYTES:
                 return  # the file shrank
-            yield position, BatchHeader.unpack(window, at)
+            yield found_at, BatchHeader.unpack(raw)
 
     def _walk(
         self, position: int, end: int, offset_min: int
