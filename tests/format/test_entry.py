@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from stratalog.errors import CorruptBatchError
+from stratalog.format.batch import BatchHeader, Entry, TimestampType, next_entry
+from stratalog.format.entry import (
+    EntryHeader,
+    check_entry_crc,
+    header_of,
+    is_entry_crc_right,
+    records_of,
+)
+from stratalog.format.legacy import LegacyHeader, encode_legacy
+from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
+from tests.strategies import GeneratedLog, logs
+
+OLD = [
+    Record(0, -1, b"k", b"v", timestamp_type=TimestampType.NO_TIMESTAMP),
+    Record(1, 70, b"k", None),
+    Record(5, 80, None, b"w"),
+]
+LOG = (
+    encode_legacy(OLD[:1], 0)
+    + encode_legacy(OLD[1:2], 1)
+    + encode_legacy(OLD[2:], 1)
+    + encode_batch([Record(6, 90, b"k", b"x")], BatchFields(producer_id=4, base_sequence=2))
+)
+
+
+def entries_of(raw: bytes) -> list[Entry]:
+    entries = []
+    at = 0
+    while (entry := next_entry(raw, at)) is not None:
+        entries.append(entry)
+        at = entry.end
+    return entries
+
+
+def test_one_walk_over_every_magic() -> None:
+    entries = entries_of(LOG)
+    assert [entry.magic for entry in entries] == [0, 1, 1, 2]
+    records = [record for entry in entries for record in records_of(LOG, entry)]
+    assert records == [*OLD, Record(6, 90, b"k", b"x")]
+
+
+def test_headers_answer_to_the_same_names() -> None:
+    headers: list[EntryHeader] = [header_of(LOG, entry) for entry in entries_of(LOG)]
+    assert [type(header) for header in headers] == [LegacyHeader] * 3 + [BatchHeader]
+    names = {name for name in dir(BatchHeader) if not name.startswith("_")}
+    assert names - set(dir(LegacyHeader)) == {"batch_length", "last_offset_delta", "base_timestamp"}
+    assert [header.base_offset for header in headers] == [0, 1, 5, 6]
+    assert [header.max_timestamp for header in headers] == [-1, 70, 80, 90]
+    assert [header.producer_id for header in headers] == [-1, -1, -1, 4]
+    assert [header.sequence_of(header.last_offset) for header in headers] == [-1, -1, -1, 2]
+
+
+def test_empty_batch_has_no_records() -> None:
+    raw = encode_empty_batch(BatchHeader.unpack(LOG, entries_of(LOG)[3].position))
+    assert list(records_of(raw, entries_of(raw)[0])) == []
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_crc_of_every_magic(index: int) -> None:
+    entry = entries_of(LOG)[index]
+    damaged = bytearray(LOG)
+    damaged[entry.end - 1] ^= 1
+    header = header_of(LOG, entry)
+    assert is_entry_crc_right(LOG, entry, header)
+    assert not is_entry_crc_right(damaged, entry, header)
+    check_entry_crc(LOG, entry, header)
+    with pytest.raises(CorruptBatchError, match="CRC is") as caught:
+        check_entry_crc(damaged, entry, header)
+    assert caught.value.position == entry.position
+    with pytest.raises(CorruptBatchError, match="CRC is"):
+        list(records_of(damaged, entry))
+
+
+def test_without_the_crc_damage_is_read_as_it_stands() -> None:
+    entry = entries_of(LOG)[1]
+    damaged = bytearray(LOG)
+    damaged[entry.position + 30] ^= 1  # the key
+    assert [r.key for r in records_of(damaged, entry, check_crc=False)] == [b"j"]
+
+
+@pytest.mark.parametrize("magic", [3, 127, 128, 255])
+def test_a_magic_that_does_not_exist(magic: int) -> None:
+    raw = bytearray(LOG)
+    raw[16] = magic
+    entry = entries_of(bytes(raw))[0]
+    with pytest.raises(CorruptBatchError, match=f"magic is {magic}"):
+        header_of(raw, entry)
+
+
+def test_an_entry_that_is_not_the_headers() -> None:
+    entry = entries_of(LOG)[3]
+    with pytest.raises(CorruptBatchError, match="the entry has"):
+        header_of(LOG + b"?", entry._replace(size_bytes=entry.size_bytes + 1))
+
+
+@settings(max_examples=60)
+@given(logs(legacy=True))
+def test_every_log_comes_back(log: GeneratedLog) -> None:
+    raw = log.raw
+    read = [record for entry in entries_of(raw) for record in records_of(raw, entry)]
+    assert read == list(log.records)
