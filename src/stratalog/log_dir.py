@@ -1,6 +1,6 @@
 """Log directories, read-only: every partition of one or several, with what their root files say.
 
-Kafka spreads a broker's partitions over `log.dirs`; a view over all of them is what the broker sees.
+Kafka spreads a broker's partitions over `log.dirs`; a view over all of them is what it sees.
 Listing costs one `scandir` per directory; a partition is opened only when it is asked for.
 """
 
