@@ -2,8 +2,8 @@
 
 * `partition.metadata`: the topic's id, two lines, no newline at the end;
 * `meta.properties`: which cluster and node a log directory belongs to, as Java properties;
-* `.kafka_cleanshutdown`: exists after a clean stop. That it exists is the message; its content, JSON
-  with the broker's epoch (older brokers: nothing), is a detail;
+* `.kafka_cleanshutdown`: exists after a clean stop. That it exists is the message; its content
+  (JSON with the broker epoch; older brokers: nothing) is a detail;
 * `quorum-state`: JSON with the last vote of a KRaft node, in `__cluster_metadata-0`.
 
 Ids are 16 bytes, written as 22 characters of URL-safe base64 without padding.

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
+from stratalog.format.metadata import (
+    METADATA_TOPIC_ID,
+    MetaProperties,
+    PartitionMetadata,
+    QuorumState,
+    decode_clean_shutdown,
+    decode_id,
+    decode_meta_properties,
+    decode_partition_metadata,
+    decode_quorum_state,
+    encode_clean_shutdown,
+    encode_id,
+    encode_meta_properties,
+    encode_partition_metadata,
+    encode_quorum_state,
+)
+
+BIGBATCH_ID = uuid.UUID("cede9b9f-de03-4fd3-b719-af6c4dfe918c")
+
+# Written by Kafka 4.0.
+META_PROPERTIES = (
+    b"#\n#Sun Nov 15 18:57:46 UTC 2026\nnode.id=1\ndirectory.id=MtYdq_KPCbmiow0LcoAMAw\n"
+    b"version=1\ncluster.id=L_0Za8S1S7WFAosY2JyK9g\n"
+)
+META = MetaProperties(
+    1, "L_0Za8S1S7WFAosY2JyK9g", 1, uuid.UUID("32d61dab-f28f-09b9-a2a3-0d0b72800c03")
+)
+QUORUM_STATE = (
+    b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,'
+    b'"currentVoters":[{"voterId":1}],"data_version":0}'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("zt6bn94DT9O3Ga9sTf6RjA", BIGBATCH_ID),
+        ("AAAAAAAAAAAAAAAAAAAAAQ", METADATA_TOPIC_ID),
+        ("AAAAAAAAAAAAAAAAAAAAAA", uuid.UUID(int=0)),
+        ("_____________________w", uuid.UUID(int=(1 << 128) - 1)),
+    ],
+)
+def test_ids(text: str, value: uuid.UUID) -> None:
+    assert decode_id(text) == value
+    assert decode_id(text + "==") == value
+    assert encode_id(value) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "zt6bn94DT9O3Ga9sTf6Rj",
+        "zt6bn94DT9O3Ga9sTf6RjAA",
+        "zt6bn94DT9O3Ga9sTf6Rj+",
+        "zt6bn94DT9O3Ga9sTf6RjA=",
+        "zt6bn94DT9O3Ga9sTf6Rj\n",
+        "zt6bn94DT9O3Ga9sTf6Rjé",
+        str(BIGBATCH_ID),
+    ],
+)
+def test_texts_that_are_no_id(text: str) -> None:
+    assert decode_id(text) is None
+
+
+def test_partition_metadata_of_kafka() -> None:
+    raw = b"version: 0\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA"
+    assert decode_partition_metadata(raw) == PartitionMetadata(BIGBATCH_ID)
+    assert encode_partition_metadata(PartitionMetadata(BIGBATCH_ID)) == raw
+
+
+def test_partition_metadata_variants() -> None:
+    for raw in (
+        b"version: 0\r\ntopic_id:\t  zt6bn94DT9O3Ga9sTf6RjA\r\n",
+        b"version: 0\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA\nmore: things\n",
+    ):
+        assert decode_partition_metadata(raw) == PartitionMetadata(BIGBATCH_ID)
+    newer = decode_partition_metadata(b"version: 3\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA")
+    assert newer == PartitionMetadata(BIGBATCH_ID, 3)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"version: 0",
+        b"version: 0\n",
+        b"version: -1\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA",
+        b"version: x\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA",
+        b"version:0\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA",
+        b"topic_id: zt6bn94DT9O3Ga9sTf6RjA\nversion: 0",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
+        b"version: 0\ntopic_id: zt6bn94DT9O3Ga9sTf6Rj",
+        b"version: 0\n\ntopic_id: zt6bn94DT9O3Ga9sTf6RjA",
+        b"version: 0\ntopic_id: \xff",
+    ],
+)
+def test_damaged_partition_metadata(raw: bytes) -> None:
+    with pytest.raises(CorruptCheckpointError):
+        decode_partition_metadata(raw)
+
+
+def test_partition_metadata_cut_at_every_byte() -> None:
+    raw = encode_partition_metadata(PartitionMetadata(BIGBATCH_ID))
+    for cut in range(len(raw)):
+        with pytest.raises(CorruptCheckpointError):
+            decode_partition_metadata(raw[:cut])
+
+
+def test_meta_properties_of_kafka() -> None:
+    assert decode_meta_properties(META_PROPERTIES) == META
+    written = encode_meta_properties(META, comments=("", "Sun Nov 15 18:57:46 UTC 2026"))
+    assert written == META_PROPERTIES
+
+
+@pytest.mark.parametrize(
+    ("raw", "meta"),
+    [
+        (b"version=0\nbroker.id=7\ncluster.id=c\n", MetaProperties(0, "c", 7)),
+        (b"version=0\nbroker.id=7\n", MetaProperties(0, None, 7)),
+        (b"broker.id=7\nnode.id=9", MetaProperties(0, None, 7)),
+        (b"", MetaProperties(0)),
+        (b"version=1\nnode.id=9\ncluster.id=c\n", MetaProperties(1, "c", 9)),
+    ],
+)
+def test_meta_properties_versions(raw: bytes, meta: MetaProperties) -> None:
+    assert decode_meta_properties(raw) == meta
+    assert decode_meta_properties(encode_meta_properties(meta)) == meta
+
+
+def test_version_0_is_written_with_a_broker_id() -> None:
+    assert encode_meta_properties(MetaProperties(0, "c", 7)) == (
+        b"broker.id=7\nversion=0\ncluster.id=c\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"version=x",
+        b"version=",
+        b"version=1\ncluster.id=c",
+        b"version=1\nnode.id=1",
+        b"version=1\nnode.id=one\ncluster.id=c",
+        b"version=0\nbroker.id=4294967296",
+        b"version=1\nnode.id=1\ncluster.id=c\ndirectory.id=short",
+        b"version=\\u12",
+    ],
+)
+def test_damaged_meta_properties(raw: bytes) -> None:
+    with pytest.raises(CorruptCheckpointError):
+        decode_meta_properties(raw)
+
+
+def test_unknown_meta_properties_version() -> None:
+    with pytest.raises(UnsupportedError, match="version 2"):
+        decode_meta_properties(b"version=2")
+
+
+def test_clean_shutdown_of_kafka() -> None:
+    assert decode_clean_shutdown(b'{"version":0,"brokerEpoch":7}') == 7
+    assert encode_clean_shutdown(7) == b'{"version":0,"brokerEpoch":7}'
+
+
+def test_clean_shutdown_that_says_nothing() -> None:
+    assert decode_clean_shutdown(b"") is None
+    assert decode_clean_shutdown(b'{"version":0}') is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"7",
+        b"null",
+        b'{"brokerEpoch":"7"}',
+        b'{"brokerEpoch":7.5}',
+        b'{"brokerEpoch":true}',
+        b'{"brokerEpoch":9223372036854775808}',
+        b'{"brokerEpoch":' + b"9" * 10_000 + b"}",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"\xff\xfe{}",
+        b"\0" * 29,
+    ],
+)
+def test_damaged_json(raw: bytes) -> None:
+    with pytest.raises(CorruptCheckpointError):
+        decode_clean_shutdown(raw)
+    with pytest.raises(CorruptCheckpointError):
+        decode_quorum_state(raw)
+
+
+def test_quorum_state_of_kafka() -> None:
+    state = QuorumState(0, leader_id=1, leader_epoch=1, voted_id=-1, voters=(1,))
+    assert decode_quorum_state(QUORUM_STATE) == state
+    assert encode_quorum_state(state) == QUORUM_STATE
+
+
+def test_quorum_state_of_version_1() -> None:
+    raw = (
+        b'{"leaderId":-1,"leaderEpoch":2,"votedId":1,'
+        b'"votedDirectoryId":"J8aAPcfLQt2bqs1JT_rMgQ","data_version":1}'
+    )
+    state = QuorumState(1, -1, 2, 1, uuid.UUID("27c6803d-c7cb-42dd-9baa-cd494ffacc81"))
+    assert decode_quorum_state(raw) == state
+    assert encode_quorum_state(state) == raw
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data_version": None},
+        {"leaderId": "1"},
+        {"leaderEpoch": 1 << 31},
+        {"currentVoters": 5},
+        {"currentVoters": [5]},
+        {"currentVoters": [{"voterId": None}]},
+        {"appliedOffset": None},
+        {"data_version": 1},
+        {"data_version": 1, "votedDirectoryId": 5},
+    ],
+)
+def test_damaged_quorum_state(change: dict[str, object]) -> None:
+    with pytest.raises(CorruptCheckpointError):
+        decode_quorum_state(json.dumps(json.loads(QUORUM_STATE) | change).encode())
+
+
+def test_unknown_quorum_state_version() -> None:
+    with pytest.raises(UnsupportedError, match="version 2"):
+        decode_quorum_state(b'{"data_version":2}')
+
+
+def test_voters_may_be_null() -> None:
+    raw = QUORUM_STATE.replace(b'[{"voterId":1}]', b"null")
+    assert decode_quorum_state(raw).voters == ()
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_give_a_value_or_a_typed_error(raw: bytes) -> None:
+    for decode in (
+        decode_partition_metadata,
+        decode_meta_properties,
+        decode_clean_shutdown,
+        decode_quorum_state,
+    ):
+        with contextlib.suppress(StratalogError):
+            decode(raw)
