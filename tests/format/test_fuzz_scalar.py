@@ -281,34 +281,30 @@ def test_reading_goes_on_after_damage(log: GeneratedLog, data: st.DataObject) ->
 
 def bombs() -> list[bytes]:
     """Small batches that declare huge things, with the right CRC."""
-    template = BatchHeader.unpack(encode_batch(RECORDS))
+    plain = BatchHeader.unpack(encode_batch(RECORDS))._replace(record_count=1)
     huge = "feffffff0f"  # 2147483647 as a zig-zag varint
-    zeros = gzip.compress(bytes(64 << 20), mtime=0)
-    body = bytes(2)
-    batches = [
-        seal_batch(template._replace(record_count=(1 << 31) - 1), bytes(64)),
-        seal_batch(template._replace(record_count=1), bytes.fromhex(huge) + bytes(64)),
-        seal_batch(template._replace(record_count=1), bytes.fromhex("16000000" + huge + "0000")),
-        seal_batch(template._replace(record_count=1), bytes.fromhex("16000000" + "0101" + huge)),
-        seal_batch(template._replace(attributes=Codec.GZIP), zeros),
+    key_of_2_gib = b"\x01\x00" + struct.pack(">qi", 0, (1 << 31) - 1) + bytes(8)
+    return [
+        seal_batch(plain._replace(record_count=(1 << 31) - 1), bytes(64)),
+        seal_batch(plain, bytes.fromhex(huge) + bytes(64)),  # body length
+        seal_batch(plain, bytes.fromhex("14000000" + huge + "0000")),  # key length
+        seal_batch(plain, bytes.fromhex("1400000001" + huge + "00")),  # value length
+        seal_batch(plain, bytes.fromhex("140000000101" + huge)),  # header count
+        seal_batch(plain._replace(attributes=Codec.GZIP), gzip.compress(bytes(64 << 20), mtime=0)),
         seal_batch(
-            template._replace(attributes=Codec.SNAPPY), bytes.fromhex("ffffffff0f") + bytes(64)
+            plain._replace(attributes=Codec.SNAPPY), bytes.fromhex("ffffffff0f") + bytes(64)
         ),
         seal_batch(
-            template._replace(attributes=Codec.ZSTD),
+            plain._replace(attributes=Codec.ZSTD),
             bytes.fromhex("28b52ffd" + "e0" + "ffffffffffffff0f") + bytes(64),
         ),
         seal_batch(
-            template._replace(attributes=Codec.LZ4),
+            plain._replace(attributes=Codec.LZ4),
             bytes.fromhex("04224d18" + "6070" + "73" + "00004000") + bytes(64),
         ),
         encode_legacy([Record(0, 0, None, bytes(64 << 20))], 1, codec=Codec.GZIP),
+        resealed(struct.pack(">qiI", 0, 4 + len(key_of_2_gib), 0) + key_of_2_gib),
     ]
-    fields = body + struct.pack(">q", 0) + struct.pack(">i", (1 << 31) - 1) + bytes(8)
-    message = b"\x01" + fields[1:]
-    crc = struct.pack(">I", zlib.crc32(message))
-    batches.append(struct.pack(">qi", 0, 4 + len(message)) + crc + message)
-    return batches
 
 
 def test_declared_sizes_are_checked_before_memory_is_taken() -> None:

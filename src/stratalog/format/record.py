@@ -104,8 +104,9 @@ def _decode_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
     if header.record_count * RECORD_BYTES_MIN > len(payload):
         raise CorruptRecordError(f"{header.record_count} records cannot fit {len(payload)} bytes")
     at = 0
+    timestamp_type = header.timestamp_type
     for _ in range(header.record_count):
-        record, at = _decode_record(payload, at, header)
+        record, at = _decode_record(payload, at, header, timestamp_type)
         yield record
     if at != len(payload):
         raise CorruptRecordError(
@@ -113,7 +114,9 @@ def _decode_payload(payload: bytes, header: BatchHeader) -> Iterator[Record]:
         )
 
 
-def _decode_record(buf: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
+def _decode_record(
+    buf: bytes, at: int, header: BatchHeader, timestamp_type: TimestampType
+) -> tuple[Record, int]:
     length, start = varint.read_int(buf, at, len(buf))
     end = start + length
     if length < RECORD_BYTES_MIN - 1 or end > len(buf):
@@ -125,7 +128,6 @@ def _decode_record(buf: bytes, at: int, header: BatchHeader) -> tuple[Record, in
     headers, at = _read_headers(buf, at, end)
     if at != end:
         raise CorruptRecordError(f"record ends {end - at} bytes early", position=at)
-    timestamp_type = header.timestamp_type
     timestamp = header.max_timestamp
     if timestamp_type is TimestampType.CREATE_TIME:
         timestamp = varint.wrapped_long(header.base_timestamp + timestamp_delta)

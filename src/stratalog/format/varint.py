@@ -41,6 +41,8 @@ def read_unsigned(
 
 def read_int(buf: Buffer, at: int, end: int) -> tuple[int, int]:
     """The zig-zag int at `at`, and the position after it. Java drops surplus high bits too."""
+    if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
+        return (buf[at] >> 1) ^ -(buf[at] & 1), at + 1
     raw, after = read_unsigned(buf, at, end, INT_BYTES_MAX)
     raw &= _INT_MASK
     return (raw >> 1) ^ -(raw & 1), after
@@ -48,6 +50,8 @@ def read_int(buf: Buffer, at: int, end: int) -> tuple[int, int]:
 
 def read_long(buf: Buffer, at: int, end: int) -> tuple[int, int]:
     """The zig-zag long at `at`, and the position after it. Java drops surplus high bits too."""
+    if at < end and buf[at] < 0x80:  # one byte: nearly every length and delta
+        return (buf[at] >> 1) ^ -(buf[at] & 1), at + 1
     raw, after = read_unsigned(buf, at, end, LONG_BYTES_MAX)
     raw &= _LONG_MASK
     return (raw >> 1) ^ -(raw & 1), after
