@@ -150,6 +150,11 @@ def test_timestamps_wrap_around_as_java_longs_do() -> None:
     assert decode(encode_batch(far_apart)) == far_apart
 
 
+def test_an_offset_past_63_bits_wraps_around_too() -> None:
+    raw = batch_of("0c" + "0000" + "02" + "010100", base_offset=(1 << 63) - 1)
+    assert decode(raw) == [Record(-(1 << 63), 1000, None, None)]
+
+
 def test_compacted_batch_keeps_its_range_and_its_holes() -> None:
     fields = BatchFields(base_offset=10, last_offset=29, base_sequence=7, producer_id=1)
     raw = encode_batch([Record(15, 1, b"a", b"1"), Record(22, 2, b"b", b"2")], fields)
