@@ -59,7 +59,7 @@ class Peek(NamedTuple):
     size_bytes: int
     magic: int
 
-    def is_plausible(self, *, offset_min: int, bytes_left: int) -> bool:
+    def is_plausible(self, offset_min: int, bytes_left: int) -> bool:
         """Whether this can be a batch that lies wholly in `bytes_left` bytes at `offset_min` or above."""
         if not 0 <= self.magic <= MAGIC_2 or self.size_bytes > bytes_left:
             return False

@@ -65,7 +65,7 @@ def find_time(
         return None
     for slot in range(first, len(segments)):
         if segments.largest_timestamp(slot).timestamp >= timestamp:
-            hit = segments[slot].find_time(timestamp, start_offset, trace)
+            hit = segments[slot].times.find(timestamp, start_offset, trace)
             if hit is not None:
                 return OffsetAndTimestamp(hit.offset, hit.timestamp)
     return None
@@ -76,7 +76,7 @@ def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTim
     largest = [segments.largest_timestamp(slot).timestamp for slot in range(len(segments))]
     if max(largest) < 0:
         return None
-    hit = segments[largest.index(max(largest))].find_time(max(largest), start_offset)
+    hit = segments[largest.index(max(largest))].times.find(max(largest), start_offset)
     return None if hit is None else OffsetAndTimestamp(hit.offset, hit.timestamp)
 
 

@@ -15,7 +15,8 @@ from stratalog.storage.trace import SegmentStep
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stratalog.storage.segment_view import LargestTimestamp, SegmentEnd, SegmentView
+    from stratalog.storage.segment_times import LargestTimestamp
+    from stratalog.storage.segment_view import SegmentEnd, SegmentView
     from stratalog.storage.trace import Trace
 
 OPEN_SEGMENTS_MAX: Final = 64
@@ -99,7 +100,7 @@ class SegmentList:
         slot = len(self._largest)
         if slot == len(self) - 1:
             _ = self.end  # the index of a live segment must not be newer than the bytes seen
-        largest = self[slot].largest_timestamp
+        largest = self[slot].times.largest
         self._largest.append(largest)
         before = self._largest_so_far[-1] if self._largest_so_far else largest.timestamp
         self._largest_so_far.append(max(before, largest.timestamp))

@@ -8,7 +8,7 @@ only after the segment has checked it against the log. Long files are copied in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, TypeAlias
 
 from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index, time_index
@@ -64,15 +64,9 @@ TIME_INDEX: Final = IndexFormat(
 _BEYOND_ANY: Final = (1 << 63) - 1
 
 
-class Anchor(NamedTuple):
-    """An index entry: offset and position (offset index), or timestamp and offset (time index).
-
-    Slot -1 stands for the start of the segment, when every entry lies above the target.
-    """
-
-    slot: int
-    key: int
-    value: int
+Anchor: TypeAlias = tuple[int, int, int]
+"""An index entry: slot, then offset and position (offset index) or timestamp and offset (time
+index). Slot -1 stands for the start of the segment, when every entry lies above the target."""
 
 
 class IndexView:
@@ -116,15 +110,15 @@ class IndexView:
         """The greatest entry at or below `target`, an offset or a timestamp."""
         first = self._first_slot
         if first:
-            if trace is not None or self.entry(first).key > target:
+            if trace is not None or self.entry(first)[1] > target:
                 self._load_rest()
             first = self._first_slot
         if trace is not None:
             return self._traced_lookup(target, trace)
-        slot, key, value = self.format.lookup(
-            self._data, self.entries - first, self.base_offset, target
-        )
-        return Anchor(slot + first if slot >= 0 else slot, key, value)
+        found = self.format.lookup(self._data, self.entries - first, self.base_offset, target)
+        if first and found[0] >= 0:
+            return found[0] + first, found[1], found[2]
+        return found
 
     def last(self) -> Anchor | None:
         """The last entry."""
@@ -140,7 +134,7 @@ class IndexView:
         if len(one) < size:
             raise CorruptIndexError(f"no slot {slot}", position=slot * size, path=self.path)
         _, key, value = self.format.lookup(one, 1, self.base_offset, _BEYOND_ANY)
-        return Anchor(slot, key, value)
+        return slot, key, value
 
     def extended(self, newer: bytes) -> IndexView:
         """The same entries followed by `newer` ones, told from the log."""
@@ -152,11 +146,9 @@ class IndexView:
 
     def _traced_lookup(self, target: int, trace: Trace) -> Anchor:
         slots: list[int] = []
-        found = Anchor(
-            *self.format.lookup(self._data, self.entries, self.base_offset, target, slots)
-        )
+        found = self.format.lookup(self._data, self.entries, self.base_offset, target, slots)
         probes = tuple(Probe(*self.entry(slot)) for slot in slots)
-        hit = Probe(*found) if found.slot >= 0 else None
+        hit = Probe(*found) if found[0] >= 0 else None
         trace.add(
             IndexStep(self.format.kind, self.path, self.origin, self.entries, target, probes, hit)
         )

@@ -70,38 +70,31 @@ class LogFile:
         """Position and peek of each whole, plausible entry in [position, end), headers only.
 
         Ends at the first entry that is not whole or not plausible. Small batches share one read;
-        large ones cost one read of a page each, so payloads are not touched.
+        of large ones only the headers are read.
         """
-        for found_at, found, _, _ in self._walk(position, end, offset_min):
-            yield found_at, found
+        window, window_at, window_bytes = b"", position, PEEK_BYTES
+        while 0 <= position < end:
+            at = position - window_at
+            found = peek(window, at) if at < len(window) else None
+            if found is None:
+                window, window_at = self.read(position, window_bytes), position
+                found = peek(window)
+            if found is None or not found.is_plausible(offset_min, end - position):
+                return
+            yield position, found
+            position += found.size_bytes
+            window_bytes = WALK_WINDOW_BYTES if found.size_bytes < WALK_WINDOW_BYTES else PEEK_BYTES
 
     def walk_headers(
         self, position: int, end: int, *, offset_min: int
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Like `walk`, with whole headers, magic-2 batches only."""
-        for found_at, found, window, at in self._walk(position, end, offset_min):
+        window, window_at = b"", position
+        for found_at, found in self.walk(position, end, offset_min=offset_min):
             if found.magic != MAGIC_2:
                 continue
-            raw = window[at : at + HEADER_BYTES]
-            if len(raw) < HEADER_BYTES:
-                raw = self.read(found_at, HEADER_BYTES)
-            if len(raw) < HEADER_BYTES:
+            if found_at + HEADER_BYTES > window_at + len(window):
+                window, window_at = self.read(found_at, WALK_WINDOW_BYTES), found_at
+            if len(window) - (found_at - window_at) < HEADER_BYTES:
                 return  # the file shrank
-            yield found_at, BatchHeader.unpack(raw)
-
-    def _walk(
-        self, position: int, end: int, offset_min: int
-    ) -> Iterator[tuple[int, Peek, bytes, int]]:
-        window, window_at = b"", position
-        while 0 <= position < end:
-            at = position - window_at
-            found = peek(window, at) if at < len(window) else None
-            if found is None:
-                window, window_at, at = self.read(position, WALK_WINDOW_BYTES), position, 0
-                found = peek(window)
-            if found is None or not found.is_plausible(
-                offset_min=offset_min, bytes_left=end - position
-            ):
-                return
-            yield position, found, window, at
-            position += found.size_bytes
+            yield found_at, BatchHeader.unpack(window, found_at - window_at)

@@ -1,0 +1,150 @@
+"""Lookups by timestamp in one segment.
+
+The time index says: up to this offset no record is newer than this timestamp. That cannot be proven
+without reading the log, but much can be refuted: the batch it names must exist and have that very
+timestamp, and no batch after the last entry may be newer. An index that fails is replaced by one
+built from the log; one that merely ends early, as a live broker's does, is brought up to date.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.entry import records_of
+from stratalog.format.time_index import TimeEntry
+from stratalog.storage.index_view import TIME_INDEX
+from stratalog.storage.trace import RecordStep, ScanStep
+
+if TYPE_CHECKING:
+    from stratalog.format.peek import Peek
+    from stratalog.storage.index_view import Anchor, IndexView
+    from stratalog.storage.segment_view import Seek, SegmentView
+    from stratalog.storage.trace import Trace
+
+TAIL_WALK_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Log after the last entry is walked up to this length, to learn whether that entry has the last
+word. Beyond it a sample decides."""
+TAIL_SAMPLES: Final = 64
+
+
+class TimeHit(NamedTuple):
+    """The first record of a segment at or after a time."""
+
+    position: int
+    """Of its batch."""
+    records_passed: int
+    """Records of the batch before it."""
+    offset: int
+    timestamp: int
+
+
+class LargestTimestamp(NamedTuple):
+    """The largest timestamp of a segment, and the last offset of the first batch that has it."""
+
+    timestamp: int
+    offset: int
+
+
+class SegmentTimes:
+    """What one segment knows of time."""
+
+    def __init__(self, segment: SegmentView) -> None:
+        self._segment = segment
+
+    @property
+    def largest(self) -> LargestTimestamp:
+        """(-1, base offset) when no batch has a timestamp."""
+        last = self.index.last()
+        if last is None:
+            return LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
+        return LargestTimestamp(last[1], last[2])
+
+    @cached_property
+    def index(self) -> IndexView:
+        """The `.timeindex` file if the log bears it out, up to date; else its stand-in."""
+        loaded = self._segment.load_index(TIME_INDEX)
+        last = None if loaded is None else loaded.last()
+        if loaded is None or last is None:
+            return self._stand_in("no file" if loaded is None else "the file has no entries")
+        named = self._named_by(last)
+        if named is None:
+            return self._stand_in("the file contradicts the log")
+        if self._segment.size_bytes - named.position <= TAIL_WALK_BYTES_MAX:
+            return self._brought_up_to_date(loaded, last, named.position)
+        if self._sampled_max_timestamp(last[2]) > last[1]:
+            return self._stand_in("the file is stale")
+        return loaded
+
+    def find(self, target: int, start_offset: int, trace: Trace | None = None) -> TimeHit | None:
+        """The first record at or above `start_offset` whose timestamp is `target` or later."""
+        start = self._start_of_scan(target, start_offset, trace)
+        passed: list[tuple[int, Peek]] = []
+        for position, batch in self._segment.walk(start):
+            if trace is not None:
+                passed.append((position, batch))
+            if batch.max_timestamp < target or batch.last_offset < start_offset:
+                continue
+            hit = self._first_record(position, batch, target, start_offset)
+            if hit is None:
+                continue
+            if trace is not None:
+                scanned = position + batch.size_bytes - start
+                trace.add(ScanStep(self._segment.path, start, tuple(passed), scanned))
+                trace.add(RecordStep(position, hit.records_passed, hit.offset, hit.timestamp))
+            return hit
+        return None
+
+    def _start_of_scan(self, target: int, start_offset: int, trace: Trace | None) -> int:
+        anchor = self.index.lookup(target, trace)
+        named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
+        if named is None and anchor[0] >= 0:
+            self.index = self._stand_in("the file contradicts the log")
+            anchor = self.index.lookup(target, trace)
+            named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
+        if named is None or anchor[2] < start_offset:
+            return self._segment.seek(max(anchor[2], start_offset), trace).position
+        if named.batch is not None and anchor[1] < target:
+            return named.position + named.batch.size_bytes  # nothing up to there is new enough
+        return named.position
+
+    def _named_by(self, entry: Anchor, trace: Trace | None = None) -> Seek | None:
+        """The batch that a time-index entry names; None if none has that offset and timestamp."""
+        _, timestamp, offset = entry
+        found = self._segment.seek(offset, trace)
+        if found.batch is None or timestamp < 0 or found.batch.max_timestamp != timestamp:
+            return None
+        return found
+
+    def _first_record(
+        self, position: int, batch: Peek, target: int, start_offset: int
+    ) -> TimeHit | None:
+        loaded = self._segment.load_batch(position, batch.size_bytes)
+        for passed, record in enumerate(records_of(loaded.buf, loaded.entry, check_crc=False)):
+            if record.timestamp >= target and record.offset >= start_offset:
+                return TimeHit(position, passed, record.offset, record.timestamp)
+        return None
+
+    def _stand_in(self, reason: str) -> IndexView:
+        return self._segment.stand_in(TIME_INDEX, reason)
+
+    def _brought_up_to_date(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
+        """A live broker writes entries late; the newer batches get theirs here."""
+        largest = last[1]
+        newer = bytearray()
+        for _, batch in self._segment.walk(tail_start):
+            if batch.max_timestamp > largest:
+                largest = batch.max_timestamp
+                entry = TimeEntry(largest, batch.last_offset)
+                newer += entry.pack(base_offset=self._segment.base_offset)
+        return index.extended(bytes(newer)) if newer else index
+
+    def _sampled_max_timestamp(self, after_offset: int) -> int:
+        """The largest timestamp among some indexed batches above `after_offset`."""
+        index = self._segment.offset_index
+        first = index.lookup(after_offset)[0] + 1
+        step = max(1, (index.entries - first) // TAIL_SAMPLES)
+        slots = {*range(first, index.entries, step), *range(first, index.entries)[-1:]}
+        found = (self._segment.file.peek(index.entry(slot)[2]) for slot in slots)
+        return max((batch.max_timestamp for batch in found if batch), default=NO_TIMESTAMP)
