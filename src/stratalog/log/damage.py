@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stratalog.errors import CorruptError
+    from stratalog.errors import CorruptError, CorruptRecordError
+    from stratalog.log.segments import SegmentPart
     from stratalog.storage.segment_view import SegmentView
 
 
@@ -38,33 +39,40 @@ class DamagePolicy:
     def __init__(self, on_skip: Callable[[Skipped], None] | None = None) -> None:
         self._on_skip = on_skip
 
-    def resume_after(
-        self,
-        segment: SegmentView,
-        error: CorruptError,
-        *,
-        due_offset: int,
-        end: int,
-        next_base: int | None,
-    ) -> int:
-        """Where to go on in `segment` after the damage that `error` tells of; `end` if nowhere.
+    def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
+        """Where to go on after a batch whose CRC is right and whose records are not.
+
+        The header can be believed, so the next batch begins `size_bytes` further on.
+        """
+        if self._on_skip is None or error.path is None or error.offsets is None:
+            raise error
+        first, last = error.offsets
+        self._on_skip(
+            Skipped(error.path, error.position, size_bytes, first, last + 1, error.reason)
+        )
+        return error.position + size_bytes
+
+    def resume_after(self, part: SegmentPart, error: CorruptError, *, due_offset: int) -> int:
+        """Where to go on in this part of the log after the damage that `error` tells of.
 
         Junk behind the last batch of a segment does no harm when the next segment begins with the
         offset that is due: then nothing is missing, and nothing is said.
         """
+        segment, end = part.segment, part.end_position
         position = error.position
         resume = self._declared_end(segment, position, end)
         if resume is None:
             resume = segment.next_valid_batch(position + 1, offset_min=due_offset)
-        if resume is None and next_base == due_offset:
+        if resume is None and part.next_base == due_offset:
             return end
         if self._on_skip is None:
             raise error
         stop = end if resume is None else resume
         batch = None if resume is None else segment.file.peek(resume)
         next_offset = None if batch is None else batch.base_offset
+        skipped_bytes = stop - position
         self._on_skip(
-            Skipped(segment.path, position, stop - position, due_offset, next_offset, error.reason)
+            Skipped(segment.path, position, skipped_bytes, due_offset, next_offset, error.reason)
         )
         return stop
 

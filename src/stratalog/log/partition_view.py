@@ -13,10 +13,21 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from stratalog.errors import NotALogDirError, OffsetOutOfRangeError, StratalogError
+from stratalog.errors import (
+    InvalidNameError,
+    NotALogDirError,
+    OffsetOutOfRangeError,
+    StratalogError,
+)
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
 from stratalog.format.metadata import decode_partition_metadata
-from stratalog.format.names import FileKind, RootFile, parse_partition_dir
+from stratalog.format.names import (
+    DirState,
+    FileKind,
+    RootFile,
+    TopicPartition,
+    parse_partition_dir,
+)
 from stratalog.log.damage import DamagePolicy
 from stratalog.log.isolation import AbortedRanges, IsolationLevel
 from stratalog.log.listing import list_partition
@@ -27,11 +38,12 @@ from stratalog.log.transactions import aborted_transactions, replay_producers
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
+    import pyarrow as pa
+
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.format.names import TopicPartition
     from stratalog.format.record import Record
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
@@ -47,19 +59,29 @@ StartOffset: TypeAlias = int | Literal["earliest", "latest"]
 class PartitionView:
     """A partition directory opened for reading. Use it as a context manager, or `close` it."""
 
-    def __init__(self, path: Path, *, log_start_offset: int | None = None) -> None:
-        """`log_start_offset` as checkpointed; None: read the log directory's checkpoint."""
-        directory = parse_partition_dir(path.resolve().name)
-        if directory is None:
-            raise NotALogDirError(f"{path}: not a partition directory")
+    def __init__(
+        self, path: Path, *, log_start_offset: int | None = None, base_offset: int | None = None
+    ) -> None:
+        """`log_start_offset` as checkpointed; None: read the log directory's checkpoint.
+
+        `base_offset` narrows the view to the segment of that name, as if it were the whole log.
+        """
         self.path = path
-        self.topic_partition: TopicPartition = directory.topic_partition
-        self.state = directory.state
+        self.topic_partition, self.state = _identity(path)
         self._checkpointed_start = log_start_offset
-        self._listing = list_partition(path)
+        self._base_offset = base_offset
+        self._listing = self._look()
         if not self._listing.segments:
             raise NotALogDirError(f"{path}: no segment (*.log) in this directory")
         self._segments = SegmentList(self._listing.segments)
+
+    def _look(self) -> Listing:
+        listing = list_partition(self.path)
+        if self._base_offset is None:
+            return listing
+        return listing._replace(
+            segments=tuple(s for s in listing.segments if s.base_offset == self._base_offset)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +98,7 @@ class PartitionView:
 
     def refresh(self) -> None:
         """Look at the directory again: new segments, more bytes, moved log start."""
-        listing = list_partition(self.path)
+        listing = self._look()
         if listing.segments:
             self._listing = listing
             self._segments.close()
@@ -194,6 +216,26 @@ class PartitionView:
         """
         return read_records(self._segments, self._plan(start, end, isolation, limits, on_skip))
 
+    def read_columns(
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        limits: tuple[int, int] = (NO_LIMIT, NO_LIMIT),
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same records as `read` gives, as Arrow record batches.
+
+        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
+        timestamp, timestampType, key, value and headers. What is not chosen is not copied.
+        """
+        from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
+
+        plan = self._plan(start, end, isolation, limits, on_skip)
+        return ColumnReader(self._segments, plan, columns).read()
+
     def _plan(
         self,
         start: StartOffset,
@@ -233,6 +275,19 @@ class PartitionView:
                 log_start_offset=self.log_start_offset,
                 log_end_offset=self.log_end_offset,
             )
+
+
+def _identity(path: Path) -> tuple[TopicPartition, DirState]:
+    """Of a directory, by its name. A copy under another name is a log all the same: its partition
+    is unknown, -1."""
+    name = path.resolve().name
+    try:
+        directory = parse_partition_dir(name)
+    except InvalidNameError:
+        directory = None
+    if directory is None:
+        return TopicPartition(name, -1), DirState.LIVE
+    return directory.topic_partition, directory.state
 
 
 def read_log_start_checkpoint(log_dir: Path) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
-"""Reading a range of a log: records one by one, or Arrow columns by the chunk.
+"""Reading a range of a log record by record; `column_reading` is the fast twin.
 
-Both ways share the same frame: go through the parts of the log in order, let the damage policy
-decide at bad bytes, leave out what the isolation level hides, cut to the offset range.
+Both go through the parts of the log in order, let the damage policy decide at bad bytes, leave out
+what the isolation level hides, and cut to the offset range.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CorruptError
+from stratalog.errors import CorruptError, CorruptRecordError
 from stratalog.format.entry import records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
@@ -48,7 +49,32 @@ class ReadPlan:
         return self.aborted.covers(header.producer_id, header.base_offset)
 
 
-def read_batches(segments: SegmentList, plan: ReadPlan) -> Iterator[LoadedBatch]:
+def read_records(segments: SegmentList, plan: ReadPlan) -> Iterator[Record]:
+    """Every visible record in the range, one by one."""
+    left = plan.records_max
+    for path, batch in _visible_batches(segments, plan):
+        if left <= 0:
+            return
+        for record in _records_of(path, batch, plan):
+            if record.offset < plan.start_offset:
+                continue
+            if record.offset >= plan.end_offset or left <= 0:
+                return
+            left -= 1
+            yield record
+
+
+def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
+    """All records of a batch, or none of it: a bad record spoils those before it too."""
+    try:
+        return list(records_of(batch.buf, batch.entry, check_crc=False))
+    except CorruptRecordError as error:
+        located = error.located(path, buffer_start=batch.position - batch.entry.position)
+        plan.damage.resume_after_records(located, batch.entry.size_bytes)
+        return []
+
+
+def _visible_batches(segments: SegmentList, plan: ReadPlan) -> Iterator[tuple[Path, LoadedBatch]]:
     """Every visible batch that touches the range, within the limit on bytes."""
     bytes_left = plan.bytes_max
     is_first = True
@@ -63,22 +89,7 @@ def read_batches(segments: SegmentList, plan: ReadPlan) -> Iterator[LoadedBatch]
             if bytes_left < 0 and not is_first:
                 return
             is_first = False
-            yield batch
-
-
-def read_records(segments: SegmentList, plan: ReadPlan) -> Iterator[Record]:
-    """Every visible record in the range, one by one."""
-    left = plan.records_max
-    for batch in read_batches(segments, plan):
-        if left <= 0:
-            return
-        for record in records_of(batch.buf, batch.entry, check_crc=False):
-            if record.offset < plan.start_offset:
-                continue
-            if record.offset >= plan.end_offset or left <= 0:
-                return
-            left -= 1
-            yield record
+            yield part.segment.path, batch
 
 
 def _batches_of(part: SegmentPart, plan: ReadPlan) -> Iterator[LoadedBatch]:
@@ -88,15 +99,9 @@ def _batches_of(part: SegmentPart, plan: ReadPlan) -> Iterator[LoadedBatch]:
     due_offset = max(plan.start_offset, segment.base_offset)
     while position < part.end_position:
         try:
-            for _, batch in segment.batches(position, part.end_position):
+            for batch in segment.batches(position, part.end_position):
                 due_offset = batch.header.next_offset
                 yield batch
             return
         except CorruptError as error:
-            position = plan.damage.resume_after(
-                segment,
-                error,
-                due_offset=due_offset,
-                end=part.end_position,
-                next_base=part.next_base,
-            )
+            position = plan.damage.resume_after(part, error, due_offset=due_offset)

@@ -51,10 +51,13 @@ class SegmentEnd(NamedTuple):
 
 
 class LoadedBatch(NamedTuple):
-    """One whole batch in memory, header and CRC checked. `entry.position` counts from `buf[0]`."""
+    """One whole batch in memory, header and CRC checked."""
 
+    position: int
+    """In the file."""
     buf: bytes
     entry: Entry
+    """Its place in `buf`."""
     header: EntryHeader
 
 
@@ -106,25 +109,24 @@ class SegmentView:
             raise CorruptBatchError(f"the log ends inside a batch ({len(buf)} bytes are left)")
         header = header_of(buf, entry)
         check_entry_crc(buf, entry, header)
-        return LoadedBatch(buf, entry, header)
+        return LoadedBatch(position, buf, entry, header)
 
-    def batches(self, position: int, end: int) -> Iterator[tuple[int, LoadedBatch]]:
-        """Position and content of each batch in [position, end), headers and CRCs checked.
+    def batches(self, position: int, end: int) -> Iterator[LoadedBatch]:
+        """Each batch in [position, end), header and CRC checked.
 
         Raises CorruptBatchError at the first that is damaged or cut short. The bytes of several
         batches share one read.
         """
         while position < end:
             chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
-            taken = 0
-            for loaded in self._batches_of(chunk, position):
-                yield position + taken, loaded
-                taken = loaded.entry.end
-            if not taken:  # the first batch is larger than a chunk
-                loaded = self.load_batch(position)
-                yield position, loaded
-                taken = loaded.entry.size_bytes
-            position += taken
+            start = position
+            for loaded in self._batches_of(chunk, start):
+                yield loaded
+                position = start + loaded.entry.end
+            if position == start:  # the first batch is larger than a chunk
+                loaded = self.load_batch(start)
+                yield loaded
+                position += loaded.entry.size_bytes
 
     def _batches_of(self, chunk: bytes, position: int) -> Iterator[LoadedBatch]:
         try:
@@ -132,7 +134,7 @@ class SegmentView:
             while (entry := next_entry(chunk, at)) is not None:
                 header = header_of(chunk, entry)
                 check_entry_crc(chunk, entry, header)
-                yield LoadedBatch(chunk, entry, header)
+                yield LoadedBatch(position + at, chunk, entry, header)
                 at = entry.end
         except CorruptError as error:
             raise error.located(self.path, buffer_start=position) from None
