@@ -1,0 +1,129 @@
+"""Decoders for the records of internal topics, in the words of Kafka's own tool.
+
+What cannot be decoded is told in its place, and the dump goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.messages import cluster_metadata
+from stratalog.format.messages import group_records as groups
+from stratalog.format.messages import transaction_records as txns
+from stratalog.format.messages.schema import Value, to_json
+from stratalog.maintenance.dump.hash_order import in_table_order, partition_hash, slots_after
+
+if TYPE_CHECKING:
+    from stratalog.format.record import Record
+    from stratalog.maintenance.dump.decoders import Text
+
+_TOMBSTONE = "<DELETE>"
+
+
+class OffsetsDecoder:
+    """Records of `__consumer_offsets`."""
+
+    is_plain = False
+
+    def show(self, record: Record) -> Text:
+        key, value = self.show_json(record)
+        return _text(key), _text(value)
+
+    def show_json(self, record: Record) -> tuple[Value, Value]:
+        if record.key is None:
+            return (
+                f"Failed to decode message at offset {record.offset} using offset topic decoder "
+                "(message had a missing key)"
+            ), None
+        try:
+            found = groups.read_group_record(record.key, record.value)
+        except groups.UnknownGroupRecordError as error:
+            text = f"Unknown record type {error.type_id} at offset {record.offset}, skipping."
+            return text, None
+        except StratalogError as error:
+            return f"Error at offset {record.offset}, skipping. {_reason(error)}", None
+        key = {"type": str(found.type_id), "data": found.key}
+        if found.value is None:
+            return key, _TOMBSTONE
+        return key, {"version": str(found.value_version), "data": found.value}
+
+
+class TransactionLogDecoder:
+    """Records of `__transaction_state`."""
+
+    is_plain = False
+
+    def show(self, record: Record) -> Text:
+        try:
+            return self._show(record)
+        except StratalogError as error:
+            return f"Error at offset {record.offset}, skipping. {_reason(error)}", None
+
+    def _show(self, record: Record) -> Text:
+        key = record.key or b""
+        if version := txns.key_version(key):
+            return f"unknown::version={version}", None
+        shown = f"transaction_metadata::transactionalId={txns.read_transactional_id(key)}"
+        if record.value is None:
+            return shown, _TOMBSTONE
+        state = txns.read_transaction_state(record.value)
+        return shown, (
+            f"producerId:{state.producer_id},producerEpoch:{state.producer_epoch},"
+            f"state={state.status.kafka_name},partitions=[{','.join(_partitions(state))}],"
+            f"txnLastUpdateTimestamp={state.last_update_timestamp},txnTimeoutMs={state.timeout_ms}"
+        )
+
+    def show_json(self, record: Record) -> tuple[Value, Value]:
+        try:
+            key = {"transactionalId": txns.read_transactional_id(record.key or b"")}
+            if record.value is None:
+                return key, None
+            state = txns.read_transaction_state(record.value)
+        except StratalogError as error:
+            return f"Error at offset {record.offset}, skipping. {_reason(error)}", None
+        return key, {
+            "producerId": state.producer_id,
+            "producerEpoch": state.producer_epoch,
+            "state": state.status.kafka_name,
+            "partitions": _partitions(state),
+            "txnLastUpdateTimestamp": state.last_update_timestamp,
+            "txnTimeoutMs": state.timeout_ms,
+        }
+
+
+class ClusterMetadataDecoder:
+    """Records of `__cluster_metadata`, which have no keys."""
+
+    is_plain = False
+
+    def show(self, record: Record) -> Text:
+        _, value = self.show_json(record)
+        return None, _text(value)
+
+    def show_json(self, record: Record) -> tuple[Value, Value]:
+        try:
+            found = cluster_metadata.read_metadata_record(record.value or b"")
+        except StratalogError as error:
+            return None, f"Error at {record.offset}, skipping. {_reason(error)}"
+        shown = {"type": found.kafka_name, "version": found.version, "data": found.fields}
+        return None, shown
+
+
+def _partitions(state: txns.TransactionState) -> list[str]:
+    """In the order of the hash set Kafka keeps them in; an empty transaction has none."""
+    if state.status is txns.TransactionStatus.EMPTY:
+        return []
+    lots = [(topic, dict.fromkeys(partitions)) for topic, partitions in state.partitions]
+    pairs = dict.fromkeys((topic, partition) for topic, lot in lots for partition in lot)
+    slots = slots_after(len(lot) for _, lot in lots)
+    ordered = in_table_order(list(pairs), [partition_hash(*pair) for pair in pairs], slots)
+    return [f"{topic}-{partition}" for topic, partition in ordered]
+
+
+def _text(value: Value) -> str | None:
+    return value if value is None or isinstance(value, str) else to_json(value)
+
+
+def _reason(error: StratalogError) -> str:
+    return error.reason if isinstance(error, CorruptError) else str(error)

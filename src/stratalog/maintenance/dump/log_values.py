@@ -1,0 +1,243 @@
+"""The contents of a `.log` or `.checkpoint` file as values: batches, each followed by its records.
+
+The walk is that of Kafka's tool: it believes the lengths, ends quietly at a partial batch, and
+shows headers and records of a batch whose CRC is wrong. Where Kafka's tool would throw, the report
+gets a problem; if the length of the batch can still be believed, the walk goes on behind it.
+
+Files are read in windows of bounded size. Only a batch larger than a window is read whole, and one
+larger than `BATCH_BYTES_MAX` only if its CRC is right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    LEGACY_MESSAGE_BYTES_MIN,
+    MAGIC_2,
+    MAGIC_AT,
+    PREFIX_BYTES,
+    BatchHeader,
+    Codec,
+    Entry,
+    next_entry,
+)
+from stratalog.format.checksum import crc32, crc32c
+from stratalog.format.compression import decompress
+from stratalog.format.legacy import LegacyHeader, decode_legacy_records, is_legacy_crc_right
+from stratalog.format.record import Record, decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.format.entry import EntryHeader
+    from stratalog.maintenance.dump.options import DumpOptions
+    from stratalog.maintenance.dump.report import DumpReport
+    from stratalog.storage.log_file import LogFile
+
+WINDOW_BYTES: Final = 1 << 20
+BATCH_BYTES_MAX: Final = 128 << 20
+_MAGIC_SIGN = 0x80  # Java's bytes are signed: a magic of 128 and more counts as below 2
+
+
+class BatchSeen(NamedTuple):
+    """A batch, or a message of the old formats, wherever its header could be read."""
+
+    header: EntryHeader
+    position: int
+    is_valid: bool
+    """Its CRC is right."""
+
+
+class RecordSeen(NamedTuple):
+    """A record, with what its own message says about it in the old formats."""
+
+    record: Record
+    batch: BatchSeen
+    crc: int | None = None
+    is_valid: bool | None = None
+
+
+class _Window(NamedTuple):
+    """Bytes of the file, and where they start in it."""
+
+    data: bytes
+    position: int
+
+
+class LogWalk:
+    """One file of batches, read from its start."""
+
+    def __init__(self, file: LogFile, path: str, options: DumpOptions, report: DumpReport) -> None:
+        self.file = file
+        size = file.size_bytes
+        self.end = size if options.is_whole else min(size, options.max_bytes)
+        """Where reading ends: the size at the start, or the limit given."""
+        self.position = 0
+        """Behind the last batch shown."""
+        self._path = path
+        self._options = options
+        self._report = report
+        self._last_offset = -1
+        self._gaps_of = report.absolute(path)
+
+    def values(self) -> Iterator[BatchSeen | RecordSeen]:
+        """Every batch that passes the filters, and its records if they are asked for."""
+        filters = self._options.filters
+        for window, entry in self._entries():
+            header = self._header(window, entry)
+            self._report.bytes_done += entry.size_bytes
+            if header is None or not filters.may_hold(header):
+                self.position = window.position + entry.end
+                continue
+            valid = self._is_valid(window, entry, header)
+            batch = BatchSeen(header, window.position + entry.position, valid)
+            yield from self._shown(window, entry, batch)
+            self.position = window.position + entry.end
+
+    def _shown(
+        self, window: _Window, entry: Entry, batch: BatchSeen
+    ) -> Iterator[BatchSeen | RecordSeen]:
+        if not self._options.is_deep:
+            self._report.shown += 1
+            yield batch
+            return
+        is_batch_shown = not self._options.filters.binds_records
+        if is_batch_shown:
+            yield batch
+        for seen in self._records(window, entry, batch):
+            self._note_gap(seen.record.offset)
+            if self._options.filters.accepts(seen.record):
+                if not is_batch_shown:
+                    is_batch_shown = True
+                    yield batch
+                self._report.shown += 1
+                yield seen
+
+    def _note_gap(self, offset: int) -> None:
+        if self._last_offset != -1 and offset != self._last_offset + 1:
+            self._report.gaps[self._gaps_of].add(self._last_offset, offset)
+        self._last_offset = offset
+
+    def _entries(self) -> Iterator[tuple[_Window, Entry]]:
+        """Each entry with a window that holds all of it, and of its header what the file has."""
+        window = _Window(b"", 0)
+        at = 0
+        while at < self.end:
+            try:
+                entry = next_entry(window.data, at - window.position, self._usable(window))
+                if entry is None or self._usable(window) - entry.position < HEADER_BYTES:
+                    window = self._read_around(at)
+                    entry = next_entry(window.data, 0, self._usable(window))
+            except CorruptBatchError as error:
+                self._problem(error.reason, at)
+                return
+            if entry is None:
+                entry = self._oversized(window, at)
+            if entry is None:
+                return
+            yield window, entry
+            at = window.position + entry.end
+
+    def _usable(self, window: _Window) -> int:
+        return min(len(window.data), self.end - window.position)
+
+    def _read_around(self, at: int) -> _Window:
+        """A window that starts at `at` and holds the whole entry there, if it is not oversized."""
+        window = _Window(self.file.read(at, WINDOW_BYTES), at)
+        size = _declared_size(window.data)
+        if len(window.data) < size <= min(self.end - at, BATCH_BYTES_MAX):
+            return _Window(self.file.read(at, size), at)
+        return window
+
+    def _oversized(self, window: _Window, at: int) -> Entry | None:
+        """The entry at `at` when it lies in the file but is too large to read unseen."""
+        size = _declared_size(window.data)
+        if not BATCH_BYTES_MAX < size <= self.end - at:
+            return None
+        offset = int.from_bytes(window.data[:8], signed=True)
+        return Entry(0, offset, size, window.data[MAGIC_AT])
+
+    def _header(self, window: _Window, entry: Entry) -> EntryHeader | None:
+        if _is_legacy(entry):
+            return LegacyHeader.unpack(window.data, entry.position)
+        if len(window.data) - entry.position < HEADER_BYTES:
+            self._problem("file ends inside a batch header", window.position + entry.position)
+            return None
+        return BatchHeader.unpack(window.data, entry.position)
+
+    def _is_valid(self, window: _Window, entry: Entry, header: EntryHeader) -> bool:
+        is_legacy = isinstance(header, LegacyHeader)
+        covered_from = entry.position + (MAGIC_AT if is_legacy else ATTRIBUTES_AT)
+        if not is_legacy and entry.size_bytes < HEADER_BYTES:
+            return False
+        checksum = crc32 if is_legacy else crc32c
+        covered = memoryview(window.data)[covered_from : entry.end]
+        crc = checksum(covered)
+        at = window.position + len(window.data)
+        end = window.position + entry.end
+        while at < end:  # an oversized entry: the rest in pieces
+            piece = self.file.read(at, min(WINDOW_BYTES, end - at))
+            if not piece:
+                return False
+            crc = checksum(piece, crc)
+            at += len(piece)
+        return crc == header.crc
+
+    def _records(self, window: _Window, entry: Entry, batch: BatchSeen) -> Iterator[RecordSeen]:
+        data, at = window.data, entry.position
+        if entry.end > len(data):
+            if not batch.is_valid:
+                self._problem(f"{entry.size_bytes} bytes with a wrong CRC", batch.position)
+                return
+            data, at = self.file.read(batch.position, entry.size_bytes), 0
+        try:
+            header = batch.header
+            if isinstance(header, BatchHeader):
+                for record in decode_records(data, at, header):
+                    yield RecordSeen(record, batch)
+            else:
+                yield from _legacy_records(data, at, header, batch)
+        except StratalogError as error:
+            self._problem(getattr(error, "reason", str(error)), batch.position)
+
+    def _problem(self, reason: str, position: int) -> None:
+        self._report.problem(f"{self._path} at byte {position}: {reason}")
+
+
+def _declared_size(data: bytes) -> int:
+    """What the entry at the start of `data` says its size is; 0 when that cannot be."""
+    length = int.from_bytes(data[8:PREFIX_BYTES], signed=True)
+    return PREFIX_BYTES + length if length >= LEGACY_MESSAGE_BYTES_MIN else 0
+
+
+def _is_legacy(entry: Entry) -> bool:
+    return entry.magic < MAGIC_2 or entry.magic >= _MAGIC_SIGN
+
+
+def _legacy_records(
+    data: bytes, at: int, header: LegacyHeader, batch: BatchSeen
+) -> Iterator[RecordSeen]:
+    records = decode_legacy_records(data, at, header, check_crc=False)
+    if header.codec_id == Codec.NONE:
+        for record in records:
+            yield RecordSeen(record, batch, header.crc, batch.is_valid)
+        return
+    for record, (crc, valid) in zip(records, _inner_checksums(data, at, header), strict=False):
+        yield RecordSeen(record, batch, crc, valid)
+
+
+def _inner_checksums(data: bytes, at: int, header: LegacyHeader) -> Iterator[tuple[int, bool]]:
+    """CRC of each message in a compressed set, and whether it is right."""
+    uncompressed = header._replace(attributes=Codec.NONE)
+    (wrapper,) = decode_legacy_records(data, at, uncompressed, check_crc=False)
+    compressed = wrapper.value or b""
+    inner = decompress(header.codec_id, compressed, legacy_lz4=header.magic == 0)
+    inner_at = 0
+    while (entry := next_entry(inner, inner_at)) is not None:
+        inner_header = LegacyHeader.unpack(inner, inner_at)
+        yield inner_header.crc, is_legacy_crc_right(inner, inner_at, inner_header)
+        inner_at = entry.end
