@@ -12,16 +12,13 @@ So the first batch never has an entry, and an entry exists only after more than 
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.offset_index import OffsetEntry
+from stratalog.format.time_index import TimeEntry
 
-RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 INTERVAL_BYTES_DEFAULT: Final = 4096
-
-_OFFSET_ENTRY = struct.Struct(">ii")  # relative offset, position
-_TIME_ENTRY = struct.Struct(">qi")  # timestamp, relative offset
 
 
 class IndexBuilder:
@@ -44,7 +41,8 @@ class IndexBuilder:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if self._bytes_since_entry > self._interval_bytes:
-            self.offset_index += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+            entry = OffsetEntry(last_offset, position)
+            self.offset_index += entry.pack(base_offset=self._base_offset)
             self._offer_time()
             self._bytes_since_entry = 0
         self._bytes_since_entry += size_bytes
@@ -55,6 +53,6 @@ class IndexBuilder:
 
     def _offer_time(self) -> None:
         if self.max_timestamp > self._last_indexed_timestamp:
-            relative = self.max_timestamp_offset - self._base_offset
-            self.time_index += _TIME_ENTRY.pack(self.max_timestamp, relative)
+            entry = TimeEntry(self.max_timestamp, self.max_timestamp_offset)
+            self.time_index += entry.pack(base_offset=self._base_offset)
             self._last_indexed_timestamp = self.max_timestamp

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.format.entry import records_of
+from stratalog.format.record_search import RecordSearch
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.index_view import TIME_INDEX
 from stratalog.storage.trace import RecordStep, ScanStep
@@ -27,6 +27,8 @@ TAIL_WALK_BYTES_MAX: Final = 16 * 1024 * 1024
 """Log after the last entry is walked up to this length, to learn whether that entry has the last
 word. Beyond it a sample decides."""
 TAIL_SAMPLES: Final = 64
+
+_RECORDS: Final = RecordSearch()
 
 
 class TimeHit(NamedTuple):
@@ -121,10 +123,8 @@ class SegmentTimes:
         self, position: int, batch: Peek, target: int, start_offset: int
     ) -> TimeHit | None:
         loaded = self._segment.load_batch(position, batch.size_bytes)
-        for passed, record in enumerate(records_of(loaded.buf, loaded.entry, check_crc=False)):
-            if record.timestamp >= target and record.offset >= start_offset:
-                return TimeHit(position, passed, record.offset, record.timestamp)
-        return None
+        found = _RECORDS.first_at(loaded.buf, loaded.entry, loaded.header, target, start_offset)
+        return None if found is None else TimeHit(position, *found)
 
     def _stand_in(self, reason: str) -> IndexView:
         return self._segment.stand_in(TIME_INDEX, reason)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptBatchError, CorruptError
 from stratalog.format.batch import Entry, next_entry
 from stratalog.format.entry import check_entry_crc, header_of
-from stratalog.format.index_rules import RELATIVE_OFFSET_MAX, IndexBuilder
+from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
 from stratalog.storage.log_file import LogFile
 from stratalog.storage.resync import next_valid_batch
