@@ -1,0 +1,100 @@
+"""Columns that are facts of the batch, repeated for each of its records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from stratalog.format.batch import MAGIC_2, NO_SEQUENCE, Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.record import Record
+
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+_CODEC_MASK = 0x07
+_SEQUENCE_MASK = (1 << 31) - 1
+_CODEC_NAMES = pa.array([Codec(number).name.lower() for number in sorted(Codec)])
+
+
+def _timestamp_types(rows: NDArray[Any]) -> NDArray[Any]:
+    return (rows["attributes"] >> 3 & 1).astype(np.int32)
+
+
+def _flag(bit: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    return lambda rows: (rows["attributes"] & bit != 0) & (rows["magic"] == MAGIC_2)
+
+
+def _field(name: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    return lambda rows: rows[name]
+
+
+_FACTS: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    "timestampType": _timestamp_types,
+    "producerId": _field("producer_id"),
+    "producerEpoch": _field("producer_epoch"),
+    "partitionLeaderEpoch": _field("partition_leader_epoch"),
+    "codec": lambda rows: rows["attributes"] & _CODEC_MASK,
+    "isTransactional": _flag(_TRANSACTIONAL_BIT),
+    "isControl": _flag(_CONTROL_BIT),
+    "baseOffset": _field("base_offset"),
+    "lastOffset": _field("last_offset"),
+    "batchPosition": _field("position"),
+    "batchSize": _field("size_bytes"),
+    "magic": _field("magic"),
+}
+
+
+class Repeated:
+    """Facts of `rows`, each repeated as often as its batch has records."""
+
+    def __init__(self, rows: NDArray[Any], counts: NDArray[Any], total: int) -> None:
+        self._rows = rows
+        self._counts = counts
+        self._total = total
+
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        facts = self._repeat(_FACTS[name](self._rows))
+        if name == "codec":
+            return _CODEC_NAMES.take(pa.array(facts))
+        return pa.array(facts, kind)
+
+    def _repeat(self, facts: NDArray[Any]) -> NDArray[Any]:
+        if (facts == facts[0]).all():  # as a rule: a run of batches is by one writer
+            return np.full(self._total, facts[0])
+        return np.repeat(facts, self._counts)
+
+    def sequences(self, offsets: NDArray[np.int64]) -> pa.Array:
+        """Counted from the batch's base sequence; after 2147483647 comes 0."""
+        base = self._repeat(self._rows["base_sequence"].astype(np.int64))
+        first = self._repeat(self._rows["base_offset"])
+        numbers = np.where(base < 0, NO_SEQUENCE, base + (offsets - first) & _SEQUENCE_MASK)
+        return pa.array(numbers.astype(np.int32))
+
+
+_LEGACY: Final[Mapping[str, Callable[[Record], object]]] = {
+    "offset": lambda record: record.offset,
+    "timestamp": lambda record: record.timestamp,
+    "timestampType": lambda record: int(record.timestamp_type),
+    "key": lambda record: record.key,
+    "value": lambda record: record.value,
+    "headers": lambda _record: [],
+    "sequence": lambda _record: NO_SEQUENCE,
+}
+
+
+def legacy_column(
+    name: str, kind: pa.DataType, records: Collection[Record], facts: Repeated
+) -> pa.Array:
+    """A column of legacy records that the readable decoder made."""
+    fact = _LEGACY.get(name)
+    if fact is None:
+        return facts.column(name, kind)
+    plain = pa.int64() if pa.types.is_timestamp(kind) else kind
+    return pa.array([fact(record) for record in records], plain).cast(kind)

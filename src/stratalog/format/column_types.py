@@ -1,0 +1,50 @@
+"""The columns records can be decoded into: their names, Arrow types and meaning.
+
+The first six are the names and types of Spark's own Kafka source. The others are facts of the batch
+a record came in, repeated for each record, and are decoded only when asked for by name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+HEADER: Final = pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())])
+
+_FIELDS: Final = {
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("ms", tz="UTC"),
+    "timestampType": pa.int32(),  # 0 CreateTime, 1 LogAppendTime, -1 none (magic 0)
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.field("element", HEADER, nullable=False)),
+    "producerId": pa.int64(),
+    "producerEpoch": pa.int16(),
+    "sequence": pa.int32(),
+    "partitionLeaderEpoch": pa.int32(),
+    "codec": pa.string(),
+    "isTransactional": pa.bool_(),
+    "isControl": pa.bool_(),
+    "baseOffset": pa.int64(),  # -1 for a compressed legacy set
+    "lastOffset": pa.int64(),
+    "batchPosition": pa.int64(),  # in the buffer that was decoded
+    "batchSize": pa.int32(),
+    "magic": pa.int8(),
+}
+_NULLABLE: Final = frozenset({"key", "value"})
+
+ALL_COLUMNS: Final = tuple(_FIELDS)
+RECORD_COLUMNS: Final = ALL_COLUMNS[:6]
+"""What is decoded unless other columns are named."""
+
+
+def schema_of(columns: Collection[str] = RECORD_COLUMNS) -> pa.Schema:
+    """The Arrow schema of these columns, in the order they are given."""
+    unknown = [name for name in columns if name not in _FIELDS]
+    if unknown:
+        raise ValueError(f"no column is called {', '.join(unknown)}; choose from {ALL_COLUMNS}")
+    return pa.schema([pa.field(name, _FIELDS[name], name in _NULLABLE) for name in columns])

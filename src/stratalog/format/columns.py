@@ -1,0 +1,247 @@
+"""Whole ranges of batches into Arrow columns: the fast twin of `entry.records_of`.
+
+What it gives is what the readable decoder gives, record for record and error for error: structure
+is checked in full whatever columns are asked for, and when a kernel refuses a batch the readable
+decoder is asked to say why. Batches before a bad one are handed over before the error is raised.
+
+Memory is bounded by the caller's chunk, one batch's decompressed records and `PART_BYTES`: output
+comes in parts of about that much payload. A decoder keeps scratch memory between calls and belongs
+to one thread.
+
+Importing this module loads compiled kernels; import it where many records are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from stratalog.errors import CorruptRecordError, StratalogError
+from stratalog.format.batch import MAGIC_2, Entry
+from stratalog.format.batch_facts import Repeated, legacy_column
+from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
+from stratalog.format.column_memory import ColumnMemory, HeaderRoom
+from stratalog.format.column_payloads import Part, PayloadReader, totals
+from stratalog.format.column_types import ALL_COLUMNS, RECORD_COLUMNS, schema_of
+from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
+from stratalog.format.entry import records_of
+from stratalog.format.kernels import records, survey
+from stratalog.format.kernels.layout import PAYLOAD
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.record import Record
+
+__all__ = [
+    "ALL_COLUMNS",
+    "RECORD_COLUMNS",
+    "BatchTable",
+    "Decoder",
+    "Stop",
+    "check_crcs",
+    "decode",
+    "scan_batches",
+    "schema_of",
+]
+
+PART_BYTES: Final = 32 << 20
+"""Payload bytes after which a part is handed over. A larger batch is a part of its own."""
+
+_CONTROL_BIT = 0x20
+_SLOTS: Final = {
+    "offset": records.OFFSET,
+    "timestamp": records.TIMESTAMP,
+    "key": records.KEY,
+    "value": records.VALUE,
+}
+
+
+def decode(
+    buf: Buffer,
+    table: BatchTable | None = None,
+    *,
+    columns: Collection[str] = RECORD_COLUMNS,
+    check_crc: bool = True,
+    include_control: bool = False,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> pa.RecordBatch:
+    """The records of all batches in `table` (default: of the whole buffer) as one Arrow batch.
+
+    For buffers whose content, decompressed, fits in memory; `Decoder` gives it in parts.
+    """
+    if table is None:
+        table = scan_batches(buf)
+        table.raise_if_corrupt()
+    decoder = Decoder(
+        columns,
+        check_crc=check_crc,
+        include_control=include_control,
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+    parts = list(decoder.decode(buf, table))
+    if len(parts) == 1:
+        return parts[0]
+    return pa.concat_batches(parts) if parts else decoder.schema.empty_table().to_batches()[0]
+
+
+class Decoder:
+    """Decodes runs of batches into Arrow batches of one schema."""
+
+    def __init__(
+        self,
+        columns: Collection[str] = RECORD_COLUMNS,
+        *,
+        check_crc: bool = True,
+        include_control: bool = False,
+        decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self.schema = schema_of(columns)
+        self._fields = [(field.name, field.type) for field in self.schema]
+        self._check_crc = check_crc
+        self._include_control = include_control
+        self._wanted = frozenset(columns) | ({"offset"} if "sequence" in columns else frozenset())
+        self._reader = PayloadReader(
+            part_bytes=part_bytes, decompressed_bytes_max=decompressed_bytes_max
+        )
+        self._last_headers = HeaderRoom(), 1
+
+    def decode(self, buf: Buffer, table: BatchTable) -> Iterator[pa.RecordBatch]:
+        """The records of `table`, which must come from `buf`, in order.
+
+        Raises what the readable decoder raises for the first bad batch, once everything before it
+        was handed over.
+        """
+        rows = table.rows
+        payloads = np.empty(len(rows), PAYLOAD)
+        found = np.zeros(survey.SLOTS, np.int64)
+        memory = pa.py_buffer(buf)
+        good = survey.survey(memory.address, memory.size, rows, payloads, found, self._check_crc)
+        del memory  # it would keep a mapped file from being closed
+        if good == survey.FOREIGN:
+            raise ValueError("the table was not made from this buffer")
+        count, payload_bytes, kinds = found.tolist()
+        if kinds or payload_bytes > self._reader.part_bytes:
+            yield from self._decode_mixed(buf, self._visible(rows[:good]))
+        else:
+            part = Part(rows[:good], payloads[:good], count, payload_bytes)
+            yield from self._decode_part(buf, part)
+        if good < len(rows):
+            self._raise_for(buf, rows[good])
+
+    def _visible(self, rows: NDArray[Any]) -> NDArray[Any]:
+        if self._include_control:
+            return rows
+        is_data = (rows["attributes"] & _CONTROL_BIT == 0) | (rows["magic"] != MAGIC_2)
+        visible: NDArray[Any] = rows[is_data]
+        return visible
+
+    def _decode_mixed(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        for run in _runs(rows):
+            if run["magic"][0] != MAGIC_2:
+                yield from self._decode_legacy(buf, run)
+                continue
+            done = 0
+            for part in self._reader.parts(buf, run):
+                yield from self._decode_part(buf, part)
+                done += len(part.rows)
+            if done < len(run):
+                self._raise_for(buf, run[done])
+
+    def _decode_part(self, buf: Buffer, part: Part) -> Iterator[pa.RecordBatch]:
+        """The records of these batches up to the first bad one, for which it raises."""
+        if not part.record_count:
+            return
+        memory = ColumnMemory(self._wanted, part.record_count, part.payload_bytes)
+        self._make_header_room(memory)
+        bad = memory.fill(part.rows, part.payloads)
+        if bad is None:
+            self._last_headers = memory.headers_found, memory.count
+            yield self._assemble(part.rows, memory)
+            return
+        rows, payloads = part.rows[:bad], part.payloads[:bad]
+        yield from self._decode_part(buf, Part(rows, payloads, *totals(rows, payloads)))
+        self._raise_for(buf, part.rows[bad])
+
+    def _make_header_room(self, memory: ColumnMemory) -> None:
+        found, count = self._last_headers
+        if found.headers and "headers" in self._wanted:
+            memory.make_header_room(found.scaled(memory.count / count))
+
+    def _assemble(self, rows: NDArray[Any], memory: ColumnMemory) -> pa.RecordBatch:
+        facts = Repeated(rows, rows["record_count"], memory.count)
+        columns = [_column(name, kind, memory, facts) for name, kind in self._fields]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _decode_legacy(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        """A run of legacy entries, through the readable decoder: they are few and old."""
+        found: list[Record] = []
+        counts: list[int] = []
+        size = 0
+        for row in rows:
+            try:
+                inner = list(self._records_of(buf, row))
+            except StratalogError:
+                yield from self._legacy_part(rows, found, counts)
+                raise
+            found += inner
+            counts.append(len(inner))
+            size += sum(len(record.key or b"") + len(record.value or b"") for record in inner)
+            if size >= self._reader.part_bytes:
+                yield from self._legacy_part(rows, found, counts)
+                rows = rows[len(counts) :]
+                found, counts, size = [], [], 0
+        yield from self._legacy_part(rows, found, counts)
+
+    def _legacy_part(
+        self, rows: NDArray[Any], found: list[Record], counts: list[int]
+    ) -> Iterator[pa.RecordBatch]:
+        if found:
+            facts = Repeated(rows[: len(counts)], np.array(counts), len(found))
+            columns = [legacy_column(name, kind, found, facts) for name, kind in self._fields]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _records_of(self, buf: Buffer, row: Any) -> Iterator[Record]:
+        names = ("position", "base_offset", "size_bytes", "magic")
+        return records_of(
+            buf,
+            Entry(*(int(row[name]) for name in names)),
+            check_crc=self._check_crc,
+            decompressed_bytes_max=self._reader.decompressed_bytes_max,
+        )
+
+    def _raise_for(self, buf: Buffer, row: Any) -> None:
+        """Raise what the readable decoder finds wrong with this batch."""
+        for _ in self._records_of(buf, row):
+            pass
+        offsets = (int(row["base_offset"]), int(row["last_offset"]))
+        raise CorruptRecordError(
+            "the bytes changed while they were read", position=int(row["position"]), offsets=offsets
+        )
+
+
+def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated) -> pa.Array:
+    match name:
+        case "offset" | "timestamp":
+            return memory.number_column(_SLOTS[name], kind)
+        case "key" | "value":
+            return memory.binary_column(_SLOTS[name])
+        case "headers":
+            return memory.header_column(kind)
+        case "sequence":
+            return facts.sequences(memory.numbers(records.OFFSET))
+        case _:
+            return facts.column(name, kind)
+
+
+def _runs(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Cut where legacy entries and magic-2 batches meet."""
+    if len(rows):
+        is_legacy = rows["magic"] != MAGIC_2
+        yield from np.split(rows, np.flatnonzero(np.diff(is_legacy)) + 1)

@@ -1,0 +1,84 @@
+"""How kernels are compiled and where the machine code is kept.
+
+A kernel is compiled once per machine and kept on disk. numba notices when the file of a kernel
+changes but not when a function it calls from another file does, so the cache directory carries a
+digest of all files here. A cache that cannot be written costs time, never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numba
+from numba.core import config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_F = TypeVar("_F", bound="Callable[..., object]")
+_HERE = Path(__file__).parent
+
+
+def kernel(signature: object) -> Callable[[_F], _F]:
+    """Compile now, for this signature only, to run without the interpreter lock."""
+
+    def compile_now(function: _F) -> _F:
+        given = config.CACHE_DIR
+        if not given and _CACHE is not None:
+            config.CACHE_DIR = str(_CACHE)
+        try:
+            is_cached = bool(config.CACHE_DIR)
+            return _njit(signature, cache=is_cached)(function)
+        finally:
+            config.CACHE_DIR = given
+
+    return compile_now
+
+
+def part(function: _F) -> _F:
+    """Compiled into the kernels that call it: their speed depends on it."""
+    return _njit(forceinline=True)(function)
+
+
+def outlined(function: _F) -> _F:
+    """Called by kernels, for what happens rarely and would only make them larger."""
+    return _njit()(function)
+
+
+def _njit(*signature: object, **options: bool) -> Callable[[_F], _F]:
+    decorator: Callable[[_F], _F] = numba.njit(
+        *signature, nogil=True, error_model="numpy", boundscheck=False, **options
+    )
+    return decorator
+
+
+def _cache_dir() -> Path | None:
+    """Beside the package, or in the user's cache when that is read-only; None if neither works."""
+    digest = hashlib.sha256()
+    for source in sorted(_HERE.glob("*.py")):
+        digest.update(source.read_bytes())
+    name = f"stratalog-{digest.hexdigest()[:16]}"
+    for root in (_HERE / "__pycache__", Path("~/.cache/stratalog")):
+        try:
+            chosen = root.expanduser() / name
+            if not chosen.is_dir():
+                chosen.mkdir(parents=True)
+                _remove_older(chosen)
+            (chosen / "in-use").touch()  # fails where nothing can be kept
+        except (OSError, RuntimeError):
+            continue
+        return chosen
+    return None
+
+
+def _remove_older(chosen: Path) -> None:
+    """Machine code of what these files were before."""
+    for other in chosen.parent.glob("stratalog-*"):
+        if other != chosen:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+_CACHE = _cache_dir()

@@ -1,0 +1,120 @@
+"""Loads, stores and copies at raw addresses: what numba's arrays do too slowly or not at all.
+
+An address is an int64, and so is every value loaded. Nothing here checks anything; that is the
+calling kernel's duty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from stratalog.format.kernels.jit import part
+
+COPY_SLACK_BYTES = 32
+_WIDE_BYTES = 32
+_INLINE_BYTES_MAX = 128
+
+CACHE_LINE_BYTES = 64
+_I64 = ir.IntType(64)
+
+
+def _loader(bits: int, *, signed: bool, big_endian: bool = True) -> Any:
+    kind = ir.IntType(bits)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        value = builder.load(builder.inttoptr(args[0], kind.as_pointer()), align=1)
+        if big_endian and bits > 8:
+            value = builder.bswap(value)
+        if bits == 64:
+            return value
+        return (builder.sext if signed else builder.zext)(value, _I64)
+
+    def load(_context: Any, address: Any) -> Any:
+        return types.int64(types.int64), codegen
+
+    return intrinsic(load)
+
+
+load_u8 = _loader(8, signed=False)
+load_i8 = _loader(8, signed=True)
+load_be_i16 = _loader(16, signed=True)
+load_be_i32 = _loader(32, signed=True)
+load_be_u32 = _loader(32, signed=False)
+load_be_i64 = _loader(64, signed=True)
+load_le_i64 = _loader(64, signed=True, big_endian=False)
+
+
+def _storer(bits: int) -> Any:
+    kind = ir.IntType(bits)
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        value = args[1] if bits == 64 else builder.trunc(args[1], kind)
+        builder.store(value, builder.inttoptr(args[0], kind.as_pointer()), align=1)
+        return _context.get_dummy_value()
+
+    def store(_context: Any, address: Any, value: Any) -> Any:
+        return types.void(types.int64, types.int64), codegen
+
+    return intrinsic(store)
+
+
+store_u8 = _storer(8)
+store_i32 = _storer(32)
+store_i64 = _storer(64)
+
+
+@intrinsic
+def memcpy(_typing: Any, target: Any, source: Any, size: Any) -> Any:
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        to, what = builder.inttoptr(args[0], byte), builder.inttoptr(args[1], byte)
+        cgutils.raw_memcpy(builder, to, what, args[2], 1)
+        return _context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _copy_wide(_typing: Any, target: Any, source: Any) -> Any:
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        wide = ir.VectorType(ir.IntType(8), _WIDE_BYTES).as_pointer()
+        value = builder.load(builder.inttoptr(args[1], wide), align=1)
+        builder.store(value, builder.inttoptr(args[0], wide), align=1)
+        return _context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(_typing: Any, address: Any) -> Any:
+    """Ask for the cache line at `address`, which need not be readable."""
+
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        i32, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], fnty=kind)
+        read, keep, data = (ir.Constant(i32, number) for number in (0, 3, 1))
+        builder.call(function, [builder.inttoptr(args[0], byte), read, keep, data])
+        return _context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@part
+def copy(target: int, source: int, size: int, readable_end: int) -> None:
+    """Copy `size` bytes. May write up to 31 bytes more after them, which the target must have room
+    for, and reads below `readable_end` only.
+
+    Short runs are copied in wide strides: a call to memcpy costs more than the bytes do.
+    """
+    if size <= _INLINE_BYTES_MAX and source + _INLINE_BYTES_MAX <= readable_end:
+        done = 0
+        while done < size:
+            _copy_wide(target + done, source + done)
+            done += _WIDE_BYTES
+    else:
+        memcpy(target, source, size)

@@ -1,0 +1,229 @@
+"""Records of magic-2 batches into columns: the compiled twin of `format/record.py`.
+
+Columns are raw memory that the caller sized before. What the kernel may touch, and nothing else:
+
+* reads: the payloads, from `address` to `address + size_bytes`;
+* writes: `slots`, and per wanted column one entry a record (offset columns one more), data columns
+  up to the sum of all payload sizes and `COPY_SLACK_BYTES` more, header columns up to their limits.
+
+Every length is checked against the end of what holds it before it is used, so a payload of any
+bytes gives records or -1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.layout import BATCHES, PAYLOADS
+from stratalog.format.kernels.memory import (
+    copy,
+    load_le_i64,
+    load_u8,
+    memcpy,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from stratalog.format.kernels.varint import read_int, read_long
+
+# Slots the caller fills: addresses of columns, 0 where one is not wanted.
+OFFSET, TIMESTAMP = 0, 1
+KEY, VALUE = 2, 5  # three slots each: offsets, data, validity
+HEADERS = 8  # offsets of the lists
+HEADER_KEY, HEADER_VALUE = 9, 11  # two slots each: offsets, data
+HEADER_VALUE_VALID = 13
+HEADERS_MAX, HEADER_KEY_BYTES_MAX, HEADER_VALUE_BYTES_MAX = 14, 15, 16
+# Slots the kernel fills.
+KEY_NULLS, VALUE_NULLS, HEADER_VALUE_NULLS = 17, 18, 19
+KEY_BYTES, VALUE_BYTES = 20, 21
+HEADERS_FOUND, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = 22, 23, 24
+BATCH_INDEX = 25
+SLOTS = 26
+
+_BODY_BYTES_MIN = 6
+_LOG_APPEND_TIME_BIT = 0x08
+
+
+@part
+def _get(slots: int, slot: int) -> int:
+    number: int = load_le_i64(slots + 8 * slot)
+    return number
+
+
+@part
+def _add(slots: int, slot: int, number: int) -> None:
+    store_i64(slots + 8 * slot, load_le_i64(slots + 8 * slot) + number)
+
+
+@part
+def _clear_bit(bitmap: int, index: int) -> None:
+    at = bitmap + (index >> 3)
+    store_u8(at, load_u8(at) & ~(1 << (index & 7)))
+
+
+@part
+def _numbers(at: int, end: int, index: int, base: Any, columns: Any) -> int:
+    """Store timestamp and offset of record `index`; the position after them, or -1."""
+    base_timestamp, base_offset, append_timestamp, is_appended = base
+    timestamps, offsets = columns
+    delta, at = read_long(at, end)
+    if at < 0:
+        return -1
+    if timestamps:
+        store_i64(
+            timestamps + 8 * index, append_timestamp if is_appended else base_timestamp + delta
+        )
+    delta, at = read_int(at, end)
+    if offsets:
+        store_i64(offsets + 8 * index, base_offset + delta)
+    return at
+
+
+@part
+def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
+    """Copy one length-prefixed field to a binary column of which `used` bytes are taken.
+
+    Answers the position after it, or -1, and the bytes taken then.
+    """
+    offsets, data, valid, nulls, readable_end = column
+    if at < 0:
+        return -1, used
+    length, at = read_int(at, end)
+    if at < 0 or length > end - at:
+        return -1, used
+    if offsets:
+        store_i32(offsets + 4 * index, used)
+    if length < 0:
+        if offsets:
+            _clear_bit(valid, index)
+            store_i64(nulls, load_le_i64(nulls) + 1)
+        return at, used
+    if offsets:
+        copy(data + used, at, length, readable_end)
+        used += length
+    return at + length, used
+
+
+@outlined
+def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
+    """One header's key and value; the position after them, or -1."""
+    key_bytes, value_bytes = _get(slots, HEADER_KEY_BYTES), _get(slots, HEADER_VALUE_BYTES)
+    index = _get(slots, HEADERS_FOUND)
+    length, at = read_int(at, end)
+    if at < 0 or length < 0 or length > end - at:
+        return -1
+    if is_kept and key_bytes + length <= _get(slots, HEADER_KEY_BYTES_MAX):
+        memcpy(_get(slots, HEADER_KEY + 1) + key_bytes, at, length)
+        store_i32(_get(slots, HEADER_KEY) + 4 * index, key_bytes)
+    _add(slots, HEADER_KEY_BYTES, length)
+    length, at = read_int(at + length, end)
+    if at < 0 or length > end - at:
+        return -1
+    if is_kept:
+        store_i32(_get(slots, HEADER_VALUE) + 4 * index, value_bytes)
+    if length < 0:
+        _add(slots, HEADER_VALUE_NULLS, 1)
+        if is_kept:
+            _clear_bit(_get(slots, HEADER_VALUE_VALID), index)
+        return at
+    if is_kept and value_bytes + length <= _get(slots, HEADER_VALUE_BYTES_MAX):
+        memcpy(_get(slots, HEADER_VALUE + 1) + value_bytes, at, length)
+    _add(slots, HEADER_VALUE_BYTES, length)
+    return at + length
+
+
+@outlined
+def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
+    """`count` headers; the position after them, or -1.
+
+    Headers beyond the limits are counted and not kept: the caller makes room and asks again.
+    """
+    if count < 0 or count > end - at:
+        return -1
+    for _ in range(count):
+        is_kept = _get(slots, HEADERS_FOUND) < _get(slots, HEADERS_MAX)
+        at = _header(at, end, slots, is_kept)
+        if at < 0:
+            return -1
+        _add(slots, HEADERS_FOUND, 1)
+    return at
+
+
+@part
+def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
+    """All headers of record `index`; the position after them, or -1."""
+    if at < 0:
+        return -1
+    count, at = read_int(at, end)
+    if lists:
+        store_i32(lists + 4 * index, _get(slots, HEADERS_FOUND))
+    if at < 0 or count == 0:
+        return at
+    return _walk_headers(at, end, count, slots)
+
+
+@outlined
+def _close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
+    """Write the last entry of each offset column, and what was found."""
+    store_i64(slots + 8 * KEY_BYTES, key_bytes)
+    store_i64(slots + 8 * VALUE_BYTES, value_bytes)
+    if _get(slots, KEY):
+        store_i32(_get(slots, KEY) + 4 * index, key_bytes)
+    if _get(slots, VALUE):
+        store_i32(_get(slots, VALUE) + 4 * index, value_bytes)
+    found = _get(slots, HEADERS_FOUND)
+    if _get(slots, HEADERS):
+        store_i32(_get(slots, HEADERS) + 4 * index, found)
+    if 0 < found <= _get(slots, HEADERS_MAX):
+        store_i32(_get(slots, HEADER_KEY) + 4 * found, _get(slots, HEADER_KEY_BYTES))
+        store_i32(_get(slots, HEADER_VALUE) + 4 * found, _get(slots, HEADER_VALUE_BYTES))
+
+
+@part
+def _column(
+    slots: int, first: int, nulls: int, readable_end: int
+) -> tuple[int, int, int, int, int]:
+    return (
+        _get(slots, first),
+        _get(slots, first + 1),
+        _get(slots, first + 2),
+        slots + 8 * nulls,
+        readable_end,
+    )
+
+
+@kernel(types.int64(BATCHES, PAYLOADS, types.int64))
+def decode(batches: Any, payloads: Any, slots: int) -> int:
+    """Decode the records of all batches. Answers how many there are, or -1 if a batch breaks a rule
+    of the format: then its index is in slot BATCH_INDEX. No record count is negative."""
+    numbers = (_get(slots, TIMESTAMP), _get(slots, OFFSET))
+    lists = _get(slots, HEADERS)
+    index = key_bytes = value_bytes = 0
+    for b in range(len(batches)):
+        batch = batches[b]
+        store_i64(slots + 8 * BATCH_INDEX, b)
+        next_at = payloads[b].address
+        stop = next_at + payloads[b].size_bytes
+        is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
+        base = (batch.base_timestamp, batch.base_offset, batch.max_timestamp, is_appended)
+        key = _column(slots, KEY, KEY_NULLS, stop)
+        value = _column(slots, VALUE, VALUE_NULLS, stop)
+        for _ in range(batch.record_count):
+            length, at = read_int(next_at, stop)
+            if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:
+                return -1
+            next_at = at + length
+            at = _numbers(at + 1, next_at, index, base, numbers)
+            at, key_bytes = _binary(at, next_at, index, key_bytes, key)
+            at, value_bytes = _binary(at, next_at, index, value_bytes, value)
+            at = _headers(at, next_at, index, slots, lists)
+            if at != next_at:
+                return -1
+            index += 1
+        if next_at != stop and batch.record_count > 0:
+            return -1
+    _close(slots, index, key_bytes, value_bytes)
+    return index

@@ -1,0 +1,108 @@
+"""The walk over batch headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from stratalog.format.batch import (
+    CLASSIFY_BYTES,
+    HEADER_BYTES,
+    LEGACY_MESSAGE_BYTES_MIN,
+    MAGIC_2,
+    PREFIX_BYTES,
+)
+from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.layout import BATCHES
+from stratalog.format.kernels.memory import (
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_i8,
+)
+
+END, PARTIAL, BAD_LENGTH, BAD_MAGIC, FULL = range(5)
+_MAGIC_1_BYTES_MIN = 22
+
+
+@part
+def _size_min(magic: int) -> int:
+    if magic == MAGIC_2:
+        return HEADER_BYTES
+    if magic == 1:
+        return PREFIX_BYTES + _MAGIC_1_BYTES_MIN
+    return PREFIX_BYTES + LEGACY_MESSAGE_BYTES_MIN
+
+
+@part
+def _header(at: int, row: Any) -> None:
+    base_offset = load_be_i64(at)
+    row.base_offset = base_offset
+    row.partition_leader_epoch = load_be_i32(at + 12)
+    row.crc = load_be_u32(at + 17)
+    row.attributes = load_be_i16(at + 21)
+    row.last_offset = base_offset + load_be_i32(at + 23)
+    row.base_timestamp = load_be_i64(at + 27)
+    row.max_timestamp = load_be_i64(at + 35)
+    row.producer_id = load_be_i64(at + 43)
+    row.producer_epoch = load_be_i16(at + 51)
+    row.base_sequence = load_be_i32(at + 53)
+    row.record_count = load_be_i32(at + 57)
+
+
+@part
+def _legacy_header(at: int, row: Any) -> None:
+    offset = load_be_i64(at)
+    attributes = load_i8(at + 17)
+    is_set = attributes & 0x07 != 0
+    row.base_offset = -1 if is_set else offset
+    row.partition_leader_epoch = -1
+    row.crc = load_be_u32(at + 12)
+    row.attributes = attributes
+    row.last_offset = offset
+    row.base_timestamp = -1
+    row.max_timestamp = load_be_i64(at + 18) if row.magic == 1 else -1
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.base_sequence = -1
+    row.record_count = -1 if is_set else 1
+
+
+@kernel(types.UniTuple(types.int64, 3)(types.int64, types.int64, types.int64, BATCHES))
+def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
+    """Fill `out` with the headers of the batches in [start, end) of the bytes at address `buf`.
+
+    Answers how many there are, the position after the last one, and why it stopped there. Bytes
+    below `end` are all it reads.
+    """
+    at = start
+    count = 0
+    while True:
+        left = end - at
+        if left <= CLASSIFY_BYTES:
+            return count, at, PARTIAL if left > 0 else END
+        length = load_be_i32(buf + at + 8)
+        if length < LEGACY_MESSAGE_BYTES_MIN:
+            return count, at, BAD_LENGTH
+        size = length + PREFIX_BYTES
+        if size > left:
+            return count, at, PARTIAL
+        magic = load_i8(buf + at + 16)
+        if magic < 0 or magic > MAGIC_2:
+            return count, at, BAD_MAGIC
+        if size < _size_min(magic):
+            return count, at, BAD_LENGTH
+        if count == len(out):
+            return count, at, FULL
+        row = out[count]
+        row.position = at
+        row.size_bytes = size
+        row.magic = magic
+        if magic == MAGIC_2:
+            _header(buf + at, row)
+        else:
+            _legacy_header(buf + at, row)
+        at += size
+        count += 1
