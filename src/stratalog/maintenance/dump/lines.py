@@ -20,6 +20,7 @@ from stratalog.maintenance.dump.values import (
     entries_of,
     is_done,
     kind_of,
+    told,
 )
 from stratalog.storage.log_file import LogFile
 
@@ -54,13 +55,6 @@ def dump_text(path: str, options: DumpOptions, report: DumpReport) -> Iterator[b
         report.problem(told(path, error))
     except OSError as error:
         report.problem(f"{path}: {error.strerror}")
-
-
-def told(path: str, error: StratalogError) -> str:
-    """An error of the format layer, which knows no paths, told for a file."""
-    if isinstance(error, CorruptError):
-        return f"{path} at byte {error.position}: {error.reason}"
-    return f"{path}: {error}"
 
 
 def _encoded(lines: Iterable[str]) -> bytes:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 from stratalog.format.offset_index import OffsetEntry
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
-from stratalog.maintenance.dump.decoders import PlainDecoder, RecordDecoder
+from stratalog.maintenance.dump.decoders import (
+    FORMATS,
+    UTF_8,
+    Format,
+    PlainDecoder,
+    RecordDecoder,
+)
 
 if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
@@ -96,6 +102,8 @@ class DumpOptions:
     max_bytes: int = MAX_BYTES_DEFAULT
     max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
     decoder: RecordDecoder = field(default_factory=PlainDecoder)
+    header_format: Format = FORMATS[UTF_8]
+    """Of header values, which only JSON shows."""
     notices: tuple[str, ...] = ()
     """Printed ahead of each log: the tool's remarks on decoders named by their old class."""
     filters: Filters = field(default_factory=Filters)

@@ -9,7 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from stratalog.errors import InvalidNameError, LimitExceededError
+from stratalog.errors import (
+    CorruptError,
+    InvalidNameError,
+    LimitExceededError,
+    StratalogError,
+)
 from stratalog.format import offset_index, time_index
 from stratalog.format.java_text import parse_int
 from stratalog.format.offset_index import OffsetEntry
@@ -59,6 +64,13 @@ def base_offset_of(path: str) -> int:
 def is_done(options: DumpOptions, report: DumpReport) -> bool:
     """Whether the limit of what to show is reached."""
     return options.limit is not None and report.shown >= options.limit
+
+
+def told(path: str, error: StratalogError) -> str:
+    """An error of the format layer, which knows no paths, told for a file."""
+    if isinstance(error, CorruptError):
+        return f"{path} at byte {error.position}: {error.reason}"
+    return f"{path}: {error}"
 
 
 def entries_of(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:

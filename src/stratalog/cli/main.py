@@ -1,0 +1,88 @@
+"""Entry point and command group. A command's module is imported only when that command runs.
+
+To add a command `x`: write `cli/x.py` with a function `run` whose parameters Typer understands and
+whose docstring is the help text, and list it in `COMMANDS`. Heavy imports belong inside functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from stratalog.cli.output import die_of_closed_pipes, report_error, use_utf_8
+from stratalog.errors import StratalogError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "ls": "List topics, partitions and segments of log directories.",
+    "read": "Print records from an offset or a time on, and follow a growing log.",
+    "find": "Find where an offset or a time lies: file, position, record.",
+    "explain": "Show every step of such a look-up.",
+    "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
+}
+_EPILOG = (
+    "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "
+    "command line is wrong. A closed pipe ends the command quietly, by SIGPIPE as in other Unix "
+    "tools."
+)
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name and one line of help, and loads the one that is run."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names  # what suggestions are made from
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"stratalog.cli.{cmd_name}")
+        single = new_typer(add_completion=False)
+        cls = getattr(module, "Command", TyperCommand)
+        single.command(name=cmd_name, cls=cls, epilog=_EPILOG)(module.run)
+        return get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def new_typer(**settings: Any) -> typer.Typer:
+    """Plain help text, and no tracebacks dressed up: both would cost the import of rich."""
+    return typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **settings,
+    )
+
+
+app = new_typer(cls=LazyGroup, no_args_is_help=True, epilog=_EPILOG)
+
+
+@app.callback()
+def _stratalog() -> None:
+    """Read Apache Kafka's log directories, without a broker and without changing a byte."""
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    die_of_closed_pipes()
+    use_utf_8()
+    try:
+        app(prog_name="stratalog")
+    except StratalogError as error:
+        report_error(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        report_error(f"{where}{error.strerror or error}")
+    sys.exit(1)

@@ -1,0 +1,110 @@
+"""What all commands share when they print: streams, errors, JSON lines, progress.
+
+Output is UTF-8 whatever the locale says. Nothing is coloured or wrapped when it is not a terminal
+that reads it, and never with NO_COLOR set.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PROGRESS_AFTER_S: Final = 1.0
+_PROGRESS_EVERY_S: Final = 0.1
+_MEBIBYTE: Final = 1 << 20
+
+
+def die_of_closed_pipes() -> None:
+    """Let a closed pipe (`| head`) end the process as it ends other Unix tools, without a word."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def use_utf_8() -> None:
+    """Whatever the locale: a record's text is what it is. Odd bytes in file names go through."""
+    for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def report_error(text: str) -> None:
+    """One line on standard error, after all that standard output has so far."""
+    report_line(f"stratalog: error: {text}")
+
+
+def report_line(text: str) -> None:
+    """One line on standard error as it is, after all that standard output has so far."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def use_colour(stream: IO[str]) -> bool:
+    """Whether `stream` is a terminal whose user wants colours."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def json_line(value: Any) -> str:
+    """`value` as one line of JSON, without its end."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def write_block(block: bytes) -> None:
+    """Bytes to standard output, past its text layer. On a terminal they show at once."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(block)
+    if sys.stdout.isatty():
+        sys.stdout.buffer.flush()
+
+
+class Progress:
+    """How far a long run is, on standard error: once it lasts, and only for someone who sees it.
+
+    That is, standard error is a terminal and standard output is not (there, output would run
+    through it).
+    """
+
+    def __init__(
+        self,
+        total_bytes: int,
+        *,
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._total_bytes = total_bytes
+        self._start = clock()
+        self._next = self._start + _PROGRESS_AFTER_S
+        self._is_wanted = total_bytes > 0 and self._stream.isatty() and not sys.stdout.isatty()
+        self._is_shown = False
+
+    def update(self, done_bytes: int) -> None:
+        """Called as often as you like."""
+        if not self._is_wanted:
+            return
+        now = self._clock()
+        if now < self._next:
+            return
+        self._next = now + _PROGRESS_EVERY_S
+        self._is_shown = True
+        rate = done_bytes / (now - self._start)
+        left = max(0.0, self._total_bytes - done_bytes) / rate if rate else 0.0
+        percent = min(100.0, 100 * done_bytes / self._total_bytes)
+        text = f"{percent:5.1f}%  {rate / _MEBIBYTE:.0f} MiB/s  {left:.0f} s left"
+        self._stream.write(f"\r\x1b[K{text}")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Leave no trace, before anything else is written to the terminal and at the end."""
+        if self._is_shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._is_shown = False
