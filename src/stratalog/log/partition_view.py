@@ -11,12 +11,11 @@ log ends with its last whole batch.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
     InvalidNameError,
     NotALogDirError,
-    OffsetOutOfRangeError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -28,35 +27,23 @@ from stratalog.format.names import (
     TopicPartition,
     parse_partition_dir,
 )
-from stratalog.log.damage import DamagePolicy
-from stratalog.log.isolation import AbortedRanges, IsolationLevel
 from stratalog.log.listing import list_partition
-from stratalog.log.lookup import find_max_timestamp, find_time, locate_offset
-from stratalog.log.reading import NO_LIMIT, ReadPlan, read_records
+from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions, replay_producers
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    import pyarrow as pa
-
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.format.record import Record
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.damage import Skipped
     from stratalog.log.listing import Listing
-    from stratalog.log.lookup import Location, OffsetAndTimestamp
     from stratalog.log.producers import ProducerReplay
-    from stratalog.storage.trace import Trace
-
-StartOffset: TypeAlias = int | Literal["earliest", "latest"]
 
 
-class PartitionView:
+class PartitionView(LogReader):
     """A partition directory opened for reading. Use it as a context manager, or `close` it."""
 
     def __init__(
@@ -181,100 +168,6 @@ class PartitionView:
     @cached_property
     def _replay(self) -> ProducerReplay:
         return replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
-
-    # -- finding
-
-    def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
-        """The record at `offset`, or the next one if compaction removed it; None at the log end."""
-        self._check_range(offset)
-        return locate_offset(self._segments, offset, trace)
-
-    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
-        """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
-        return find_time(self._segments, timestamp, self.log_start_offset, trace)
-
-    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record that has the largest timestamp."""
-        return find_max_timestamp(self._segments, self.log_start_offset)
-
-    # -- reading
-
-    def read(
-        self,
-        start: StartOffset = "earliest",
-        end: int | None = None,
-        *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        limits: tuple[int, int] = (NO_LIMIT, NO_LIMIT),
-        on_skip: Callable[[Skipped], None] | None = None,
-    ) -> Iterator[Record]:
-        """Records from `start` up to `end` (exclusive; the log end if None).
-
-        `limits` bounds batch bytes and records. Damage in the middle of the log raises
-        CorruptError; give `on_skip` to be told and go on instead. A torn tail is no damage: the
-        log simply ends before it.
-        """
-        return read_records(self._segments, self._plan(start, end, isolation, limits, on_skip))
-
-    def read_columns(
-        self,
-        start: StartOffset = "earliest",
-        end: int | None = None,
-        *,
-        columns: Collection[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        limits: tuple[int, int] = (NO_LIMIT, NO_LIMIT),
-        on_skip: Callable[[Skipped], None] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """The same records as `read` gives, as Arrow record batches.
-
-        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
-        timestamp, timestampType, key, value and headers. What is not chosen is not copied.
-        """
-        from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
-
-        plan = self._plan(start, end, isolation, limits, on_skip)
-        return ColumnReader(self._segments, plan, columns).read()
-
-    def _plan(
-        self,
-        start: StartOffset,
-        end: int | None,
-        isolation: IsolationLevel,
-        limits: tuple[int, int],
-        on_skip: Callable[[Skipped], None] | None,
-    ) -> ReadPlan:
-        start_offset = self.resolve(start)
-        self._check_range(start_offset)
-        limit = self.log_end_offset
-        aborted: list[AbortedTxn] = []
-        if isolation is IsolationLevel.READ_COMMITTED:
-            limit = self.last_stable_offset
-            aborted = self.aborted_transactions(start_offset, limit)
-        return ReadPlan(
-            start_offset=start_offset,
-            end_offset=limit if end is None else min(end, limit),
-            aborted=AbortedRanges(aborted),
-            damage=DamagePolicy(on_skip),
-            bytes_max=limits[0],
-            records_max=limits[1],
-        )
-
-    def resolve(self, start: StartOffset) -> int:
-        """`earliest` and `latest` as numbers; a number as it is."""
-        if start == "earliest":
-            return self.log_start_offset
-        if start == "latest":
-            return self.log_end_offset
-        return start
-
-    def _check_range(self, offset: int) -> None:
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRangeError(
-                offset,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-            )
 
 
 def _identity(path: Path) -> tuple[TopicPartition, DirState]:

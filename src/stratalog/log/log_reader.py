@@ -1,0 +1,160 @@
+"""What can be asked of any log, whether it is only looked at or being written.
+
+`PartitionView` (a directory, read-only) and the log of a writer differ in how they know their
+segments and offsets; finding and reading are the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from stratalog.errors import OffsetOutOfRangeError
+from stratalog.log.damage import DamagePolicy
+from stratalog.log.isolation import AbortedRanges, IsolationLevel
+from stratalog.log.lookup import find_max_timestamp, find_time, locate_offset
+from stratalog.log.reading import NO_LIMIT, ReadPlan, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    import pyarrow as pa
+
+    from stratalog.format.record import Record
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.damage import Skipped
+    from stratalog.log.lookup import Location, OffsetAndTimestamp
+    from stratalog.log.segments import SegmentList
+    from stratalog.storage.trace import Trace
+
+StartOffset: TypeAlias = int | Literal["earliest", "latest"]
+
+
+class LogReader(ABC):
+    """Finding and reading in one log."""
+
+    @property
+    @abstractmethod
+    def segments(self) -> SegmentList:
+        """The segments to read from, as of now."""
+
+    @property
+    @abstractmethod
+    def log_start_offset(self) -> int:
+        """The first offset that readers may see."""
+
+    @property
+    @abstractmethod
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get (exclusive end)."""
+
+    @property
+    @abstractmethod
+    def last_stable_offset(self) -> int:
+        """Up to here (exclusive) every transaction has ended."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to here (exclusive) records are safe to show. On disk that is the log end."""
+        return self.log_end_offset
+
+    @abstractmethod
+    def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
+        """The aborted transactions that touch the offsets [start, end)."""
+
+    # -- finding
+
+    def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
+        """The record at `offset`, or the next one if compaction removed it; None at the log end."""
+        self._check_range(offset)
+        return locate_offset(self.segments, offset, trace)
+
+    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
+        """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
+        return find_time(self.segments, timestamp, self.log_start_offset, trace)
+
+    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record that has the largest timestamp."""
+        return find_max_timestamp(self.segments, self.log_start_offset)
+
+    def resolve(self, start: StartOffset) -> int:
+        """`earliest` and `latest` as numbers; a number as it is."""
+        if start == "earliest":
+            return self.log_start_offset
+        if start == "latest":
+            return self.high_watermark
+        return start
+
+    # -- reading
+
+    def read(  # independent choices, all but two by keyword
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        max_bytes: int = NO_LIMIT,
+        max_records: int = NO_LIMIT,
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[Record]:
+        """Records from `start` up to `end` (exclusive; all that may be seen if None).
+
+        `max_bytes` bounds the batches that are read, but the first one is always returned. Damage
+        in the middle of the log raises CorruptError; give `on_skip` to be told and go on instead.
+        A torn tail is no damage: the log simply ends before it.
+        """
+        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
+        return read_records(self.segments, plan)
+
+    def read_columns(  # noqa: PLR0913  # as for `read`
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        max_bytes: int = NO_LIMIT,
+        max_records: int = NO_LIMIT,
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same records as `read` gives, as Arrow record batches of bounded size.
+
+        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
+        timestamp, timestampType, key, value and headers. What is not chosen is not copied.
+        """
+        from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
+
+        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
+        return ColumnReader(self.segments, plan, columns).read()
+
+    def _plan(
+        self,
+        start: StartOffset,
+        end: int | None,
+        isolation: IsolationLevel,
+        limits: tuple[int, int],
+        on_skip: Callable[[Skipped], None] | None,
+    ) -> ReadPlan:
+        start_offset = self.resolve(start)
+        self._check_range(start_offset)
+        limit = self.high_watermark
+        aborted: list[AbortedTxn] = []
+        if isolation is IsolationLevel.READ_COMMITTED:
+            limit = self.last_stable_offset
+            aborted = self.aborted_transactions(start_offset, limit)
+        return ReadPlan(
+            start_offset=start_offset,
+            end_offset=limit if end is None else min(end, limit),
+            aborted=AbortedRanges(aborted),
+            damage=DamagePolicy(on_skip),
+            bytes_max=limits[0],
+            records_max=limits[1],
+        )
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )
