@@ -1,0 +1,267 @@
+"""`stratalog ls`: what log directories hold, from topics down to segments.
+
+What to show follows from what was named: log directories give topics, a topic its partitions, a
+partition its segments. A partition that cannot be opened is told on standard error and left out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
+from stratalog.cli.ls_report import Report, TopicFacts, log_dir_facts, other_directories
+from stratalog.cli.output import report_error
+from stratalog.cli.targets import TopicSpec, is_partition_dir, open_segment, open_topic
+from stratalog.errors import NotALogDirError, StratalogError
+from stratalog.log.partition_view import PartitionView
+from stratalog.log_dir import LogDirsView, LogDirView
+
+if TYPE_CHECKING:
+    from stratalog.cli.ls_report import Level
+
+Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
+
+
+class SortBy(enum.StrEnum):
+    """Orders of `--sort`; all but the name put the largest first."""
+
+    NAME = "name"
+    SIZE = "size"
+    SEGMENTS = "segments"
+    OFFSETS = "offsets"
+    NEWEST = "newest"
+
+
+@dataclass
+class Selection:
+    """What the arguments name."""
+
+    dirs: list[LogDirView] = field(default_factory=list)
+    """Log directories in which nothing was named: they are shown themselves, and by topics."""
+    topics: list[Opener] = field(default_factory=list)
+    partitions: list[Opener] = field(default_factory=list)
+    """Named one by one: these are shown by segments."""
+
+    @property
+    def level(self) -> Level:
+        return "topics" if self.dirs else "partitions"
+
+    def openers(self) -> Iterator[Opener]:
+        """One per thing named, so that one that cannot be opened does not spoil the others."""
+        if self.dirs:
+            everything = LogDirsView(log_dir.path for log_dir in self.dirs)
+            for topic, number in everything.topic_partitions:
+                yield partial(open_topic, everything, TopicSpec(topic, number))
+        yield from self.topics
+        yield from self.partitions
+
+
+class _Problems:
+    """Tells each at once and remembers that there were any."""
+
+    count = 0
+
+    def add(self, text: str) -> None:
+        self.count += 1
+        report_error(text)
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH|TOPIC[:PARTITION]]...",
+            help="Log directories (default: the current one), topics in them, partition "
+            "directories, or .log files.",
+            show_default=False,
+        ),
+    ] = None,
+    log_dir: Annotated[
+        list[Path] | None,
+        typer.Option("--log-dir", "-d", help="A log directory; may be given several times."),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="A topic, or TOPIC:PARTITION; also several times."),
+    ] = None,
+    partitions: Annotated[
+        bool, typer.Option("--partitions", "-p", help="One line per partition.")
+    ] = False,
+    segments: Annotated[
+        bool, typer.Option("--segments", "-s", help="One line per segment as well.")
+    ] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Leader epochs as well.")] = False,
+    producers: Annotated[
+        bool, typer.Option("--producers", help="The state of each producer as well.")
+    ] = False,
+    transactions: Annotated[
+        bool,
+        typer.Option(
+            "--transactions", help="Aborted transactions and the last stable offset as well."
+        ),
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of these.")] = False,
+    sort: Annotated[
+        SortBy, typer.Option("--sort", help="Order of topics or partitions; largest first.")
+    ] = SortBy.NAME,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object a line: exact numbers, milliseconds."),
+    ] = False,
+) -> None:
+    """List topics, partitions and segments of log directories.
+
+    A log directory is shown by topics, a topic by partitions, a partition by segments. Sizes count
+    .log files. START is the log start offset, END the log end offset (the next one to be written).
+    OLDEST is the time of the first batch, NEWEST the largest timestamp; CODEC is that of the first
+    batch. HIGH WM, RECOVERY and CLEANED come from the checkpoint files of the log directory.
+
+    Nothing is locked or written, so a directory in use by a broker may be listed.
+
+    \b
+    Examples:
+      stratalog ls /var/lib/kafka/data
+      stratalog ls /var/lib/kafka/data orders
+      stratalog ls /var/lib/kafka/data/orders-0 --all
+      stratalog ls -d /disk1 -d /disk2 --partitions --sort size
+      stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.type == "segment")'
+
+    With --json each object has a type: log_dir, topic, partition, segment, file, leader_epoch,
+    producer, aborted_transaction or directory. Keys do not change between runs or versions; what
+    is unknown is null.
+    """
+    selection = select(where or [], log_dir or [], topic or [])
+    is_detailed = segments or epochs or producers or transactions or everything
+    wanted = Wanted(
+        segments=segments or everything or bool(selection.partitions),
+        epochs=epochs or everything,
+        producers=producers or everything,
+        transactions=transactions or everything,
+    )
+    problems = _Problems()
+    level: Level = "partitions" if partitions or is_detailed else selection.level
+    report = look(selection, level, wanted, sort, problems)
+    _print(report, as_json=as_json)
+    if problems.count:
+        raise typer.Exit(1)
+
+
+def select(where: Sequence[str], log_dirs: Sequence[Path], topics: Sequence[str]) -> Selection:
+    """Tell directories from topics: what exists is a path, what does not is a topic."""
+    selection = Selection()
+    roots, names = list(log_dirs), list(topics)
+    for text in where:
+        path = Path(text)
+        if path.is_dir() and is_partition_dir(path):
+            selection.partitions.append(partial(_open_one, PartitionView, path))
+        elif path.is_dir():
+            roots.append(path)
+        elif path.exists():
+            selection.partitions.append(partial(_open_one, open_segment, path))
+        else:
+            names.append(text)
+    if roots and not names:
+        selection.dirs = [LogDirView(path) for path in roots]
+    elif names:
+        _select_topics(selection, roots, names)
+    elif not selection.partitions:
+        selection.dirs = [LogDirView(Path())]
+    return selection
+
+
+def _select_topics(selection: Selection, roots: Sequence[Path], names: Sequence[str]) -> None:
+    """Topics of the log directories given; `/data/orders` brings its own."""
+    for name in names:
+        where = roots or [Path(name).parent]
+        try:
+            dirs = LogDirsView(where)
+        except NotALogDirError as error:
+            if roots:
+                raise
+            raise NotALogDirError(f"{name}: no such path, and no topic either: {error}") from None
+        spec = TopicSpec.parse(name if roots else Path(name).name)
+        is_topic = spec.partition is None and spec.topic in dirs.topics
+        chosen = selection.topics if is_topic else selection.partitions
+        chosen.append(partial(open_topic, dirs, spec))
+
+
+def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[PartitionView]:
+    return [how(path)]
+
+
+def look(
+    selection: Selection, level: Level, wanted: Wanted, sort: SortBy, problems: _Problems
+) -> Report:
+    """Open what was selected and gather the facts."""
+    found: list[PartitionFacts] = []
+    checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in selection.dirs}
+    for opener in selection.openers():
+        try:
+            views = opener()
+        except StratalogError as error:
+            problems.add(str(error))
+            continue
+        for view in views:
+            if view.path.parent not in checkpoints:
+                checkpoints[view.path.parent] = Checkpoints(_log_dir_at(view.path.parent))
+            try:
+                with view:
+                    found.append(partition_facts(view, checkpoints[view.path.parent], wanted))
+            except (StratalogError, OSError) as error:  # OSError: removed while we looked
+                problems.add(f"{view.path}: {error}")
+    by_topic = groupby(found, key=lambda facts: facts.topic_partition.topic)
+    topics = [TopicFacts.of(list(partitions)) for _, partitions in by_topic]
+    return Report(
+        level=level,
+        log_dirs=[log_dir_facts(log_dir, problems.add) for log_dir in selection.dirs],
+        topics=_sorted_topics(topics, sort) if level == "topics" else [],
+        partitions=_sorted_partitions(found, sort),
+        other_directories=other_directories(selection.dirs),
+    )
+
+
+def _log_dir_at(path: Path) -> LogDirView | None:
+    try:
+        return LogDirView(path)
+    except StratalogError:
+        return None
+
+
+def _sorted_topics(topics: list[TopicFacts], by: SortBy) -> list[TopicFacts]:
+    keys: dict[SortBy, Callable[[TopicFacts], int]] = {
+        SortBy.SIZE: lambda topic: -topic.size_bytes,
+        SortBy.SEGMENTS: lambda topic: -topic.segment_count,
+        SortBy.OFFSETS: lambda topic: -topic.offsets,
+        SortBy.NEWEST: lambda topic: -topic.largest_timestamp,
+    }
+    return sorted(topics, key=keys[by]) if by in keys else topics
+
+
+def _sorted_partitions(partitions: list[PartitionFacts], by: SortBy) -> list[PartitionFacts]:
+    keys: dict[SortBy, Callable[[PartitionFacts], int]] = {
+        SortBy.SIZE: lambda found: -found.size_bytes,
+        SortBy.SEGMENTS: lambda found: -found.segment_count,
+        SortBy.OFFSETS: lambda found: found.log_start_offset - found.log_end_offset,
+        SortBy.NEWEST: lambda found: -found.largest_timestamp,
+    }
+    return sorted(partitions, key=keys[by]) if by in keys else partitions
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        from stratalog.cli.ls_json import json_lines  # noqa: PLC0415 one of the two is needed
+
+        for line in json_lines(report):
+            print(line)
+    else:
+        from stratalog.cli.ls_text import print_report  # noqa: PLC0415
+
+        print_report(report)

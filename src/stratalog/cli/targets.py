@@ -1,0 +1,108 @@
+"""What a command works on: paths and topics as users write them, turned into opened partitions.
+
+Every command takes the same spellings:
+
+* `orders` or `orders:3` with one or several `--log-dir` (default: the current directory);
+* a partition directory, `/data/orders-3`;
+* a topic below a log directory in one word, `/data/orders` or `/data/orders:3`;
+* a segment, `/data/orders-3/00000000000000000042.log`: that part of the log alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.errors import InvalidNameError, NotALogDirError, UnknownTopicOrPartitionError
+from stratalog.format.names import TopicPartition
+from stratalog.log.partition_view import PartitionView
+from stratalog.log_dir import LogDirsView, open_dirs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SEGMENT = re.compile(r"([0-9]{20})\.log(\.(swap|cleaned|deleted))?")
+
+
+class TopicSpec(NamedTuple):
+    """`topic` or `topic:partition`."""
+
+    topic: str
+    partition: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> TopicSpec:
+        topic, colon, digits = text.rpartition(":")
+        if colon and topic and digits.isascii() and digits.isdigit() and len(digits) <= 10:
+            return cls(topic, int(digits))
+        return cls(text, None)
+
+
+def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
+    """The partitions that `target` names, in order. Raises unless there is at least one."""
+    if log_dirs:
+        return open_topic(open_dirs(*log_dirs), TopicSpec.parse(target))
+    path = Path(target)
+    if path.is_dir():
+        return [open_directory(path)]
+    if path.exists():
+        return [open_segment(path)]
+    spec = TopicSpec.parse(path.name)
+    try:
+        dirs = open_dirs(path.parent)
+    except NotALogDirError:
+        raise NotALogDirError(
+            f"{target}: no such partition directory or segment, and {path.parent} is not a log "
+            "directory; give --log-dir to name a topic"
+        ) from None
+    return open_topic(dirs, spec)
+
+
+def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
+    """One partition of a topic, or all of them."""
+    if spec.topic not in dirs.topics:
+        as_directory = _as_directory(spec)
+        if as_directory in dirs.topic_partitions:
+            return [dirs.partition(*as_directory)]
+    if spec.partition is not None:
+        return [dirs.partition(spec.topic, spec.partition)]
+    return list(dirs.partitions_of(spec.topic))
+
+
+def open_directory(path: Path) -> PartitionView:
+    """A partition directory; a log directory gets an error that says what to write instead."""
+    if is_partition_dir(path):
+        return PartitionView(path)
+    try:
+        dirs = open_dirs(path)
+    except NotALogDirError:
+        raise NotALogDirError(
+            f"{path}: not a partition directory (no *.log in it), nor a log directory"
+        ) from None
+    topics = ", ".join(list(dirs.topics)[:10]) or "none"
+    raise UnknownTopicOrPartitionError(
+        f"{path} is a log directory: name a topic in it, such as {path}/TOPIC or "
+        f"TOPIC --log-dir {path}; topics here: {topics}"
+    )
+
+
+def open_segment(path: Path) -> PartitionView:
+    """The log of one segment alone."""
+    name = _SEGMENT.fullmatch(path.name)
+    if name is None:
+        raise NotALogDirError(f"{path}: not a segment; these are named after an offset, NNN.log")
+    return PartitionView(path.parent, base_offset=int(name[1]))
+
+
+def is_partition_dir(path: Path) -> bool:
+    """By what it holds: a copy of a partition may have any name."""
+    return any(_SEGMENT.fullmatch(entry.name) for entry in path.iterdir())
+
+
+def _as_directory(spec: TopicSpec) -> TopicPartition | None:
+    """`orders-3` names partition 3 of `orders` where no topic has that very name."""
+    try:
+        return None if spec.partition is not None else TopicPartition.parse(spec.topic)
+    except InvalidNameError:
+        return None
