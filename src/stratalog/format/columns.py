@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import CorruptRecordError, StratalogError
+from stratalog.errors import CorruptRecordError, LimitExceededError, StratalogError
 from stratalog.format.batch import MAGIC_2, Entry
 from stratalog.format.batch_facts import Repeated, legacy_column
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
@@ -87,7 +87,12 @@ def decode(
     parts = list(decoder.decode(buf, table))
     if len(parts) == 1:
         return parts[0]
-    return pa.concat_batches(parts) if parts else decoder.schema.empty_table().to_batches()[0]
+    if not parts:
+        return pa.RecordBatch.from_pylist([], decoder.schema)
+    try:
+        return pa.concat_batches(parts)
+    except pa.ArrowInvalid:  # its offsets have 32 bits
+        raise LimitExceededError("a column of one Arrow batch cannot hold 2 GiB") from None
 
 
 class Decoder:
