@@ -11,20 +11,23 @@
     │   └── CorruptCheckpointError    the text files: checkpoints, metadata, properties
     ├── UnsupportedError              well-formed, but newer or other than what is understood here
     ├── LimitExceededError            a declared size is larger than the caller allows
+    ├── ConfigError                   a setting's name or value is not one Kafka accepts
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     └── OffsetOutOfRangeError         below the log start offset or above the log end offset
 
-Catch the narrow type. A corrupt error knows where: `path` when a file was read, `position` in bytes.
+Catch the narrow type. A corrupt error knows where: `path` if a file was read, `position` in bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_ConfigErrorT = TypeVar("_ConfigErrorT", bound="ConfigError")
 
 
 class StratalogError(Exception):
@@ -110,6 +113,54 @@ class UnsupportedError(StratalogError):
 
 class LimitExceededError(StratalogError):
     """A declared length, count or decompressed size is larger than the caller allows."""
+
+
+class ConfigError(StratalogError):
+    """A setting's name or value is not one Kafka accepts."""
+
+    def __init__(
+        self,
+        name: str,
+        reason: str,
+        *,
+        value: object = None,
+        suggestions: tuple[str, ...] = (),
+        path: Path | None = None,
+    ) -> None:
+        self.name = name
+        """Kafka's name of the setting, as the user wrote it."""
+        self.reason = reason
+        self.value = value
+        """What was refused; None when the name itself was."""
+        self.suggestions = suggestions
+        """Names that may have been meant, the closest first."""
+        self.path = path
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f"{self.path}: "
+        return f"{where}{self.name}: {self.reason}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = (self.name, self.reason, self.value, self.suggestions, self.path)
+        return (_rebuild_config, (type(self), *state))
+
+    def located(self, path: Path) -> Self:
+        """The same error, told for a setting that stands in a file."""
+        return _rebuild_config(
+            type(self), self.name, self.reason, self.value, self.suggestions, path
+        )
+
+
+def _rebuild_config(
+    kind: type[_ConfigErrorT],
+    name: str,
+    reason: str,
+    value: object,
+    suggestions: tuple[str, ...],
+    path: Path | None,
+) -> _ConfigErrorT:
+    return kind(name, reason, value=value, suggestions=suggestions, path=path)
 
 
 class InvalidNameError(StratalogError):

@@ -1,0 +1,7 @@
+"""Settings of topics and brokers by Kafka's names: typed, checked, frozen."""
+
+from __future__ import annotations
+
+from stratalog.config.topic import CleanupPolicy, LogConfig, TopicCompression
+
+__all__ = ["CleanupPolicy", "LogConfig", "TopicCompression"]

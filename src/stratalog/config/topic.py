@@ -1,0 +1,413 @@
+"""LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
+
+Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka refuses,
+with one exception that docs/configuration.md tells (`segment.bytes` may be small here).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stratalog.config.definitions import (
+    Definition,
+    Synonym,
+    definitions_of,
+    setting,
+    settle_values,
+    unknown_name,
+)
+from stratalog.config.values import (
+    LONG_MAX,
+    Boolean,
+    Choice,
+    Choices,
+    Decimal,
+    TextList,
+    whole_int,
+    whole_long,
+)
+from stratalog.errors import ConfigError
+from stratalog.format.batch import Codec, TimestampType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SECOND_MS = 1000
+_MINUTE_MS = 60 * _SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+
+_KAFKA_SEGMENT_BYTES_MIN = 1 << 20
+_LOCAL_AS_TOTAL = -2
+
+
+class CleanupPolicy(enum.StrEnum):
+    """What happens to old segments: nothing, dropped by retention, compacted by key, or both."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+
+
+class TopicCompression(enum.StrEnum):
+    """A topic's `compression.type`: a codec that the log enforces, or whatever producers send."""
+
+    UNCOMPRESSED = "uncompressed"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    PRODUCER = "producer"
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec to store with; None leaves each batch as it came."""
+        return _CODECS[self]
+
+
+_CODECS = {
+    TopicCompression.UNCOMPRESSED: Codec.NONE,
+    TopicCompression.ZSTD: Codec.ZSTD,
+    TopicCompression.LZ4: Codec.LZ4,
+    TopicCompression.SNAPPY: Codec.SNAPPY,
+    TopicCompression.GZIP: Codec.GZIP,
+    TopicCompression.PRODUCER: None,
+}
+
+_POLICIES = Choices(Choice(tuple((policy.value, policy) for policy in CleanupPolicy)))
+_COMPRESSION = Choice(tuple((compression.value, compression) for compression in TopicCompression))
+_TIMESTAMP_TYPES = Choice(
+    tuple(
+        (kind.kafka_name, kind) for kind in TimestampType if kind is not TimestampType.NO_TIMESTAMP
+    )
+)
+_THROTTLED = TextList(
+    r"[0-9]+:[0-9]+", wildcard="*", described="partition:broker, partition:broker, …, or * alone"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """A topic's settings. `LogConfig()` is a Kafka 4.0 broker without any configuration."""
+
+    cleanup_policy: frozenset[CleanupPolicy] = setting(
+        _POLICIES,
+        frozenset({CleanupPolicy.DELETE}),
+        "What frees space: `delete` drops old segments, `compact` keeps the last value of a key.",
+        Synonym("log.cleanup.policy", _POLICIES),
+    )
+    compression_gzip_level: int = setting(
+        whole_int(1, 9, also=-1),
+        -1,
+        "Level for recompression with gzip; -1 is zlib's own choice.",
+        Synonym("compression.gzip.level", whole_int(1, 9, also=-1)),
+    )
+    compression_lz4_level: int = setting(
+        whole_int(1, 17),
+        9,
+        "Level for recompression with lz4.",
+        Synonym("compression.lz4.level", whole_int(1, 17)),
+    )
+    compression_type: TopicCompression = setting(  # noqa: RUF009 - makes a field
+        _COMPRESSION,
+        TopicCompression.PRODUCER,
+        "Codec that batches are stored with; `producer` stores them as they come.",
+        Synonym("compression.type", _COMPRESSION),
+    )
+    compression_zstd_level: int = setting(
+        whole_int(-131072, 22),
+        3,
+        "Level for recompression with zstd.",
+        Synonym("compression.zstd.level", whole_int(-131072, 22)),
+    )
+    delete_retention_ms: int = setting(
+        whole_long(0),
+        _DAY_MS,
+        "How long a tombstone or transaction marker outlives the compaction that could drop it.",
+        Synonym("log.cleaner.delete.retention.ms", whole_long(0)),
+    )
+    file_delete_delay_ms: int = setting(
+        whole_long(0),
+        _MINUTE_MS,
+        "Time between renaming a file to `.deleted` and removing it.",
+        Synonym("log.segment.delete.delay.ms", whole_long(0)),
+    )
+    flush_messages: int = setting(
+        whole_long(1),
+        LONG_MAX,
+        "Records that may be appended before the log is fsynced.",
+        Synonym("log.flush.interval.messages", whole_long(1)),
+    )
+    flush_ms: int = setting(
+        whole_long(0),
+        LONG_MAX,
+        "Time after which appended records are fsynced.",
+        Synonym("log.flush.interval.ms", whole_long()),
+        Synonym("log.flush.scheduler.interval.ms", whole_long()),
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        _THROTTLED,
+        (),
+        "Replicas whose replication is slowed down on the follower's side.",
+        is_carried=True,
+    )
+    index_interval_bytes: int = setting(
+        whole_int(0),
+        4096,
+        "Bytes of log between two entries of the offset index and of the time index.",
+        Synonym("log.index.interval.bytes", whole_int(0)),
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        _THROTTLED,
+        (),
+        "Replicas whose replication is slowed down on the leader's side.",
+        is_carried=True,
+    )
+    local_retention_bytes: int = setting(
+        whole_long(_LOCAL_AS_TOTAL),
+        _LOCAL_AS_TOTAL,
+        "With tiered storage, size of the part kept locally; -2 takes `retention.bytes`.",
+        Synonym("log.local.retention.bytes", whole_long(_LOCAL_AS_TOTAL)),
+        is_carried=True,
+    )
+    local_retention_ms: int = setting(
+        whole_long(_LOCAL_AS_TOTAL),
+        _LOCAL_AS_TOTAL,
+        "With tiered storage, age of the part kept locally; -2 takes `retention.ms`.",
+        Synonym("log.local.retention.ms", whole_long(_LOCAL_AS_TOTAL)),
+        is_carried=True,
+    )
+    max_compaction_lag_ms: int = setting(
+        whole_long(1),
+        LONG_MAX,
+        "Age at which a record must become compactable; bounds `segment.ms` on compacted topics.",
+        Synonym("log.cleaner.max.compaction.lag.ms", whole_long(1)),
+    )
+    max_message_bytes: int = setting(
+        whole_int(0),
+        1048588,
+        "Largest record batch that may be appended, as it is stored.",
+        Synonym("message.max.bytes", whole_int(0)),
+    )
+    message_timestamp_after_max_ms: int = setting(
+        whole_long(0),
+        _HOUR_MS,
+        "With CreateTime, how far a record's timestamp may lie in the future.",
+        Synonym("log.message.timestamp.after.max.ms", whole_long(0)),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        whole_long(0),
+        LONG_MAX,
+        "With CreateTime, how far a record's timestamp may lie in the past.",
+        Synonym("log.message.timestamp.before.max.ms", whole_long(0)),
+    )
+    message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
+        _TIMESTAMP_TYPES,
+        TimestampType.CREATE_TIME,
+        "Whose clock a record carries: the producer's, or the log's at the time of the append.",
+        Synonym("log.message.timestamp.type", _TIMESTAMP_TYPES),
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        Decimal(0, 1),
+        0.5,
+        "Part of a log that must be uncompacted before compaction is worth its cost.",
+        Synonym("log.cleaner.min.cleanable.ratio", Decimal(0, 1)),
+    )
+    min_compaction_lag_ms: int = setting(
+        whole_long(0),
+        0,
+        "Age below which a record is not compacted.",
+        Synonym("log.cleaner.min.compaction.lag.ms", whole_long(0)),
+    )
+    min_insync_replicas: int = setting(
+        whole_int(1),
+        1,
+        "Replicas that must have a record before `acks=all` is answered.",
+        Synonym("min.insync.replicas", whole_int(1)),
+    )
+    preallocate: bool = setting(
+        Boolean(),
+        False,
+        "Whether a new segment's `.log` takes all its space on disk at once.",
+        Synonym("log.preallocate", Boolean()),
+    )
+    remote_log_copy_disable: bool = setting(
+        Boolean(),
+        False,
+        "With tiered storage, whether uploading has stopped.",
+        is_carried=True,
+    )
+    remote_log_delete_on_disable: bool = setting(
+        Boolean(),
+        False,
+        "Whether turning tiered storage off deletes what was uploaded.",
+        is_carried=True,
+    )
+    remote_storage_enable: bool = setting(
+        Boolean(),
+        False,
+        "Whether the topic's segments are uploaded to tiered storage.",
+        is_carried=True,
+    )
+    retention_bytes: int = setting(
+        whole_long(),
+        -1,
+        "Size of a partition above which its oldest segments go; below 0 there is no limit.",
+        Synonym("log.retention.bytes", whole_long()),
+    )
+    retention_ms: int = setting(
+        whole_long(-1),
+        7 * _DAY_MS,
+        "Age of a segment's newest record at which the segment goes; -1 is no limit.",
+        Synonym("log.retention.ms", whole_long()),
+        Synonym("log.retention.minutes", whole_int(), _MINUTE_MS),
+        Synonym("log.retention.hours", whole_int(), _HOUR_MS),
+    )
+    segment_bytes: int = setting(
+        whole_int(14),
+        1 << 30,
+        "Size of a `.log` file at which the next segment is rolled.",
+        Synonym("log.segment.bytes", whole_int(14)),
+        kafka_minimum=_KAFKA_SEGMENT_BYTES_MIN,
+    )
+    segment_index_bytes: int = setting(
+        whole_int(4),
+        10 << 20,
+        "Size that each index of the active segment is preallocated to; a full index rolls.",
+        Synonym("log.index.size.max.bytes", whole_int(4)),
+    )
+    segment_jitter_ms: int = setting(
+        whole_long(0),
+        0,
+        "Upper bound of the random time taken off `segment.ms`, so that not all roll at once.",
+        Synonym("log.roll.jitter.ms", whole_long(0)),
+        Synonym("log.roll.jitter.hours", whole_int(0), _HOUR_MS),
+    )
+    segment_ms: int = setting(
+        whole_long(1),
+        7 * _DAY_MS,
+        "Span of record time at which a segment is rolled though it is not full.",
+        Synonym("log.roll.ms", whole_long(1)),
+        Synonym("log.roll.hours", whole_int(1), _HOUR_MS),
+    )
+    unclean_leader_election_enable: bool = setting(
+        Boolean(),
+        False,
+        "Whether a replica that is not in sync may become leader, at the price of records.",
+        Synonym("unclean.leader.election.enable", Boolean()),
+        is_carried=True,
+    )
+
+    def __post_init__(self) -> None:
+        settle_values(self, TOPIC_DEFINITIONS)
+        _check_lags(self)
+        if self.remote_storage_enable:
+            _check_remote(self)
+
+    @classmethod
+    def parse(cls, overrides: Mapping[str, object], base: LogConfig | None = None) -> LogConfig:
+        """`base` (Kafka's defaults if None) with `overrides`: Kafka's names, texts or values."""
+        values: dict[str, Any] = {}
+        for name, raw in overrides.items():
+            if name not in TOPIC_DEFINITIONS:
+                raise unknown_topic_config(name)
+            values[TOPIC_DEFINITIONS[name].field] = raw
+        return dataclasses.replace(cls() if base is None else base, **values)
+
+    def as_dict(self) -> dict[str, str]:
+        """Every setting by Kafka's name, as the text Kafka would show."""
+        return {
+            definition.name: definition.kind.text(getattr(self, definition.field))
+            for definition in TOPIC_DEFINITIONS.values()
+        }
+
+    def overrides(self, base: LogConfig | None = None) -> dict[str, str]:
+        """The settings that differ from `base`: `parse(c.overrides(base), base) == c`."""
+        other = (LogConfig() if base is None else base).as_dict()
+        return {name: text for name, text in self.as_dict().items() if other[name] != text}
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the cleaner works on these logs."""
+        return CleanupPolicy.COMPACT in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether retention by size and by time works on these logs."""
+        return CleanupPolicy.DELETE in self.cleanup_policy
+
+    @property
+    def effective_segment_ms(self) -> int:
+        """`segment.ms`; on compacted topics, time for a record to become compactable bounds it."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
+    def effective_segment_jitter_ms(self) -> int:
+        """Exclusive upper bound of a segment's jitter; 0 is no jitter."""
+        return min(self.segment_jitter_ms, self.segment_ms)
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec every batch is stored with; None leaves each as it came."""
+        return self.compression_type.codec
+
+    def level_of(self, codec: Codec) -> int | None:
+        """The configured level, None where a codec has no levels."""
+        return {
+            Codec.GZIP: self.compression_gzip_level,
+            Codec.LZ4: self.compression_lz4_level,
+            Codec.ZSTD: self.compression_zstd_level,
+        }.get(codec)
+
+    def refused_by_kafka(self) -> tuple[str, ...]:
+        """What a Kafka 4.0 broker would not accept though it is accepted here, one line each."""
+        return tuple(
+            f"{definition.name} is {value}, a Kafka 4.0 broker asks for {minimum} or more"
+            for definition in TOPIC_DEFINITIONS.values()
+            if (minimum := definition.kafka_minimum) is not None
+            and (value := getattr(self, definition.field)) < minimum
+        )
+
+
+TOPIC_DEFINITIONS: Mapping[str, Definition] = definitions_of(LogConfig)
+"""Every topic setting by Kafka's name."""
+
+
+def unknown_topic_config(name: str) -> ConfigError:
+    """The error for a name that is no topic setting; knows the broker's names for them."""
+    for definition in TOPIC_DEFINITIONS.values():
+        if any(synonym.name == name for synonym in definition.synonyms):
+            reason = f"is a broker's name; a topic's name for it is {definition.name!r}"
+            return ConfigError(name, reason, suggestions=(definition.name,))
+    return unknown_name(name, "topic config", TOPIC_DEFINITIONS)
+
+
+def _check_lags(config: LogConfig) -> None:
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        reason = (
+            f"{config.min_compaction_lag_ms} is more than max.compaction.lag.ms, "
+            f"which is {config.max_compaction_lag_ms}"
+        )
+        raise ConfigError("min.compaction.lag.ms", reason, value=config.min_compaction_lag_ms)
+
+
+def _check_remote(config: LogConfig) -> None:
+    """Kafka's rules between tiered storage and the rest."""
+    if config.cleanup_policy != {CleanupPolicy.DELETE}:
+        raise ConfigError(
+            "remote.storage.enable", "true needs cleanup.policy to be delete alone", value=True
+        )
+    _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
+    _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
+
+
+def _check_local(name: str, local: int, total: int) -> None:
+    if total < 0 or local == _LOCAL_AS_TOTAL:
+        return
+    if local < 0 or local > total:
+        reason = f"{local} is more than {name.removeprefix('local.')}, which is {total}"
+        raise ConfigError(name, reason, value=local)

@@ -1,0 +1,282 @@
+"""What a setting may hold: Kafka's types, read as Kafka reads them and told in its words.
+
+A `Kind` turns what a user wrote (text of a properties file, or a native value) into the value the
+code works with, checks it, and writes it back as Kafka's text. Every refusal is a `ValueError` with
+the reason; whoever knows the setting's name makes a `ConfigError` of it.
+
+* Text is trimmed first. Numbers are plain decimal digits with an optional sign: no `1k`, no `7d`.
+* `int` is 32 bits wide and `long` 64, whatever range comes on top.
+* A list is comma separated, without the white space around a comma; empty text is an empty list.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?")
+_LONG_DIGITS = 19
+_JAVA_TRIMMED = "".join(map(chr, range(0x21)))
+_JAVA_WHITE = " \t\n\x0b\f\r"
+
+
+def trim(text: str) -> str:
+    """`text` without what Java's `trim` takes off: everything up to the space, at both ends."""
+    return text.strip(_JAVA_TRIMMED)
+
+
+class Kind(Generic[T]):
+    """One type with its allowed values."""
+
+    @property
+    def type_name(self) -> str:
+        """Kafka's name of the type."""
+        raise NotImplementedError
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words, for error messages and the documentation; may be empty."""
+        return ""
+
+    def parse(self, raw: object) -> T:
+        """The value of `raw`, which is text or already a value. ValueError says what is wrong."""
+        raise NotImplementedError
+
+    def text(self, value: T) -> str:
+        """`value` as Kafka writes it; `parse` reads it back."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Whole(Kind[int]):
+    """An `int` or `long`, from `low` to `high`, both included, or one of `also`."""
+
+    bits: int
+    low: int | None = None
+    high: int | None = None
+    also: int | None = None
+
+    @property
+    def type_name(self) -> str:
+        return "int" if self.bits == 32 else "long"
+
+    @property
+    def allowed(self) -> str:
+        if self.high is not None:
+            words = f"{self.low} to {self.high}"
+        else:
+            words = "" if self.low is None else f"at least {self.low}"
+        return words if self.also is None else f"{words}, or {self.also}"
+
+    def parse(self, raw: object) -> int:
+        value = _whole(raw)
+        if not -(1 << self.bits - 1) <= value < 1 << self.bits - 1:
+            raise ValueError(f"does not fit in {self.bits} bits")
+        if value != self.also and (
+            (self.low is not None and value < self.low)
+            or (self.high is not None and value > self.high)
+        ):
+            raise ValueError("is out of range")
+        return value
+
+    def text(self, value: int) -> str:
+        return str(value)
+
+
+def _whole(raw: object) -> int:
+    if isinstance(raw, str):
+        if match := _WHOLE.fullmatch(trim(raw)):
+            # Decided by length: converting a million digits takes Python a while.
+            if len(match[2]) > _LONG_DIGITS:
+                raise ValueError("does not fit in 64 bits")
+            return int(match[1] + match[2])
+    elif isinstance(raw, int) and not isinstance(raw, bool):
+        return int(raw)
+    raise ValueError("is not a whole number")
+
+
+@dataclass(frozen=True)
+class Decimal(Kind[float]):
+    """A `double`. NaN is refused: it is neither inside nor outside a range."""
+
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def type_name(self) -> str:
+        return "double"
+
+    @property
+    def allowed(self) -> str:
+        if self.low is None:
+            return ""
+        return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
+
+    def parse(self, raw: object) -> float:
+        value = _decimal(raw)
+        if (self.low is not None and value < self.low) or (
+            self.high is not None and value > self.high
+        ):
+            raise ValueError("is out of range")
+        return value
+
+    def text(self, value: float) -> str:
+        return repr(value)
+
+
+def _decimal(raw: object) -> float:
+    if isinstance(raw, str):
+        if _DECIMAL.fullmatch(trimmed := trim(raw)):
+            return float(trimmed.rstrip("fFdD"))
+    elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
+        try:
+            value = float(raw)
+        except OverflowError:
+            raise ValueError("is out of range") from None
+        if not math.isnan(value):
+            return value
+    raise ValueError("is not a number")
+
+
+@dataclass(frozen=True)
+class Boolean(Kind[bool]):
+    """`true` or `false`, in any case."""
+
+    @property
+    def type_name(self) -> str:
+        return "boolean"
+
+    @property
+    def allowed(self) -> str:
+        return "true, false"
+
+    def parse(self, raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        if isinstance(raw, str) and (lowered := trim(raw).lower()) in ("true", "false"):
+            return lowered == "true"
+        raise ValueError("is not a boolean")
+
+    def text(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True)
+class Text(Kind[str]):
+    """Any text, trimmed; or none at all where Kafka's default is null (`""` here)."""
+
+    @property
+    def type_name(self) -> str:
+        return "string"
+
+    def parse(self, raw: object) -> str:
+        if isinstance(raw, str):
+            return trim(raw)
+        raise ValueError("is not text")
+
+    def text(self, value: str) -> str:
+        return value
+
+
+@dataclass(frozen=True)
+class Choice(Kind[T]):
+    """One of some words, case-sensitive as in Kafka; each stands for a value of our own."""
+
+    words: tuple[tuple[str, T], ...]
+
+    @property
+    def type_name(self) -> str:
+        return "string"
+
+    @property
+    def allowed(self) -> str:
+        return ", ".join(word for word, _ in self.words)
+
+    def parse(self, raw: object) -> T:
+        by_word = dict(self.words)
+        if isinstance(raw, str) and (trimmed := trim(raw)) in by_word:
+            return by_word[trimmed]
+        for value in by_word.values():
+            if type(raw) is type(value) and raw == value:
+                return value
+        raise ValueError("is not one of the allowed values")
+
+    def text(self, value: T) -> str:
+        return next(word for word, meant in self.words if meant == value)
+
+
+@dataclass(frozen=True)
+class Choices(Kind[frozenset[T]]):
+    """A list of such words, in which neither order nor repetition means anything."""
+
+    one: Choice[T]
+
+    @property
+    def type_name(self) -> str:
+        return "list"
+
+    @property
+    def allowed(self) -> str:
+        return self.one.allowed
+
+    def parse(self, raw: object) -> frozenset[T]:
+        return frozenset(self.one.parse(item) for item in _items(raw))
+
+    def text(self, value: frozenset[T]) -> str:
+        return ",".join(word for word, meant in self.one.words if meant in value)
+
+
+@dataclass(frozen=True)
+class TextList(Kind[tuple[str, ...]]):
+    """A list of texts, each of which matches `pattern`, or the one text `wildcard` alone."""
+
+    pattern: str = r".+"
+    wildcard: str | None = None
+    described: str = ""
+
+    @property
+    def type_name(self) -> str:
+        return "list"
+
+    @property
+    def allowed(self) -> str:
+        return self.described
+
+    def parse(self, raw: object) -> tuple[str, ...]:
+        items = tuple(trim(item) if isinstance(item, str) else "" for item in _items(raw))
+        if items != (self.wildcard,) and not all(
+            re.fullmatch(self.pattern, item, re.ASCII) for item in items
+        ):
+            raise ValueError("has an item that is not allowed")
+        return items
+
+    def text(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
+def _items(raw: object) -> list[object]:
+    if isinstance(raw, str):
+        trimmed = trim(raw)
+        return [item.strip(_JAVA_WHITE) for item in trimmed.split(",")] if trimmed else []
+    if isinstance(raw, Iterable) and not isinstance(raw, (bytes, Mapping)):
+        return list(raw)
+    raise ValueError("is not a list")
+
+
+def whole_int(low: int | None = None, high: int | None = None, also: int | None = None) -> Whole:
+    """Kafka's `int`."""
+    return Whole(32, low, high, also)
+
+
+def whole_long(low: int | None = None, high: int | None = None) -> Whole:
+    """Kafka's `long`."""
+    return Whole(64, low, high)
