@@ -15,14 +15,21 @@
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
-    └── OffsetOutOfRangeError         below the log start offset or above the log end offset
+    ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
+    ├── InvalidLeaderEpochError       no leader epoch can begin there
+    └── AppendError                   a batch that the log refuses, with Kafka's error code
+        ├── InvalidRecordError                  87
+        ├── OutOfOrderSequenceError             45  a batch of the producer is missing before it
+        ├── InvalidProducerEpochError           47  a newer instance of the producer has written
+        ├── InvalidTxnStateError                48  no batch for this state of the transaction
+        └── TransactionCoordinatorFencedError   52  a newer coordinator has ended transactions
 
 Catch the narrow type. A corrupt error knows where: `path` if a file was read, `position` in bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,3 +200,52 @@ class OffsetOutOfRangeError(StratalogError):
 
 def _rebuild_out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(offset, log_start_offset=start, log_end_offset=end)
+
+
+class InvalidLeaderEpochError(StratalogError):
+    """A leader epoch or its start offset is negative."""
+
+
+class AppendError(StratalogError):
+    """The log refuses a batch; nothing was written.
+
+    `code` and `kafka_name` are what a broker answers to the producer.
+    """
+
+    code: ClassVar[int] = -1
+    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+
+class InvalidRecordError(AppendError):
+    """A batch or one of its records breaks a rule for what clients may send."""
+
+    code = 87
+    kafka_name = "INVALID_RECORD"
+
+
+class OutOfOrderSequenceError(AppendError):
+    """The batch does not follow the last one of its producer: one before it is missing."""
+
+    code = 45
+    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class InvalidProducerEpochError(AppendError):
+    """A newer instance of the producer has written already: this one is fenced."""
+
+    code = 47
+    kafka_name = "INVALID_PRODUCER_EPOCH"
+
+
+class InvalidTxnStateError(AppendError):
+    """A transactional batch without its transaction, or another one inside a transaction."""
+
+    code = 48
+    kafka_name = "INVALID_TXN_STATE"
+
+
+class TransactionCoordinatorFencedError(AppendError):
+    """The marker comes from a coordinator that has since been replaced."""
+
+    code = 52
+    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
