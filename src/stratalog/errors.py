@@ -249,3 +249,134 @@ class TransactionCoordinatorFencedError(AppendError):
 
     code = 52
     kafka_name = "TRANSACTION_COORDINATOR_FENCED"
+
+
+class RecordError(NamedTuple):
+    """Why one record of a refused batch is not accepted."""
+
+    index: int
+    """Its place in the batch, counted from 0: what Kafka calls the batch index."""
+    message: str
+
+
+class AppendError(StratalogError):
+    """An append was refused. Nothing of it was written.
+
+    `code` and `kafka_name` are what a Kafka broker answers; `record_errors` names the records that
+    are to blame, where single records are.
+    """
+
+    code: ClassVar[int] = -1
+    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+    def __init__(self, message: str, *, record_errors: tuple[RecordError, ...] = ()) -> None:
+        self.message = message
+        self.record_errors = record_errors
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_append, (type(self), self.message, self.record_errors))
+
+
+def _rebuild_append(
+    kind: type[AppendError], message: str, record_errors: tuple[RecordError, ...]
+) -> AppendError:
+    return kind(message, record_errors=record_errors)
+
+
+class CorruptMessageError(AppendError):
+    """The bytes break the batch format, or do not give the stored CRC."""
+
+    code = 2
+    kafka_name = "CORRUPT_MESSAGE"
+
+
+class MessageTooLargeError(AppendError):
+    """A batch is larger than the topic's max.message.bytes."""
+
+    code = 10
+    kafka_name = "MESSAGE_TOO_LARGE"
+
+
+class RecordListTooLargeError(AppendError):
+    """The append as a whole is larger than a segment may be."""
+
+    code = 18
+    kafka_name = "RECORD_LIST_TOO_LARGE"
+
+
+class InvalidTimestampError(AppendError):
+    """A record's timestamp lies outside the topic's limits, or claims to be the broker's."""
+
+    code = 32
+    kafka_name = "INVALID_TIMESTAMP"
+
+
+class UnsupportedForMessageFormatError(AppendError):
+    """What was sent needs a newer message format than it is to be stored in."""
+
+    code = 43
+    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+
+
+class OutOfOrderSequenceError(AppendError):
+    """The producer's sequence number does not follow its last one."""
+
+    code = 45
+    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class InvalidProducerEpochError(AppendError):
+    """A producer with the same id and a higher epoch has written since."""
+
+    code = 47
+    kafka_name = "INVALID_PRODUCER_EPOCH"
+
+
+class InvalidTxnStateError(AppendError):
+    """The batch does not fit the state of its producer's transaction."""
+
+    code = 48
+    kafka_name = "INVALID_TXN_STATE"
+
+
+class TransactionCoordinatorFencedError(AppendError):
+    """The marker comes from a transaction coordinator that a newer one has replaced."""
+
+    code = 52
+    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
+
+
+class UnknownProducerIdError(AppendError):
+    """Nothing is known of the producer, though its sequence number says that it wrote before."""
+
+    code = 59
+    kafka_name = "UNKNOWN_PRODUCER_ID"
+
+
+class UnsupportedCompressionTypeError(AppendError):
+    """The batch names a codec that does not exist."""
+
+    code = 76
+    kafka_name = "UNSUPPORTED_COMPRESSION_TYPE"
+
+
+class InvalidRecordError(AppendError):
+    """A record, or the way records are put together, breaks a rule that the CRC cannot show."""
+
+    code = 87
+    kafka_name = "INVALID_RECORD"
+
+
+class ProducerFencedError(AppendError):
+    """Another producer with the same transactional id has taken over."""
+
+    code = 90
+    kafka_name = "PRODUCER_FENCED"
+
+
+class UnexpectedAppendOffsetError(AppendError):
+    """Data that brings its own offsets does not continue the log it is appended to.
+
+    Clients never see this: it is between a follower and its leader, and Kafka has no code for it.
+    """
