@@ -87,9 +87,8 @@ def _replay_segment(
 ) -> None:
     segment = part.segment
     start = segment.seek(start_offset).position
-    headers = segment.file.walk_headers(start, part.end_position, offset_min=segment.base_offset)
-    for position, header in headers:
-        if header.base_offset >= end_offset:
+    for position, header in segment.walk_headers(start):
+        if header.base_offset >= end_offset or position >= part.end_position:
             return
         if not header.has_producer or header.base_offset < start_offset:
             continue

@@ -14,7 +14,7 @@ from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
 from stratalog.format.peek import PEEK_BYTES, Peek, peek
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 WALK_WINDOW_BYTES = 4096
@@ -85,15 +85,13 @@ class LogFile:
             position += found.size_bytes
             window_bytes = WALK_WINDOW_BYTES if found.size_bytes < WALK_WINDOW_BYTES else PEEK_BYTES
 
-    def walk_headers(
-        self, position: int, end: int, *, offset_min: int
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        """Like `walk`, with whole headers, magic-2 batches only."""
-        window, window_at = b"", position
-        for found_at, found in self.walk(position, end, offset_min=offset_min):
+    def headers_of(self, walk: Iterable[tuple[int, Peek]]) -> Iterator[tuple[int, BatchHeader]]:
+        """The whole headers of the magic-2 batches that a walk passes."""
+        window, window_at = b"", 0
+        for found_at, found in walk:
             if found.magic != MAGIC_2:
                 continue
-            if found_at + HEADER_BYTES > window_at + len(window):
+            if not window_at <= found_at <= window_at + len(window) - HEADER_BYTES:
                 window, window_at = self.read(found_at, WALK_WINDOW_BYTES), found_at
             if len(window) - (found_at - window_at) < HEADER_BYTES:
                 return  # the file shrank

@@ -8,7 +8,6 @@ Nothing is ever written.
 
 from __future__ import annotations
 
-from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,7 +17,7 @@ from stratalog.format.entry import check_entry_crc, header_of
 from stratalog.format.index_rules import IndexBuilder
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
 from stratalog.storage.resync import next_valid_batch
 from stratalog.storage.segment_times import SegmentTimes
 from stratalog.storage.trace import ScanStep
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from stratalog.format.batch import BatchHeader
     from stratalog.format.entry import EntryHeader
     from stratalog.format.peek import Peek
     from stratalog.storage.index_view import Anchor
     from stratalog.storage.trace import Trace
 
 CHUNK_BYTES: Final = 256 * 1024
-END_CANDIDATES: Final = 64
 
 
 class Seek(NamedTuple):
@@ -84,8 +83,36 @@ class SegmentView:
         return self.path.with_name(self.path.name.replace(".log", extension, 1))
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, Peek]]:
-        """Position and header of each batch from `position` on, up to the first implausible one."""
-        return self.file.walk(position, self.size_bytes, offset_min=self.base_offset)
+        """Position and header of each plausible batch from `position` on, across damage.
+
+        Plausible, not proven: a batch whose length is damaged may be among them, and then those
+        that lie in the bytes it claims.
+        """
+        resume: int | None = position
+        while resume is not None:
+            start, last = resume, None
+            for last in self.file.walk(start, self.size_bytes, offset_min=self.base_offset):
+                yield last
+            resume = self._resume_after(start, last)
+
+    def walk_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Like `walk`, with whole headers, magic-2 batches only."""
+        return self.file.headers_of(self.walk(position))
+
+    def _resume_after(self, start: int, last: tuple[int, Peek] | None) -> int | None:
+        """Where the batches go on behind a run of them from `start` to `last`; None if nowhere."""
+        stopped_at, offset_min = start, self.base_offset
+        if last is not None:
+            last_at, batch = last
+            stopped_at = last_at + batch.size_bytes
+            if stopped_at < self.size_bytes:
+                if self.is_valid(last_at):
+                    offset_min = batch.last_offset + 1
+                else:
+                    stopped_at = last_at  # its length cannot be believed
+        if stopped_at >= self.size_bytes:
+            return None
+        return self.next_valid_batch(stopped_at + 1, offset_min=offset_min)
 
     def load_batch(self, position: int, size_bytes: int | None = None) -> LoadedBatch:
         """The batch at `position`, checked; `size_bytes` if it is known already.
@@ -112,20 +139,25 @@ class SegmentView:
         check_entry_crc(buf, entry, header)
         return LoadedBatch(position, buf, entry, header)
 
-    def batches(self, position: int, end: int) -> Iterator[LoadedBatch]:
-        """Each batch in [position, end), header and CRC checked.
+    def batches(
+        self, position: int, end: int, *, due_offset: int | None = None
+    ) -> Iterator[LoadedBatch]:
+        """Each batch in [position, end), header and CRC checked, offsets growing.
 
-        Raises CorruptBatchError at the first that is damaged or cut short. The bytes of several
-        batches share one read.
+        Raises CorruptBatchError at the first that is damaged, cut short or out of order (the first
+        one must not begin below `due_offset`). The bytes of several batches share one read.
         """
+        due_offset = self.base_offset if due_offset is None else due_offset
         while position < end:
             chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
             start = position
             for loaded in self._batches_of(chunk, start):
+                due_offset = self._check_order(loaded, due_offset)
                 yield loaded
                 position = start + loaded.entry.end
             if position == start:  # the first batch is larger than a chunk
                 loaded = self.load_batch(start)
+                due_offset = self._check_order(loaded, due_offset)
                 yield loaded
                 position += loaded.entry.size_bytes
 
@@ -139,6 +171,17 @@ class SegmentView:
                 at = entry.end
         except CorruptError as error:
             raise error.located(self.path, buffer_start=position) from None
+
+    def _check_order(self, batch: LoadedBatch, due_offset: int) -> int:
+        """The offset due after `batch`. No CRC covers a base offset; order is all there is."""
+        if batch.entry.offset < due_offset:
+            raise CorruptBatchError(
+                f"offset {batch.entry.offset} where {due_offset} or more is due",
+                position=batch.position,
+                path=self.path,
+                offsets=(batch.entry.offset, batch.header.next_offset - 1),
+            )
+        return batch.header.next_offset
 
     def release(self) -> None:
         """Let go of the open file and all that was read. The next use starts afresh."""
@@ -154,11 +197,32 @@ class SegmentView:
 
     def seek(self, target: int, trace: Trace | None = None) -> Seek:
         """The first batch whose last offset is at or above `target`. It may begin below it."""
-        found = self._walk_to(target, self.offset_index.lookup(target, trace), trace)
+        anchor = self.offset_index.lookup(target, trace)
+        found = self._guess(target, anchor) if trace is None else None
+        if found is None:
+            found = self._walk_to(target, anchor, trace)
         if found is None:
             self.offset_index = self.stand_in(OFFSET_INDEX, "the file contradicts the log")
             found = self._walk_to(target, self.offset_index.lookup(target, trace), trace)
         return found or Seek(0, None)
+
+    def _guess(self, target: int, anchor: Anchor) -> Seek | None:
+        """The batch with `target` if it is an indexed one, which among large batches it mostly is.
+
+        A guess needs no trust in the index: a batch that spans the target is the right one.
+        """
+        position = anchor[2]
+        if anchor[1] != target:
+            following = self.offset_index.after(anchor)
+            if following is None or following[2] - position < WALK_WINDOW_BYTES:
+                return None  # walking there reads no more than looking
+            position = following[2]
+        batch = self.file.peek(position) if 0 <= position < self.size_bytes else None
+        if batch is None or not batch.base_offset <= target <= batch.last_offset:
+            return None
+        if not batch.is_plausible(self.base_offset, self.size_bytes - position):
+            return None
+        return Seek(position, batch)
 
     def _walk_to(self, target: int, anchor: Anchor, trace: Trace | None) -> Seek | None:
         """None when the log contradicts the anchor."""
@@ -166,7 +230,7 @@ class SegmentView:
         end = start
         passed: list[tuple[int, Peek]] = []
         found: Seek | None = None
-        for position, batch in self.walk(start):
+        for position, batch in self.file.walk(start, self.size_bytes, offset_min=self.base_offset):
             if batch.base_offset > indexed_offset and position == start and slot >= 0:
                 return None
             end = position + batch.size_bytes
@@ -179,7 +243,20 @@ class SegmentView:
             return None
         if trace is not None:
             trace.add(ScanStep(self.path, start, tuple(passed), end - start))
+        if found is None and end < self.size_bytes:
+            return self._seek_across_damage(target, start)
         return found or Seek(end, None)
+
+    def _seek_across_damage(self, target: int, start: int) -> Seek:
+        """Go on behind damage as long as the batches there prove that `target` was not in it."""
+        end = start
+        for position, batch in self.walk(start):
+            if position != end and batch.base_offset > target:
+                return Seek(min(end, position), None)
+            if batch.last_offset >= target:
+                return Seek(position, batch)
+            end = position + batch.size_bytes
+        return Seek(end, None)
 
     # -- by time
 
@@ -201,28 +278,30 @@ class SegmentView:
         self.size_bytes = max(self.size_bytes, self.file.size_bytes)
         if last is not None:
             self.seek(last[1])  # replaces the index if the log contradicts it
-        slot, back = self.offset_index.entries - 1, 1
+        index, stop = self.offset_index, self.size_bytes
+        slot, back = index.entries - 1, 1
         while True:
-            start = self.seek(self.offset_index.entry(slot)[1]).position if slot >= 0 else 0
-            for position, batch in reversed(self._last_batches(start)):
-                if self.is_valid(position):
-                    return SegmentEnd(position + batch.size_bytes, batch.last_offset + 1)
+            start = self.seek(index.entry(slot)[1]).position if slot >= 0 else 0
+            found = self._last_valid_batch(start, stop)
+            if found is not None:
+                return SegmentEnd(found.position + found.entry.size_bytes, found.header.next_offset)
             if slot < 0:
                 return SegmentEnd(0, self.base_offset)
-            slot, back = max(-1, slot - back), back * 2
+            slot, back, stop = max(-1, slot - back), back * 2, min(start, stop)
 
-    def _last_batches(self, position: int) -> deque[tuple[int, Peek]]:
-        """The last plausible batches from `position` to the end of the file, across damage."""
-        recent: deque[tuple[int, Peek]] = deque(maxlen=END_CANDIDATES)
+    def _last_valid_batch(self, position: int, stop: int) -> LoadedBatch | None:
+        """The last good batch that begins in [position, stop), whatever lies between."""
+        found: LoadedBatch | None = None
         resume: int | None = position
-        while resume is not None:
-            stopped_at = resume
-            for found_at, batch in self.walk(resume):
-                recent.append((found_at, batch))
-                stopped_at = found_at + batch.size_bytes
-            offset_min = recent[-1][1].last_offset + 1 if recent else self.base_offset
-            resume = self.next_valid_batch(stopped_at + 1, offset_min=offset_min)
-        return recent
+        while resume is not None and resume < stop:
+            try:
+                for loaded in self.batches(resume, stop):
+                    found = loaded
+                break
+            except CorruptError as error:
+                offset_min = self.base_offset if found is None else found.header.next_offset
+                resume = self.next_valid_batch(error.position + 1, offset_min=offset_min)
+        return found
 
     def is_valid(self, position: int) -> bool:
         """Whether a whole batch with a right CRC starts at `position`."""
