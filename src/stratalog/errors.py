@@ -18,18 +18,27 @@
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── InvalidLeaderEpochError       no leader epoch can begin there
     └── AppendError                   a batch that the log refuses, with Kafka's error code
-        ├── InvalidRecordError                  87
+        ├── CorruptMessageError                  2  damaged on the way
+        ├── MessageTooLargeError                10  larger than max.message.bytes
+        ├── RecordListTooLargeError             18  larger than a segment
+        ├── InvalidTimestampError               32  outside the topic's limits
+        ├── UnsupportedForMessageFormatError    43  needs a newer message format
         ├── OutOfOrderSequenceError             45  a batch of the producer is missing before it
         ├── InvalidProducerEpochError           47  a newer instance of the producer has written
         ├── InvalidTxnStateError                48  no batch for this state of the transaction
-        └── TransactionCoordinatorFencedError   52  a newer coordinator has ended transactions
+        ├── TransactionCoordinatorFencedError   52  a newer coordinator has ended transactions
+        ├── UnknownProducerIdError              59  nothing is known of the producer
+        ├── UnsupportedCompressionTypeError     76  no such codec
+        ├── InvalidRecordError                  87  breaks a rule for what clients may send
+        ├── ProducerFencedError                 90  another producer has taken over
+        └── UnexpectedAppendOffsetError         -1  does not continue the log of a follower
 
 Catch the narrow type. A corrupt error knows where: `path` if a file was read, `position` in bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,7 +144,7 @@ class ConfigError(StratalogError):
         path: Path | None = None,
     ) -> None:
         self.name = name
-        """Kafka's name of the setting, as the user wrote it."""
+        """Kafka's name of the setting, as the user wrote it; empty when a whole file is meant."""
         self.reason = reason
         self.value = value
         """What was refused; None when the name itself was."""
@@ -145,8 +154,8 @@ class ConfigError(StratalogError):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        where = "" if self.path is None else f"{self.path}: "
-        return f"{where}{self.name}: {self.reason}"
+        where = "" if self.path is None else str(self.path)
+        return ": ".join(part for part in (where, self.name, self.reason) if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         state = (self.name, self.reason, self.value, self.suggestions, self.path)
@@ -206,51 +215,6 @@ class InvalidLeaderEpochError(StratalogError):
     """A leader epoch or its start offset is negative."""
 
 
-class AppendError(StratalogError):
-    """The log refuses a batch; nothing was written.
-
-    `code` and `kafka_name` are what a broker answers to the producer.
-    """
-
-    code: ClassVar[int] = -1
-    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
-
-
-class InvalidRecordError(AppendError):
-    """A batch or one of its records breaks a rule for what clients may send."""
-
-    code = 87
-    kafka_name = "INVALID_RECORD"
-
-
-class OutOfOrderSequenceError(AppendError):
-    """The batch does not follow the last one of its producer: one before it is missing."""
-
-    code = 45
-    kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
-
-
-class InvalidProducerEpochError(AppendError):
-    """A newer instance of the producer has written already: this one is fenced."""
-
-    code = 47
-    kafka_name = "INVALID_PRODUCER_EPOCH"
-
-
-class InvalidTxnStateError(AppendError):
-    """A transactional batch without its transaction, or another one inside a transaction."""
-
-    code = 48
-    kafka_name = "INVALID_TXN_STATE"
-
-
-class TransactionCoordinatorFencedError(AppendError):
-    """The marker comes from a coordinator that has since been replaced."""
-
-    code = 52
-    kafka_name = "TRANSACTION_COORDINATOR_FENCED"
-
-
 class RecordError(NamedTuple):
     """Why one record of a refused batch is not accepted."""
 
@@ -260,10 +224,10 @@ class RecordError(NamedTuple):
 
 
 class AppendError(StratalogError):
-    """An append was refused. Nothing of it was written.
+    """The log refuses a batch; nothing was written.
 
-    `code` and `kafka_name` are what a Kafka broker answers; `record_errors` names the records that
-    are to blame, where single records are.
+    `code` and `kafka_name` are what a broker answers to the producer; `record_errors` names the
+    records that are to blame, where single records are.
     """
 
     code: ClassVar[int] = -1
@@ -320,28 +284,28 @@ class UnsupportedForMessageFormatError(AppendError):
 
 
 class OutOfOrderSequenceError(AppendError):
-    """The producer's sequence number does not follow its last one."""
+    """The batch does not follow the last one of its producer: one before it is missing."""
 
     code = 45
     kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
 class InvalidProducerEpochError(AppendError):
-    """A producer with the same id and a higher epoch has written since."""
+    """A newer instance of the producer has written already: this one is fenced."""
 
     code = 47
     kafka_name = "INVALID_PRODUCER_EPOCH"
 
 
 class InvalidTxnStateError(AppendError):
-    """The batch does not fit the state of its producer's transaction."""
+    """A transactional batch without its transaction, or another one inside a transaction."""
 
     code = 48
     kafka_name = "INVALID_TXN_STATE"
 
 
 class TransactionCoordinatorFencedError(AppendError):
-    """The marker comes from a transaction coordinator that a newer one has replaced."""
+    """The marker comes from a coordinator that has since been replaced."""
 
     code = 52
     kafka_name = "TRANSACTION_COORDINATOR_FENCED"
@@ -362,7 +326,7 @@ class UnsupportedCompressionTypeError(AppendError):
 
 
 class InvalidRecordError(AppendError):
-    """A record, or the way records are put together, breaks a rule that the CRC cannot show."""
+    """A batch or one of its records breaks a rule for what clients may send."""
 
     code = 87
     kafka_name = "INVALID_RECORD"
