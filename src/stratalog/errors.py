@@ -218,8 +218,8 @@ class InvalidLeaderEpochError(StratalogError):
 class RecordError(NamedTuple):
     """Why one record of a refused batch is not accepted."""
 
-    index: int
-    """Its place in the batch, counted from 0: what Kafka calls the batch index."""
+    batch_index: int
+    """Its place in the batch, counted from 0."""
     message: str
 
 
