@@ -17,6 +17,10 @@
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── InvalidLeaderEpochError       no leader epoch can begin there
+    ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
+    ├── LockedError                   another process writes to the log directory
+    ├── StorageError                  the disk refused: an I/O error on a file
+    │   └── DiskFullError             no space left, or the quota is spent
     └── AppendError                   a batch that the log refuses, with Kafka's error code
         ├── CorruptMessageError                  2  damaged on the way
         ├── MessageTooLargeError                10  larger than max.message.bytes
@@ -213,6 +217,48 @@ def _rebuild_out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRange
 
 class InvalidLeaderEpochError(StratalogError):
     """A leader epoch or its start offset is negative."""
+
+
+class OffsetOverflowError(StratalogError):
+    """The offset does not fit the 31 bits above its segment's base offset."""
+
+    def __init__(self, offset: int, *, base_offset: int) -> None:
+        self.offset = offset
+        self.base_offset = base_offset
+        super().__init__(f"offset {offset} does not fit the segment at base offset {base_offset}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_overflow, (self.offset, self.base_offset))
+
+
+def _rebuild_overflow(offset: int, base_offset: int) -> OffsetOverflowError:
+    return OffsetOverflowError(offset, base_offset=base_offset)
+
+
+class LockedError(StratalogError):
+    """Another process, a Kafka broker perhaps, holds the lock of the log directory."""
+
+
+class StorageError(StratalogError):
+    """The disk refused. Kafka answers clients with this code and takes the directory offline."""
+
+    code: ClassVar[int] = 56
+    kafka_name: ClassVar[str] = "KAFKA_STORAGE_ERROR"
+
+    def __init__(self, path: Path, operation: str, errno: int, reason: str = "") -> None:
+        self.path = path
+        self.operation = operation
+        """What was tried: write, fsync, rename, …"""
+        self.errno = errno
+        self.reason = reason
+        super().__init__(f"{path}: cannot {operation}: {reason or f'errno {errno}'}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.operation, self.errno, self.reason))
+
+
+class DiskFullError(StorageError):
+    """No space is left, or the quota is spent. Nothing was written; a retry may succeed."""
 
 
 class RecordError(NamedTuple):
