@@ -78,19 +78,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH|TOPIC[:PARTITION]]...",
-            help="Log directories (default: the current one), topics in them, partition "
-            "directories, or .log files.",
+            metavar="WHERE",
+            help="Log directories (default: the current one), TOPIC or TOPIC:PARTITION in them, "
+            "partition directories, or .log files.",
             show_default=False,
         ),
     ] = None,
     log_dir: Annotated[
         list[Path] | None,
-        typer.Option("--log-dir", "-d", help="A log directory; may be given several times."),
+        typer.Option("--log-dir", "-d", metavar="DIR", help="A log directory. Repeatable."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="A topic, or TOPIC:PARTITION; also several times."),
+        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Repeatable."),
     ] = None,
     partitions: Annotated[
         bool, typer.Option("--partitions", "-p", help="One line per partition.")
@@ -132,11 +132,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls /var/lib/kafka/data orders
       stratalog ls /var/lib/kafka/data/orders-0 --all
       stratalog ls -d /disk1 -d /disk2 --partitions --sort size
-      stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.type == "segment")'
+      stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
 
-    With --json each object has a type: log_dir, topic, partition, segment, file, leader_epoch,
-    producer, aborted_transaction or directory. Keys do not change between runs or versions; what
-    is unknown is null.
+    With --json each object has a kind: log-dir, topic, partition, segment, file, leader-epoch,
+    producer, aborted-transaction or directory. What is unknown is null.
     """
     selection = select(where or [], log_dir or [], topic or [])
     is_detailed = segments or epochs or producers or transactions or everything

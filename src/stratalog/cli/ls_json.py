@@ -1,17 +1,19 @@
-"""What `ls` found, as JSON: one object a line, told apart by `type`. Numbers are exact."""
+"""What `ls` found, as JSON: one object a line, told apart by `kind`. Numbers are exact."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stratalog.cli.describe import camel_keys
 from stratalog.cli.output import json_line
 from stratalog.format.metadata import encode_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from stratalog.cli.inventory import FirstBatch, PartitionFacts, SegmentFacts
+    from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
     from stratalog.cli.ls_report import DirectoryFacts, LogDirFacts, Report, TopicFacts
+    from stratalog.format.snapshot import ProducerEntry
 
 
 def json_lines(report: Report) -> Iterator[str]:
@@ -34,87 +36,103 @@ def _log_dir(found: LogDirFacts) -> dict[str, Any]:
     meta = found.meta
     directory_id = meta.directory_id if meta else None
     return {
-        "type": "log_dir",
+        "kind": "log-dir",
         "path": str(found.path),
-        "cluster_id": meta.cluster_id if meta else None,
-        "node_id": meta.node_id if meta else None,
-        "directory_id": encode_id(directory_id) if directory_id else None,
-        "is_clean_shutdown": found.is_clean_shutdown,
+        "clusterId": meta.cluster_id if meta else None,
+        "nodeId": meta.node_id if meta else None,
+        "directoryId": encode_id(directory_id) if directory_id else None,
+        "isCleanShutdown": found.is_clean_shutdown,
         "partitions": found.partitions,
     }
 
 
 def _topic(found: TopicFacts) -> dict[str, Any]:
     return {
-        "type": "topic",
+        "kind": "topic",
         "topic": found.topic,
-        "topic_id": encode_id(found.topic_id) if found.topic_id else None,
+        "topicId": encode_id(found.topic_id) if found.topic_id else None,
         "partitions": found.partitions,
         "segments": found.segment_count,
-        "size_bytes": found.size_bytes,
-        "log_start_offset_min": found.log_start_offset_min,
-        "log_end_offset_max": found.log_end_offset_max,
+        "size": found.size_bytes,
+        "logStartOffsetMin": found.log_start_offset_min,
+        "logEndOffsetMax": found.log_end_offset_max,
         "offsets": found.offsets,
-        "first_timestamp": found.first_timestamp,
-        "largest_timestamp": found.largest_timestamp,
+        "firstTimestamp": found.first_timestamp,
+        "largestTimestamp": found.largest_timestamp,
         "codecs": list(found.codecs),
     }
 
 
 def _partition(found: PartitionFacts) -> dict[str, Any]:
     return {
-        "type": "partition",
+        "kind": "partition",
         **_names(found),
-        "topic_id": encode_id(found.topic_id) if found.topic_id else None,
+        "topicId": encode_id(found.topic_id) if found.topic_id else None,
         "path": str(found.path),
         "segments": found.segment_count,
-        "size_bytes": found.size_bytes,
-        "log_start_offset": found.log_start_offset,
-        "last_stable_offset": found.last_stable_offset,
-        "log_end_offset": found.log_end_offset,
-        **found.checkpoints,
+        "size": found.size_bytes,
+        "logStartOffset": found.log_start_offset,
+        "lastStableOffset": found.last_stable_offset,
+        "logEndOffset": found.log_end_offset,
+        **camel_keys(found.checkpoints),
         **_first(found.first),
-        "largest_timestamp": found.largest_timestamp,
+        "largestTimestamp": found.largest_timestamp,
     }
 
 
 def _details(partition: PartitionFacts) -> Iterator[dict[str, Any]]:
     names = _names(partition)
     for segment in partition.segments:
-        yield {"type": "segment", **names, **_segment(segment)}
+        yield {"kind": "segment", **names, **_segment(segment)}
     for file in partition.in_transit:
         state = file.file.state.name.lower()
-        yield {"type": "file", **names, "path": str(file.path), "state": state,
-               "size_bytes": file.size_bytes}  # fmt: skip
-    yield from _tuples("leader_epoch", names, partition.epochs)
-    yield from _tuples("producer", names, partition.producers)
-    yield from _tuples("aborted_transaction", names, partition.aborted)
+        yield {"kind": "file", **names, "path": str(file.path), "state": state,
+               "size": file.size_bytes}  # fmt: skip
+    for epoch in partition.epochs:
+        yield {"kind": "leader-epoch", **names, **camel_keys(epoch._asdict())}
+    for producer in partition.producers:
+        yield {"kind": "producer", **names, **_producer(producer)}
+    for txn in partition.aborted:
+        yield {"kind": "aborted-transaction", **names, **camel_keys(txn._asdict())}
 
 
 def _segment(segment: SegmentFacts) -> dict[str, Any]:
     return {
         "path": str(segment.path),
-        "base_offset": segment.base_offset,
-        "next_offset": segment.next_offset,
-        "size_bytes": segment.size_bytes,
-        "offset_index": vars(segment.offset_index),
-        "time_index": vars(segment.time_index),
-        "aborted_transactions": segment.aborted_transactions,
-        "has_snapshot": segment.has_snapshot,
+        "baseOffset": segment.base_offset,
+        "nextOffset": segment.next_offset,
+        "size": segment.size_bytes,
+        "offsetIndex": _index(segment.offset_index),
+        "timeIndex": _index(segment.time_index),
+        "abortedTransactions": segment.aborted_transactions,
+        "hasSnapshot": segment.has_snapshot,
         **_first(segment.first),
-        "largest_timestamp": segment.largest_timestamp,
+        "largestTimestamp": segment.largest_timestamp,
     }
+
+
+def _index(index: IndexFacts) -> dict[str, Any]:
+    return {"entries": index.entries, "size": index.size_bytes, "origin": index.origin}
+
+
+def _producer(producer: ProducerEntry) -> dict[str, Any]:
+    """With the names of `dump --json`; sequences and offsets are those of the newest batch."""
+    row = camel_keys(producer._asdict())
+    row["lastTimestamp"] = row.pop("timestamp")
+    row["firstSequence"] = producer.first_sequence if producer.has_batch else None
+    row["currentTxnFirstOffset"] = producer.open_txn_first_offset
+    return row
 
 
 def _directory(found: DirectoryFacts) -> dict[str, Any]:
     topic, partition = found.topic_partition or (None, None)
     return {
-        "type": "directory",
+        "kind": "directory",
         "path": str(found.path),
         "state": found.state,
         "topic": topic,
         "partition": partition,
-        "size_bytes": found.size_bytes,
+        "size": found.size_bytes,
     }
 
 
@@ -124,14 +142,9 @@ def _names(partition: PartitionFacts) -> dict[str, Any]:
 
 def _first(first: FirstBatch | None) -> dict[str, Any]:
     if first is None:
-        return {"first_timestamp": None, "first_codec": None, "first_magic": None}
+        return {"firstTimestamp": None, "firstCodec": None, "firstMagic": None}
     return {
-        "first_timestamp": first.timestamp,
-        "first_codec": first.codec,
-        "first_magic": first.magic,
+        "firstTimestamp": first.timestamp,
+        "firstCodec": first.codec,
+        "firstMagic": first.magic,
     }
-
-
-def _tuples(kind: str, names: dict[str, Any], values: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    for value in values:
-        yield {"type": kind, **names, **value._asdict()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from stratalog.cli.describe import counted
 from stratalog.cli.inventory import label_of
-from stratalog.cli.tables import NOTHING, Column, Row, human_size, print_table
-from stratalog.cli.when import format_time
+from stratalog.cli.tables import NOTHING, Column, Row, human_size, print_table, table_time
 from stratalog.storage.index_view import FROM_FILE
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
     from stratalog.cli.ls_report import LogDirFacts, Report, TopicFacts
 
+BUILT_FROM_LOG: Final = "built from the log: "
 _WHAT_STATES_MEAN: Final = {
     "delete": "is being deleted",
     "stray": "was set aside: the cluster knew no such partition",
@@ -55,7 +56,7 @@ def _print_section(
 
 
 def _log_dir_line(found: LogDirFacts) -> str:
-    facts = [f"{found.partitions} partitions"]
+    facts = [counted(found.partitions, "partition")]
     if found.meta is not None:
         facts.append(f"node {found.meta.node_id}")
         if found.meta.cluster_id is not None:
@@ -86,8 +87,8 @@ def _topic_row(topic: TopicFacts) -> Row:
         human_size(topic.size_bytes),
         str(topic.log_start_offset_min),
         str(topic.log_end_offset_max),
-        NOTHING if topic.first_timestamp is None else format_time(topic.first_timestamp),
-        format_time(topic.largest_timestamp),
+        NOTHING if topic.first_timestamp is None else table_time(topic.first_timestamp),
+        table_time(topic.largest_timestamp),
         ",".join(topic.codecs) or NOTHING,
     )
 
@@ -142,7 +143,7 @@ def _segment_rows(found: PartitionFacts) -> list[Row]:
 
 def _state(segment: SegmentFacts) -> str:
     notes = [
-        f"{name} {note}"
+        f"{name}: {note}"
         for name, index, entry_bytes in (
             ("index", segment.offset_index, 8),
             ("time index", segment.time_index, 12),
@@ -154,7 +155,8 @@ def _state(segment: SegmentFacts) -> str:
 
 def _index_note(index: IndexFacts, entry_bytes: int) -> str | None:
     if index.origin != FROM_FILE:
-        return index.origin
+        reason = index.origin.removeprefix(BUILT_FROM_LOG)
+        return reason if index.entries or index.size_bytes else None
     if index.size_bytes is not None and index.size_bytes > index.entries * entry_bytes:
         return f"preallocated to {human_size(index.size_bytes)}"
     return None
@@ -178,7 +180,7 @@ def _producer_rows(found: PartitionFacts) -> list[Row]:
             str(entry.producer_epoch),
             f"{entry.first_sequence}..{entry.last_sequence}" if entry.has_batch else NOTHING,
             f"{entry.first_offset}..{entry.last_offset}" if entry.has_batch else NOTHING,
-            format_time(entry.timestamp),
+            table_time(entry.timestamp),
             _number(None if entry.coordinator_epoch < 0 else entry.coordinator_epoch),
             _number(entry.open_txn_first_offset),
         )
@@ -208,7 +210,7 @@ _SECTIONS: Final = (
             Column("OLDEST", rank=2),
             Column("NEWEST", rank=1),
             Column("CODEC", rank=7),
-            Column("INDEXES"),
+            Column("INDEXES", fold_at=24),
         ),
         _segment_rows,
     ),
@@ -273,8 +275,8 @@ def _print_others(report: Report) -> None:
 
 def _time_range(found: PartitionFacts | SegmentFacts) -> tuple[str, str]:
     first: FirstBatch | None = found.first
-    oldest = NOTHING if first is None else format_time(first.timestamp)
-    return oldest, format_time(found.largest_timestamp)
+    oldest = NOTHING if first is None else table_time(first.timestamp)
+    return oldest, table_time(found.largest_timestamp)
 
 
 def _number(value: int | None) -> str:

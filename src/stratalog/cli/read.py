@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -54,9 +55,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TOPIC[:PARTITION]|PATH",
-            help="A topic below --log-dir (DIR/TOPIC does too), a partition directory, or a .log "
-            "file.",
+            metavar="TARGET",
+            help="TOPIC or TOPIC:PARTITION below --log-dir (DIR/TOPIC does too), a partition "
+            "directory, or a .log file.",
             show_default=False,
         ),
     ],
@@ -157,16 +158,23 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json the keys are topic, partition, offset, timestampType, timestamp (milliseconds),
     key, value and headers (a list of key and value); null is null.
     """
-    printer = _printer(
-        (key_format, value_format), (fields, separator), format_text, headers, as_json=as_json
+    style = _Style(
+        formats=(key_format, value_format),
+        fields=None if fields is None else [name.strip() for name in fields.split(",")],
+        separator=separator,
+        template=format_text,
+        with_headers=headers,
+        as_json=as_json,
     )
     bounds = _point(start, from_time, "--from", EARLIEST), _point(end, to_time, "--to", None)
-    reader = _Reader(printer, NO_LIMIT if max_messages is None else max_messages)
+    views = open_targets(target, log_dir or [])
+    reader = _Reader(
+        style.printer(with_place=len(views) > 1),
+        NO_LIMIT if max_messages is None else max_messages,
+    )
+    isolation = IsolationLevel(isolation_level)
     try:
-        tails = [
-            reader.tail(view, bounds, IsolationLevel(isolation_level), skip_corrupt=skip_corrupt)
-            for view in open_targets(target, log_dir or [])
-        ]
+        tails = [reader.tail(view, bounds, isolation, skip_corrupt=skip_corrupt) for view in views]
         if follow:
             reader.follow(tails)
         else:
@@ -178,32 +186,44 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.Exit(1)
 
 
-def _printer(
-    formats: tuple[str, str],
-    chosen: tuple[str | None, str],
-    format_text: str | None,
-    headers: bool,
-    *,
-    as_json: bool,
-) -> Printer:
-    fields, separator = chosen
-    if sum((as_json, fields is not None, format_text is not None)) > 1:
-        raise typer.BadParameter("give one of --json, --print and --format")
-    try:
-        if as_json:
-            return json_printer(*formats)
-        if format_text is not None:
-            return template(format_text, *formats)
-        if fields is None and sys.stdout.isatty():
-            colour = use_colour(sys.stdout)
-            return terminal_printer(*formats, with_headers=headers, colour=colour)
-        names = ["value"] if fields is None else [name.strip() for name in fields.split(",")]
-        if headers and "headers" not in names:
-            names.insert(0, "headers")
-        key, value = map(shown_as, formats)
-        return line_of_fields(names, separator_of(separator), key, value)
-    except BadTemplateError as error:
-        raise typer.BadParameter(str(error)) from None
+@dataclass(frozen=True)
+class _Style:
+    """How records are to be printed."""
+
+    formats: tuple[str, str]
+    """Of keys and of values."""
+    fields: list[str] | None
+    separator: str
+    template: str | None
+    with_headers: bool
+    as_json: bool
+
+    def printer(self, *, with_place: bool) -> Printer:
+        """Raises a usage error when it cannot be done."""
+        if sum((self.as_json, self.fields is not None, self.template is not None)) > 1:
+            raise typer.BadParameter("give one of --json, --print and --format")
+        try:
+            if self.as_json:
+                return json_printer(*self.formats)
+            if self.template is not None:
+                return template(self.template, *self.formats)
+            if self.fields is None and sys.stdout.isatty():
+                return terminal_printer(
+                    *self.formats,
+                    with_place=with_place,
+                    with_headers=self.with_headers,
+                    colour=use_colour(sys.stdout),
+                )
+            return self._line_printer()
+        except BadTemplateError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    def _line_printer(self) -> Printer:
+        fields = ["value"] if self.fields is None else self.fields
+        if self.with_headers and "headers" not in fields:
+            fields = ["headers", *fields]
+        key, value = map(shown_as, self.formats)
+        return line_of_fields(fields, separator_of(self.separator), key, value)
 
 
 def _point(point: str | None, when: str | None, flag: str, default: Point | None) -> Point | None:

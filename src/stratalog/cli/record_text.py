@@ -123,32 +123,38 @@ def json_printer(key_format: str, value_format: str) -> Printer:
 
 
 def terminal_printer(
-    key_format: str, value_format: str, *, with_headers: bool, colour: bool
+    key_format: str, value_format: str, *, with_place: bool, with_headers: bool, colour: bool
 ) -> Printer:
-    """Offset, time, key and value for a reader's eyes."""
-    key, value = _visible(key_format), _visible(value_format)
+    """Offset, time, key and value for a person; the partition too where there are several."""
+    key, value = visible(key_format), visible(value_format)
     dim, cyan, reset = (_DIM, _CYAN, _RESET) if colour else ("", "", "")
 
     def show(where: TopicPartition, record: Record) -> bytes:
-        place = f"{where.topic}:{where.partition}" if where.partition >= 0 else where.topic
+        place = f"{where.topic}:{where.partition} " if with_place else ""
         text = (
-            f"{dim}{place} @{record.offset} {format_time(record.timestamp)}{reset} "
+            f"{dim}{place}{record.offset} {format_time(record.timestamp)}{reset} "
             f"{cyan}{key(record.key)}{reset} {value(record.value)}"
         )
         if with_headers and record.headers:
-            shown = " ".join(f"{_escaped(name)}={value(data)}" for name, data in record.headers)
+            shown = " ".join(f"{escaped(name)}={value(data)}" for name, data in record.headers)
             text += f" {dim}[{shown}]{reset}"
         return _encoded(text) + b"\n"
 
     return show
 
 
-def _visible(format_name: str) -> Callable[[bytes | None], str]:
-    to_text = FORMATS[UTF_8 if format_name == RAW else format_name].to_text
-    return lambda data: "null" if data is None else _escaped(to_text(data))
+def visible(format_name: str) -> Callable[[bytes | None], str]:
+    """How one key or value is shown to a person: bytes that are no text as `\\x00`."""
+    if format_name in {RAW, UTF_8}:
+        return lambda data: (
+            "null" if data is None else escaped(data.decode("utf-8", "backslashreplace"))
+        )
+    to_text = FORMATS[format_name].to_text
+    return lambda data: "null" if data is None else escaped(to_text(data))
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Without control characters."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 

@@ -1,7 +1,8 @@
 """Tables: aligned plain text in a pipe, a rich table on a terminal.
 
 In a pipe nothing is wrapped, cut or coloured, so `awk` and `grep` see whole rows. A terminal may be
-too narrow: then the columns of the highest rank are left out first, and a line says which.
+too narrow: then columns of a high rank are left out, and a line says which. Times lose their
+milliseconds there.
 """
 
 from __future__ import annotations
@@ -10,8 +11,12 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.cli.when import format_time
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
 
 NOTHING: Final = "-"
 _GAP: Final = 2
@@ -25,6 +30,8 @@ class Column(NamedTuple):
     is_number: bool = False
     rank: int = 0
     style: str = ""
+    fold_at: int | None = None
+    """A column of prose may take more than this only where there is room."""
 
 
 Row = tuple[str, ...]
@@ -58,15 +65,26 @@ def plain_lines(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """The numbers of the columns that fit `width`; those of rank 0 always stay."""
-    widths = _widths(columns, rows)
-    kept = list(range(len(columns)))
-    while sum(widths[at] + _GAP for at in kept) > width:
-        highest = max(kept, key=lambda at: (columns[at].rank, at))
-        if not columns[highest].rank:
-            break
-        kept.remove(highest)
-    return kept
+    """The numbers of the columns that fit `width`: all of rank 0, then by rank what has room."""
+    widths = [
+        width if column.fold_at is None else min(width, column.fold_at)
+        for column, width in zip(columns, _widths(columns, rows), strict=True)
+    ]
+    kept: list[int] = []
+    left = width + _GAP  # none after the last
+    for at in sorted(range(len(columns)), key=lambda at: columns[at].rank):
+        if not columns[at].rank or widths[at] + _GAP <= left:
+            kept.append(at)
+            left -= widths[at] + _GAP
+    return sorted(kept)
+
+
+def table_time(timestamp: int) -> str:
+    """Whole in a pipe; to the second on a terminal, where room is scarce."""
+    text = format_time(timestamp)
+    if not sys.stdout.isatty() or not text.endswith("Z"):
+        return text
+    return text[: -len(".000Z")].replace("T", " ")
 
 
 def human_size(size_bytes: int) -> str:
@@ -84,15 +102,13 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     ]
 
 
-def _print_rich(columns: Sequence[Column], rows: Sequence[Row], width: int) -> None:
-    from rich.console import Console  # noqa: PLC0415 only a terminal pays for rich
-    from rich.table import Table  # noqa: PLC0415
+def rich_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
+    """For a terminal. Numbers are never cut; text that does not fit folds."""
+    from rich.table import Table  # noqa: PLC0415  # only a terminal pays for rich
     from rich.text import Text  # noqa: PLC0415
 
-    kept = fitting(columns, rows, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for at in kept:
-        column = columns[at]
+    for column in columns:
         table.add_column(
             column.title,
             justify="right" if column.is_number else "left",
@@ -101,9 +117,19 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Row], width: int) -> N
             overflow="fold",
         )
     for row in rows:
-        table.add_row(*(Text(row[at]) for at in kept))
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _print_rich(columns: Sequence[Column], rows: Sequence[Row], width: int) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    kept = fitting(columns, rows, width)
     console = Console(highlight=False)
-    console.print(table)
+    console.print(
+        rich_table([columns[at] for at in kept], [tuple(row[at] for at in kept) for row in rows])
+    )
     hidden = [column.title for at, column in enumerate(columns) if at not in kept]
     if hidden:
         console.print(Text(f"({', '.join(hidden)}: in a wider terminal)", style="dim"))
