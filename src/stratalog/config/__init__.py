@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratalog.config.broker import BrokerConfig
 from stratalog.config.topic import CleanupPolicy, LogConfig, TopicCompression
 
-__all__ = ["CleanupPolicy", "LogConfig", "TopicCompression"]
+__all__ = ["BrokerConfig", "CleanupPolicy", "LogConfig", "TopicCompression"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from stratalog.errors import ConfigError
 
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DEFINITION = "stratalog.definition"
+_SHOWN_CHARACTERS = 100
 
 
 class Synonym(NamedTuple):
-    """A broker's name for a topic's setting. `ms` is the length of its unit where that differs."""
+    """A broker's name for a setting, and its kind and the length of its unit where they differ."""
 
     name: str
-    kind: Kind[Any]
+    kind: Kind[Any] | None = None
     ms: int = 1
-
-    def topic_value(self, value: object) -> object:
-        """What `value` of this synonym is worth as the topic's setting."""
-        return value if self.ms == 1 else cast("int", value) * self.ms
 
 
 @dataclass(frozen=True)
@@ -45,29 +42,49 @@ class Definition:
     default: object
     doc: str
     synonyms: tuple[Synonym, ...] = ()
+    """A broker's names for it, the strongest first."""
     is_carried: bool = False
     """Kept and handed back, but nothing here acts on it."""
-    kafka_minimum: int | None = None
-    """What a Kafka 4.0 broker asks for, where less is accepted here."""
+    later_minimum: int | None = None
+    """What Kafka after 4.0 asks for, where that is more."""
 
     @property
     def name(self) -> str:
         """Kafka's name."""
         return self.field.replace("_", ".")
 
-    def parse(self, raw: object, *, name: str | None = None) -> Any:
-        """The value of `raw`. The error speaks of `name`, which may be a synonym's."""
-        return parse_as(self.kind, name or self.name, raw)
+    def parse(self, raw: object) -> Any:
+        """The value of `raw`."""
+        return _parse_as(self.kind, self.name, raw)
+
+    def choose(self, properties: Mapping[str, object]) -> Any:
+        """The value that a broker's `properties` give: the first synonym that is there, or None.
+
+        The synonyms that lose are checked all the same: a file with a wrong value is wrong.
+        """
+        chosen = None
+        for synonym in self.synonyms:
+            if synonym.name in properties:
+                raw = properties[synonym.name]
+                value = _parse_as(synonym.kind or self.kind, synonym.name, raw)
+                if synonym.ms != 1 and value > 0:
+                    value *= synonym.ms
+                chosen = value if chosen is None else chosen
+        return chosen
 
 
-def parse_as(kind: Kind[T], name: str, raw: object) -> T:
-    """The value of `raw` as a setting called `name`; ConfigError says what would be allowed."""
+def _parse_as(kind: Kind[T], name: str, raw: object) -> T:
     try:
         return kind.parse(raw)
     except ValueError as error:
         allowed = f" ({kind.allowed})" if kind.allowed else ""
-        reason = f"{raw!r} {error}; allowed: {kind.type_name}{allowed}"
+        reason = f"{_shortened(raw)} {error}; allowed: {kind.type_name}{allowed}"
         raise ConfigError(name, reason, value=raw) from None
+
+
+def _shortened(raw: object) -> str:
+    text = repr(raw)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 class _Declared(NamedTuple):
@@ -75,7 +92,7 @@ class _Declared(NamedTuple):
     doc: str
     synonyms: tuple[Synonym, ...]
     is_carried: bool
-    kafka_minimum: int | None
+    later_minimum: int | None
 
 
 def setting(
@@ -84,10 +101,10 @@ def setting(
     doc: str,
     *synonyms: Synonym,
     is_carried: bool = False,
-    kafka_minimum: int | None = None,
+    later_minimum: int | None = None,
 ) -> T:
     """A field of a config class. To a type checker it is its default value."""
-    declared = _Declared(kind, doc, synonyms, is_carried, kafka_minimum)
+    declared = _Declared(kind, doc, synonyms, is_carried, later_minimum)
     return dataclasses.field(default=default, metadata={_DEFINITION: declared})
 
 
@@ -111,6 +128,6 @@ def settle_values(config: object, definitions: Mapping[str, Definition]) -> None
 
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
     """The error for a name nobody knows, with the likeliest ones that were meant."""
-    close = difflib.get_close_matches(name[:200], list(known), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name[:_SHOWN_CHARACTERS], list(known), n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     return ConfigError(name, f"there is no such {what}{hint}", suggestions=tuple(close))

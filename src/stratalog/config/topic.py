@@ -1,7 +1,6 @@
 """LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
 
-Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka refuses,
-with one exception that docs/configuration.md tells (`segment.bytes` may be small here).
+Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka 4.0 does.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from stratalog.config.values import (
     Choice,
     Choices,
     Decimal,
+    Lifetime,
     TextList,
     whole_int,
     whole_long,
@@ -40,7 +40,7 @@ _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 
-_KAFKA_SEGMENT_BYTES_MIN = 1 << 20
+_LATER_SEGMENT_BYTES_MIN = 1 << 20
 _LOCAL_AS_TOTAL = -2
 
 
@@ -96,56 +96,56 @@ class LogConfig:
         _POLICIES,
         frozenset({CleanupPolicy.DELETE}),
         "What frees space: `delete` drops old segments, `compact` keeps the last value of a key.",
-        Synonym("log.cleanup.policy", _POLICIES),
+        Synonym("log.cleanup.policy"),
     )
     compression_gzip_level: int = setting(
         whole_int(1, 9, also=-1),
         -1,
         "Level for recompression with gzip; -1 is zlib's own choice.",
-        Synonym("compression.gzip.level", whole_int(1, 9, also=-1)),
+        Synonym("compression.gzip.level"),
     )
     compression_lz4_level: int = setting(
         whole_int(1, 17),
         9,
         "Level for recompression with lz4.",
-        Synonym("compression.lz4.level", whole_int(1, 17)),
+        Synonym("compression.lz4.level"),
     )
     compression_type: TopicCompression = setting(  # noqa: RUF009 - makes a field
         _COMPRESSION,
         TopicCompression.PRODUCER,
         "Codec that batches are stored with; `producer` stores them as they come.",
-        Synonym("compression.type", _COMPRESSION),
+        Synonym("compression.type"),
     )
     compression_zstd_level: int = setting(
         whole_int(-131072, 22),
         3,
         "Level for recompression with zstd.",
-        Synonym("compression.zstd.level", whole_int(-131072, 22)),
+        Synonym("compression.zstd.level"),
     )
     delete_retention_ms: int = setting(
         whole_long(0),
         _DAY_MS,
         "How long a tombstone or transaction marker outlives the compaction that could drop it.",
-        Synonym("log.cleaner.delete.retention.ms", whole_long(0)),
+        Synonym("log.cleaner.delete.retention.ms"),
     )
     file_delete_delay_ms: int = setting(
         whole_long(0),
         _MINUTE_MS,
         "Time between renaming a file to `.deleted` and removing it.",
-        Synonym("log.segment.delete.delay.ms", whole_long(0)),
+        Synonym("log.segment.delete.delay.ms"),
     )
     flush_messages: int = setting(
         whole_long(1),
         LONG_MAX,
         "Records that may be appended before the log is fsynced.",
-        Synonym("log.flush.interval.messages", whole_long(1)),
+        Synonym("log.flush.interval.messages"),
     )
     flush_ms: int = setting(
         whole_long(0),
         LONG_MAX,
         "Time after which appended records are fsynced.",
-        Synonym("log.flush.interval.ms", whole_long()),
-        Synonym("log.flush.scheduler.interval.ms", whole_long()),
+        Synonym("log.flush.interval.ms"),
+        Synonym("log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         _THROTTLED,
@@ -157,7 +157,7 @@ class LogConfig:
         whole_int(0),
         4096,
         "Bytes of log between two entries of the offset index and of the time index.",
-        Synonym("log.index.interval.bytes", whole_int(0)),
+        Synonym("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         _THROTTLED,
@@ -169,69 +169,69 @@ class LogConfig:
         whole_long(_LOCAL_AS_TOTAL),
         _LOCAL_AS_TOTAL,
         "With tiered storage, size of the part kept locally; -2 takes `retention.bytes`.",
-        Synonym("log.local.retention.bytes", whole_long(_LOCAL_AS_TOTAL)),
+        Synonym("log.local.retention.bytes"),
         is_carried=True,
     )
     local_retention_ms: int = setting(
         whole_long(_LOCAL_AS_TOTAL),
         _LOCAL_AS_TOTAL,
         "With tiered storage, age of the part kept locally; -2 takes `retention.ms`.",
-        Synonym("log.local.retention.ms", whole_long(_LOCAL_AS_TOTAL)),
+        Synonym("log.local.retention.ms"),
         is_carried=True,
     )
     max_compaction_lag_ms: int = setting(
         whole_long(1),
         LONG_MAX,
         "Age at which a record must become compactable; bounds `segment.ms` on compacted topics.",
-        Synonym("log.cleaner.max.compaction.lag.ms", whole_long(1)),
+        Synonym("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = setting(
         whole_int(0),
         1048588,
         "Largest record batch that may be appended, as it is stored.",
-        Synonym("message.max.bytes", whole_int(0)),
+        Synonym("message.max.bytes"),
     )
     message_timestamp_after_max_ms: int = setting(
         whole_long(0),
         _HOUR_MS,
         "With CreateTime, how far a record's timestamp may lie in the future.",
-        Synonym("log.message.timestamp.after.max.ms", whole_long(0)),
+        Synonym("log.message.timestamp.after.max.ms"),
     )
     message_timestamp_before_max_ms: int = setting(
         whole_long(0),
         LONG_MAX,
         "With CreateTime, how far a record's timestamp may lie in the past.",
-        Synonym("log.message.timestamp.before.max.ms", whole_long(0)),
+        Synonym("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
         _TIMESTAMP_TYPES,
         TimestampType.CREATE_TIME,
         "Whose clock a record carries: the producer's, or the log's at the time of the append.",
-        Synonym("log.message.timestamp.type", _TIMESTAMP_TYPES),
+        Synonym("log.message.timestamp.type"),
     )
     min_cleanable_dirty_ratio: float = setting(
         Decimal(0, 1),
         0.5,
         "Part of a log that must be uncompacted before compaction is worth its cost.",
-        Synonym("log.cleaner.min.cleanable.ratio", Decimal(0, 1)),
+        Synonym("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = setting(
         whole_long(0),
         0,
         "Age below which a record is not compacted.",
-        Synonym("log.cleaner.min.compaction.lag.ms", whole_long(0)),
+        Synonym("log.cleaner.min.compaction.lag.ms"),
     )
     min_insync_replicas: int = setting(
         whole_int(1),
         1,
         "Replicas that must have a record before `acks=all` is answered.",
-        Synonym("min.insync.replicas", whole_int(1)),
+        Synonym("min.insync.replicas"),
     )
     preallocate: bool = setting(
         Boolean(),
         False,
         "Whether a new segment's `.log` takes all its space on disk at once.",
-        Synonym("log.preallocate", Boolean()),
+        Synonym("log.preallocate"),
     )
     remote_log_copy_disable: bool = setting(
         Boolean(),
@@ -255,48 +255,48 @@ class LogConfig:
         whole_long(),
         -1,
         "Size of a partition above which its oldest segments go; below 0 there is no limit.",
-        Synonym("log.retention.bytes", whole_long()),
+        Synonym("log.retention.bytes"),
     )
     retention_ms: int = setting(
         whole_long(-1),
         7 * _DAY_MS,
         "Age of a segment's newest record at which the segment goes; -1 is no limit.",
-        Synonym("log.retention.ms", whole_long()),
-        Synonym("log.retention.minutes", whole_int(), _MINUTE_MS),
-        Synonym("log.retention.hours", whole_int(), _HOUR_MS),
+        Synonym("log.retention.ms", Lifetime(64)),
+        Synonym("log.retention.minutes", Lifetime(32), _MINUTE_MS),
+        Synonym("log.retention.hours", Lifetime(32), _HOUR_MS),
     )
     segment_bytes: int = setting(
         whole_int(14),
         1 << 30,
         "Size of a `.log` file at which the next segment is rolled.",
-        Synonym("log.segment.bytes", whole_int(14)),
-        kafka_minimum=_KAFKA_SEGMENT_BYTES_MIN,
+        Synonym("log.segment.bytes"),
+        later_minimum=_LATER_SEGMENT_BYTES_MIN,
     )
     segment_index_bytes: int = setting(
         whole_int(4),
         10 << 20,
         "Size that each index of the active segment is preallocated to; a full index rolls.",
-        Synonym("log.index.size.max.bytes", whole_int(4)),
+        Synonym("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = setting(
         whole_long(0),
         0,
         "Upper bound of the random time taken off `segment.ms`, so that not all roll at once.",
-        Synonym("log.roll.jitter.ms", whole_long(0)),
+        Synonym("log.roll.jitter.ms"),
         Synonym("log.roll.jitter.hours", whole_int(0), _HOUR_MS),
     )
     segment_ms: int = setting(
         whole_long(1),
         7 * _DAY_MS,
         "Span of record time at which a segment is rolled though it is not full.",
-        Synonym("log.roll.ms", whole_long(1)),
+        Synonym("log.roll.ms"),
         Synonym("log.roll.hours", whole_int(1), _HOUR_MS),
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),
         False,
         "Whether a replica that is not in sync may become leader, at the price of records.",
-        Synonym("unclean.leader.election.enable", Boolean()),
+        Synonym("unclean.leader.election.enable"),
         is_carried=True,
     )
 
@@ -363,12 +363,12 @@ class LogConfig:
             Codec.ZSTD: self.compression_zstd_level,
         }.get(codec)
 
-    def refused_by_kafka(self) -> tuple[str, ...]:
-        """What a Kafka 4.0 broker would not accept though it is accepted here, one line each."""
+    def refused_by_later_kafka(self) -> tuple[str, ...]:
+        """What Kafka 4.0 takes and Kafka 4.1 would not, one line each; to warn, not to refuse."""
         return tuple(
-            f"{definition.name} is {value}, a Kafka 4.0 broker asks for {minimum} or more"
+            f"{definition.name} is {value}; Kafka 4.1 and later ask for {minimum} or more"
             for definition in TOPIC_DEFINITIONS.values()
-            if (minimum := definition.kafka_minimum) is not None
+            if (minimum := definition.later_minimum) is not None
             and (value := getattr(self, definition.field)) < minimum
         )
 

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True)
 class Whole(Kind[int]):
-    """An `int` or `long`, from `low` to `high`, both included, or one of `also`."""
+    """A `short`, `int` or `long`, from `low` to `high`, both included, or one of `also`."""
 
     bits: int
     low: int | None = None
@@ -67,7 +68,7 @@ class Whole(Kind[int]):
 
     @property
     def type_name(self) -> str:
-        return "int" if self.bits == 32 else "long"
+        return {16: "short", 32: "int", 64: "long"}[self.bits]
 
     @property
     def allowed(self) -> str:
@@ -102,6 +103,21 @@ def _whole(raw: object) -> int:
     elif isinstance(raw, int) and not isinstance(raw, bool):
         return int(raw)
     raise ValueError("is not a whole number")
+
+
+@dataclass(frozen=True)
+class Lifetime(Whole):
+    """A broker's retention time: at least 1, and whatever is negative means no limit (-1)."""
+
+    @property
+    def allowed(self) -> str:
+        return "at least 1, or -1 for no limit"
+
+    def parse(self, raw: object) -> int:
+        value = super().parse(raw)
+        if value == 0:
+            raise ValueError("is out of range")
+        return max(value, -1)
 
 
 @dataclass(frozen=True)
@@ -237,11 +253,12 @@ class Choices(Kind[frozenset[T]]):
 
 @dataclass(frozen=True)
 class TextList(Kind[tuple[str, ...]]):
-    """A list of texts, each of which matches `pattern`, or the one text `wildcard` alone."""
+    """A list of texts or paths, each of which matches `pattern`, or the text `wildcard` alone."""
 
     pattern: str = r".+"
     wildcard: str | None = None
     described: str = ""
+    drops_empty: bool = False
 
     @property
     def type_name(self) -> str:
@@ -252,24 +269,39 @@ class TextList(Kind[tuple[str, ...]]):
         return self.described
 
     def parse(self, raw: object) -> tuple[str, ...]:
-        items = tuple(trim(item) if isinstance(item, str) else "" for item in _items(raw))
-        if items != (self.wildcard,) and not all(
-            re.fullmatch(self.pattern, item, re.ASCII) for item in items
-        ):
-            raise ValueError("has an item that is not allowed")
+        items = tuple(_text(item) for item in _items(raw))
+        if self.drops_empty:
+            items = tuple(filter(None, items))
+        if items != (self.wildcard,):
+            for item in items:
+                if not re.fullmatch(self.pattern, item, re.ASCII | re.DOTALL):
+                    raise ValueError(f"has an item that is not allowed, {item!r}")
         return items
 
     def text(self, value: tuple[str, ...]) -> str:
         return ",".join(value)
 
 
+def _text(item: object) -> str:
+    if isinstance(item, str | PurePath):
+        return trim(str(item))
+    raise ValueError(f"has an item that is not text, {item!r}")
+
+
 def _items(raw: object) -> list[object]:
     if isinstance(raw, str):
         trimmed = trim(raw)
         return [item.strip(_JAVA_WHITE) for item in trimmed.split(",")] if trimmed else []
+    if isinstance(raw, PurePath):
+        return [raw]
     if isinstance(raw, Iterable) and not isinstance(raw, (bytes, Mapping)):
         return list(raw)
     raise ValueError("is not a list")
+
+
+def whole_short(low: int | None = None) -> Whole:
+    """Kafka's `short`."""
+    return Whole(16, low)
 
 
 def whole_int(low: int | None = None, high: int | None = None, also: int | None = None) -> Whole:

@@ -1,0 +1,294 @@
+"""BrokerConfig: what a broker's `server.properties` says about storage.
+
+Three kinds of names stand in such a file:
+
+* settings of the broker itself: the fields below;
+* defaults for topics, under the broker's names (`log.retention.hours`): they become `log_config`,
+  where of several names for one setting the finest unit wins, as in Kafka;
+* settings of Kafka's other parts (listeners, security, quorum, quotas): kept in `others`, unread.
+
+Any other name is an error, because it is most likely a typing mistake in one of the first two.
+Kafka only logs a warning there, and then runs with the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stratalog.config.definitions import (
+    Definition,
+    Synonym,
+    definitions_of,
+    setting,
+    settle_values,
+    unknown_name,
+)
+from stratalog.config.other_names import OTHER_NAMES, is_other_name
+from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
+from stratalog.config.values import (
+    LONG_MAX,
+    Boolean,
+    Decimal,
+    TextList,
+    whole_int,
+    whole_long,
+    whole_short,
+)
+from stratalog.errors import ConfigError, CorruptCheckpointError
+from stratalog.format.java_properties import decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MINUTE_MS = 60 * 1000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """A broker's settings. `BrokerConfig()` is a Kafka 4.0 broker without any configuration."""
+
+    auto_create_topics_enable: bool = setting(
+        Boolean(), True, "Whether using a topic that does not exist creates it."
+    )
+    default_replication_factor: int = setting(
+        whole_int(), 1, "Replicas of a topic whose creator names no number; only 1 is served here."
+    )
+    delete_topic_enable: bool = setting(Boolean(), True, "Whether topics may be deleted.")
+    log_cleaner_backoff_ms: int = setting(
+        whole_long(0), 15_000, "Pause of the cleaner when there is nothing to compact."
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        whole_long(), 128 * _MIB, "Memory for the keys of the logs being compacted, all threads."
+    )
+    log_cleaner_enable: bool = setting(Boolean(), True, "Whether compaction runs at all.")
+    log_cleaner_io_buffer_load_factor: float = setting(
+        Decimal(), 0.9, "Part of the memory for keys that is filled before a round ends."
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        whole_int(0), 512 * 1024, "Memory for reading and writing while compacting, all threads."
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        Decimal(), sys.float_info.max, "Bytes a second that compaction reads and writes at most."
+    )
+    log_cleaner_threads: int = setting(whole_int(0), 1, "Threads that compact.")
+    log_dir_failure_timeout_ms: int = setting(
+        whole_long(1),
+        30_000,
+        "Time to report a failed directory to the controller before giving up.",
+        is_carried=True,
+    )
+    log_dirs: tuple[str, ...] = setting(
+        TextList(described="paths, none twice", drops_empty=True),
+        ("/tmp/kafka-logs",),
+        "The log directories; a new partition goes to the one with the fewest.",
+        Synonym("log.dirs"),
+        Synonym("log.dir"),
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        whole_int(0), _MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        whole_long(), LONG_MAX, "Time between two looks for logs whose `flush.ms` has passed."
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        whole_int(0), _MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
+    )
+    log_initial_task_delay_ms: int = setting(
+        whole_long(0), 30_000, "Time from the start to the first background task."
+    )
+    log_retention_check_interval_ms: int = setting(
+        whole_long(1), 5 * _MINUTE_MS, "Time between two looks for segments to delete."
+    )
+    node_id: int = setting(
+        whole_int(0, also=-1),
+        -1,
+        "The number of this node in its cluster; -1 is not set.",
+        Synonym("node.id"),
+        Synonym("broker.id"),
+    )
+    num_partitions: int = setting(
+        whole_int(1), 1, "Partitions of a topic whose creator names no number."
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        whole_int(1), 2, "Threads per log directory that load logs at start and flush at the end."
+    )
+    offset_metadata_max_bytes: int = setting(
+        whole_int(), 4096, "Largest metadata that a client may attach to a committed offset."
+    )
+    offsets_commit_timeout_ms: int = setting(
+        whole_int(1), 5_000, "Time within which a committed offset must be stored."
+    )
+    offsets_load_buffer_size: int = setting(
+        whole_int(1), 5 * _MIB, "Bytes per read while the offsets topic is loaded."
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        whole_long(1), 10 * _MINUTE_MS, "Time between two looks for expired offsets."
+    )
+    offsets_retention_minutes: int = setting(
+        whole_int(1), 7 * 24 * 60, "Minutes that the offsets of an empty group are kept."
+    )
+    offsets_topic_compression_codec: int = setting(
+        whole_int(0, 4), 0, "Codec of the offsets topic, by its number in a batch's attributes."
+    )
+    offsets_topic_num_partitions: int = setting(
+        whole_int(1), 50, "Partitions of the offsets topic; fixed once it exists."
+    )
+    offsets_topic_replication_factor: int = setting(
+        whole_short(1), 3, "Replicas of the offsets topic.", is_carried=True
+    )
+    offsets_topic_segment_bytes: int = setting(
+        whole_int(1), 100 * _MIB, "`segment.bytes` of the offsets topic."
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        whole_int(1), 10 * _MINUTE_MS, "Time between two looks for expired producers."
+    )
+    producer_id_expiration_ms: int = setting(
+        whole_int(1), _DAY_MS, "Time without a write after which a producer's state is forgotten."
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        whole_long(), 5_000, "Time between two writes of the high-watermark checkpoint."
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        whole_int(1), 10_000, "Time between two looks for transactions that took too long."
+    )
+    transaction_max_timeout_ms: int = setting(
+        whole_int(1), 15 * _MINUTE_MS, "Longest timeout that a transactional producer may ask for."
+    )
+    transaction_partition_verification_enable: bool = setting(
+        Boolean(),
+        True,
+        "Whether an append asks the coordinator if the partition is part of the transaction.",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        whole_int(1), _HOUR_MS, "Time between two looks for expired transactional ids."
+    )
+    transaction_state_log_load_buffer_size: int = setting(
+        whole_int(1), 5 * _MIB, "Bytes per read while the transaction topic is loaded."
+    )
+    transaction_state_log_min_isr: int = setting(
+        whole_int(1), 2, "`min.insync.replicas` of the transaction topic.", is_carried=True
+    )
+    transaction_state_log_num_partitions: int = setting(
+        whole_int(1), 50, "Partitions of the transaction topic; fixed once it exists."
+    )
+    transaction_state_log_replication_factor: int = setting(
+        whole_short(1), 3, "Replicas of the transaction topic.", is_carried=True
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        whole_int(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
+    )
+    transactional_id_expiration_ms: int = setting(
+        whole_int(1), 7 * _DAY_MS, "Time without a change after which a transactional id goes."
+    )
+
+    log_config: LogConfig = dataclasses.field(default_factory=LogConfig)
+    """What a topic has where it overrides nothing."""
+    others: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
+    """Names and texts that other parts of Kafka read. Not shown: passwords are among them."""
+
+    def __post_init__(self) -> None:
+        settle_values(self, BROKER_DEFINITIONS)
+        _check_dirs(self.log_dirs)
+        _check_cleaner(self)
+
+    @classmethod
+    def parse(cls, properties: Mapping[str, object]) -> BrokerConfig:
+        """The config that a broker's `properties` give: its own names, texts or values."""
+        others = []
+        for name, raw in properties.items():
+            if name in _NAMES:
+                continue
+            if not is_other_name(name):
+                raise unknown_broker_config(name)
+            others.append((name, raw if isinstance(raw, str) else str(raw)))
+        values = _chosen(BROKER_DEFINITIONS, properties)
+        topic_values = _chosen(TOPIC_DEFINITIONS, properties)
+        try:
+            log_config = LogConfig(**topic_values)
+        except ConfigError as error:
+            raise _in_broker_words(error) from None
+        return cls(**values, log_config=log_config, others=tuple(others))
+
+    @classmethod
+    def from_properties_file(cls, path: Path) -> BrokerConfig:
+        """The config in a `server.properties` file; an error names the file and the setting."""
+        try:
+            properties = decode_properties(path.read_bytes())
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror or error}"
+            raise ConfigError("", reason, path=path) from error
+        except CorruptCheckpointError as error:
+            raise error.located(path) from None
+        try:
+            return cls.parse(properties)
+        except ConfigError as error:
+            raise error.located(path) from None
+
+    @property
+    def log_dir_paths(self) -> tuple[Path, ...]:
+        """`log.dirs` as paths."""
+        return tuple(Path(log_dir) for log_dir in self.log_dirs)
+
+
+BROKER_DEFINITIONS: Mapping[str, Definition] = {
+    name: dataclasses.replace(definition, synonyms=definition.synonyms or (Synonym(name),))
+    for name, definition in definitions_of(BrokerConfig).items()
+}
+"""Every setting of the broker itself by Kafka's name."""
+
+_NAMES = frozenset(
+    synonym.name
+    for definition in (*BROKER_DEFINITIONS.values(), *TOPIC_DEFINITIONS.values())
+    for synonym in definition.synonyms
+)
+
+
+def unknown_broker_config(name: str) -> ConfigError:
+    """The error for a name that no broker reads; knows the topics' names."""
+    definition = TOPIC_DEFINITIONS.get(name)
+    if definition is None:
+        return unknown_name(name, "broker config", _NAMES | OTHER_NAMES)
+    if not definition.synonyms:
+        return ConfigError(name, "is a topic's name; a broker has no default for it")
+    broker_name = definition.synonyms[0].name
+    reason = f"is a topic's name; a broker's name for it is {broker_name!r}"
+    return ConfigError(name, reason, suggestions=(broker_name,))
+
+
+def _chosen(
+    definitions: Mapping[str, Definition], properties: Mapping[str, object]
+) -> dict[str, Any]:
+    values = {
+        definition.field: definition.choose(properties) for definition in definitions.values()
+    }
+    return {field: value for field, value in values.items() if value is not None}
+
+
+def _in_broker_words(error: ConfigError) -> ConfigError:
+    """An error between two topic settings, told about the broker's name."""
+    synonyms = TOPIC_DEFINITIONS[error.name].synonyms
+    name = synonyms[0].name if synonyms else error.name
+    return ConfigError(name, f"as {error.name}: {error.reason}", value=error.value)
+
+
+def _check_dirs(log_dirs: tuple[str, ...]) -> None:
+    if not log_dirs:
+        raise ConfigError("log.dirs", "is empty; a broker needs a log directory", value=log_dirs)
+    repeated = next((path for path in log_dirs if log_dirs.count(path) > 1), None)
+    if repeated is not None:
+        raise ConfigError("log.dirs", f"names {repeated!r} twice", value=log_dirs)
+
+
+def _check_cleaner(config: BrokerConfig) -> None:
+    threads = config.log_cleaner_threads
+    size = config.log_cleaner_dedupe_buffer_size
+    if threads > 0 and size // threads <= _MIB:
+        reason = f"{size} is not more than 1048576 for each of {threads} log.cleaner.threads"
+        raise ConfigError("log.cleaner.dedupe.buffer.size", reason, value=size)
