@@ -7,22 +7,24 @@ the kernels, so it is imported when columns are first asked for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
-from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, scan_batches
+from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
+from stratalog.log.reading import raise_for_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from stratalog.format.columns import BatchTable
     from stratalog.log.reading import ReadPlan
-    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.log.segments import SegmentPart
 
 CHUNK_BYTES: Final = 1024 * 1024
 
@@ -35,13 +37,11 @@ class ColumnReader:
 
     def __init__(
         self,
-        segments: SegmentList,
         plan: ReadPlan,
         columns: Collection[str] | None = None,
         *,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self._segments = segments
         self._plan = plan
         self._columns = list(RECORD_COLUMNS if columns is None else columns)
         self._chunk_bytes = chunk_bytes
@@ -50,27 +50,31 @@ class ColumnReader:
         self._bytes_left = plan.bytes_max
         self._records_left = plan.records_max
         self._is_first = True
+        self._is_cut_short = False
         self._is_done = plan.records_max <= 0
-        self._due_offset = plan.start_offset
+        self._due_offset = 0
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Every visible record of the range, in order."""
-        for part in self._segments.parts_from(self._plan.start_offset):
-            self._due_offset = max(self._due_offset, part.segment.base_offset)
-            position = part.segment.seek(self._plan.start_offset).position
-            while position < part.end_position and not self._is_done:
-                try:
-                    chunk, table = self._load(part, position)
-                    yield from self._decode(part, position, chunk, table)
-                    position += table.end
-                except CorruptBatchError as error:
-                    position = self._plan.damage.resume_after(
-                        part, error, due_offset=self._due_offset
-                    )
-                except CorruptRecordError as error:
-                    position = self._resume_after_records(part, error)
-            if self._is_done:
+    def read(self, parts: Iterable[SegmentPart]) -> Iterator[pa.RecordBatch]:
+        """Every visible record of the range, in order. `parts` begin with the range's start."""
+        for part in parts:
+            if self._is_done or part.start_offset >= self._plan.end_offset:
                 return
+            yield from self._read_part(part)
+
+    def _read_part(self, part: SegmentPart) -> Iterator[pa.RecordBatch]:
+        self._due_offset = part.segment.base_offset
+        position = part.segment.seek(part.start_offset).position
+        while position < part.end_position and not self._is_done:
+            try:
+                chunk, table = self._load(part, position)
+                table = self._trusted(part, position, chunk, table)
+                yield from self._decode(part, position, chunk, table)
+                position += table.end
+            except CorruptBatchError as error:
+                due_offset = max(part.start_offset, self._due_offset)
+                position = self._plan.damage.resume_after(part, error, due_offset=due_offset)
+            except CorruptRecordError as error:
+                position = self._resume_after_records(part, error)
 
     def _load(self, part: SegmentPart, position: int) -> tuple[bytes, BatchTable]:
         """A chunk that begins with at least one whole batch."""
@@ -97,33 +101,61 @@ class ColumnReader:
             )
         return chunk, table
 
+    def _trusted(
+        self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
+    ) -> BatchTable:
+        """The batches before the first that is out of order, or damaged and not to be decoded."""
+        rows = table.rows
+        base, last = rows["base_offset"], rows["last_offset"]
+        due = np.concatenate(([self._due_offset], last[:-1] + 1))
+        is_bad = (np.where(base < 0, last, base) < due) | (last >= part.end_offset)
+        passed_over = ~self._visible(part, rows) & (base < self._plan.end_offset)
+        if passed_over.any():  # their header says so: it must be right
+            is_bad[passed_over] |= ~check_crcs(chunk, table.select(passed_over))
+        if not is_bad.any():
+            return table
+        good = int(np.argmax(is_bad))
+        end = int(rows["position"][good])
+        if not good:
+            raise_for_batch(part, position + end, self._due_offset)
+        return replace(table, rows=rows[:good], end=end)
+
     def _decode(
         self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
     ) -> Iterator[pa.RecordBatch]:
-        visible = table.select(self._within_limits(table.rows, self._visible(table.rows)))
+        rows = table.rows
+        wanted = self._within_limits(rows, self._visible(part, rows))
         try:
-            for batch in self._decoder.decode(chunk, visible):
-                cut = self._cut(batch)
+            for batch in self._decoder.decode(chunk, table.select(wanted)):
+                cut = self._cut(part, batch)
                 if cut.num_rows:
                     yield cut.select(self._columns)
                 if self._records_left <= 0:
                     self._is_done = True
                     return
         except CorruptError as error:
-            before = table["last_offset"][table["position"] < error.position]
-            self._due_offset = max(self._due_offset, int(before.max(initial=-1)) + 1)
+            is_before = rows["position"] < error.position
+            self._note(rows[is_before], wanted[is_before])
             raise error.located(part.segment.path, buffer_start=position) from None
-        self._due_offset = int(table["last_offset"][-1]) + 1
+        self._note(rows, wanted)
+        is_past = int(rows["last_offset"][-1]) >= self._plan.end_offset - 1
+        self._is_done = is_past or self._is_cut_short or self._bytes_left <= 0
 
-    def _visible(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    def _note(self, rows: NDArray[Any], wanted: NDArray[np.bool_]) -> None:
+        """These batches are done with; the wanted ones were handed over."""
+        if len(rows):
+            self._due_offset = int(rows["last_offset"][-1]) + 1
+        self._bytes_left -= int(rows["size_bytes"][wanted].sum())
+        self._is_first = self._is_first and not wanted.any()
+
+    def _visible(self, part: SegmentPart, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Batches in the range that are neither markers nor aborted."""
         attributes = rows["attributes"]
-        visible = (rows["base_offset"] < self._plan.end_offset) & (
-            rows["last_offset"] >= self._plan.start_offset
+        visible: NDArray[np.bool_] = (
+            (rows["base_offset"] < self._plan.end_offset)
+            & (rows["last_offset"] >= part.start_offset)
+            & (attributes & _CONTROL_BIT == 0)
         )
-        if not visible[-1] and rows["base_offset"][-1] >= self._plan.end_offset:
-            self._is_done = True
-        visible &= attributes & _CONTROL_BIT == 0
         if self._plan.aborted:
             covers = self._plan.aborted.covers
             for row in np.flatnonzero(visible & (attributes & _TRANSACTIONAL_BIT != 0)).tolist():
@@ -133,22 +165,18 @@ class ColumnReader:
 
     def _within_limits(self, rows: NDArray[Any], visible: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Leave out what exceeds the limit on bytes, but never the first batch."""
-        sizes = np.where(visible, rows["size_bytes"], 0)
-        spent = np.cumsum(sizes, dtype=np.int64)
-        within = visible & (spent <= self._bytes_left)
+        spent = np.cumsum(np.where(visible, rows["size_bytes"], 0), dtype=np.int64)
+        exceeds = visible & (spent > self._bytes_left)
         if self._is_first and visible.any():
-            within[np.argmax(visible)] = True
-            self._is_first = False
-        if (visible & ~within).any():
-            within &= np.cumsum(visible & ~within) == 0
-            self._is_done = True
-        self._bytes_left -= int(spent[-1])
+            exceeds[np.argmax(visible)] = False
+        self._is_cut_short = bool(exceeds.any())
+        within: NDArray[np.bool_] = visible & (np.cumsum(exceeds) == 0)
         return within
 
-    def _cut(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _cut(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Only the records in the range, within the limit on records."""
         offsets = batch.column("offset").to_numpy()
-        start, end = np.searchsorted(offsets, (self._plan.start_offset, self._plan.end_offset))
+        start, end = np.searchsorted(offsets, (part.start_offset, self._plan.end_offset))
         length = min(int(end - start), self._records_left)
         self._records_left -= length
         return batch.slice(int(start), length)

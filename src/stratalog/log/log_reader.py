@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.damage import Skipped
     from stratalog.log.lookup import Location, OffsetAndTimestamp
-    from stratalog.log.segments import SegmentList
+    from stratalog.log.segments import SegmentList, SegmentPart
     from stratalog.storage.trace import Trace
 
 StartOffset: TypeAlias = int | Literal["earliest", "latest"]
@@ -62,12 +62,16 @@ class LogReader(ABC):
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
 
+    def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
+        """The parts of the log that hold `offset` and everything after it, in order."""
+        return self.segments.parts_from(offset, trace)
+
     # -- finding
 
     def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
         """The record at `offset`, or the next one if compaction removed it; None at the log end."""
         self._check_range(offset)
-        return locate_offset(self.segments, offset, trace)
+        return locate_offset(self.parts_from(offset, trace), trace)
 
     def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
         """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
@@ -104,7 +108,7 @@ class LogReader(ABC):
         A torn tail is no damage: the log simply ends before it.
         """
         plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
-        return read_records(self.segments, plan)
+        return read_records(self.parts_from(plan.start_offset), plan)
 
     def read_columns(  # noqa: PLR0913  # as for `read`
         self,
@@ -125,7 +129,7 @@ class LogReader(ABC):
         from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
 
         plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
-        return ColumnReader(self.segments, plan, columns).read()
+        return ColumnReader(plan, columns).read(self.parts_from(plan.start_offset))
 
     def _plan(
         self,

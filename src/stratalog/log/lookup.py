@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from stratalog.errors import CorruptError
 from stratalog.format.entry import records_of
+from stratalog.log.damage import DamagePolicy
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
-    from stratalog.log.segments import SegmentList
+    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.storage.segment_times import TimeHit
     from stratalog.storage.segment_view import SegmentView
     from stratalog.storage.trace import Trace
 
@@ -38,19 +42,29 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp: int
 
 
-def locate_offset(
-    segments: SegmentList, target: int, trace: Trace | None = None
-) -> Location | None:
-    """The first record at or above `target`: itself, or the next one if compaction removed it."""
-    for slot in range(segments.slot_of(target, trace), len(segments)):
-        segment = segments[slot]
-        found = segment.seek(target, trace)
+def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> Location | None:
+    """The first record at or above the start of the parts: the one asked for, or the next one if
+    compaction removed it."""
+    for part in parts:
+        segment, due_offset = part.segment, part.start_offset
+        found = segment.seek(due_offset, trace)
         while found.batch is not None:
-            location = _first_record(segment, found.position, target, trace)
+            location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
                 return location
-            found = segment.seek(found.batch.last_offset + 1)
+            due_offset = found.batch.last_offset + 1
+            found = segment.seek(due_offset)
+        _check_stop(part, found.position, due_offset)
     return None
+
+
+def _check_stop(part: SegmentPart, position: int, due_offset: int) -> None:
+    """Raise if the batches of this part end at damage that may have held the record."""
+    try:
+        for _ in part.segment.batches(position, part.end_position, due_offset=due_offset):
+            return
+    except CorruptError as error:
+        DamagePolicy().resume_after(part, error, due_offset=due_offset)
 
 
 def find_time(
@@ -72,12 +86,23 @@ def find_time(
 
 
 def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTimestamp | None:
-    """The first record that has the largest timestamp of the log."""
+    """The first record at or above `start_offset` that has the largest timestamp of all those."""
     largest = [segments.largest_timestamp(slot).timestamp for slot in range(len(segments))]
-    if max(largest) < 0:
-        return None
-    hit = segments[largest.index(max(largest))].times.find(max(largest), start_offset)
-    return None if hit is None else OffsetAndTimestamp(hit.offset, hit.timestamp)
+    found: OffsetAndTimestamp | None = None
+    for slot in sorted(range(len(segments)), key=lambda slot: -largest[slot]):
+        if largest[slot] < 0 or (found is not None and largest[slot] < found.timestamp):
+            break
+        times = segments[slot].times
+        # The newest may lie below the start, or have left an empty batch behind.
+        hit = times.find(largest[slot], start_offset) or times.find_newest(start_offset)
+        if hit is not None and (found is None or _is_newer(hit, found)):
+            found = OffsetAndTimestamp(hit.offset, hit.timestamp)
+    return found
+
+
+def _is_newer(hit: TimeHit, found: OffsetAndTimestamp) -> bool:
+    """Of equal timestamps the first counts."""
+    return (hit.timestamp, -hit.offset) > (found.timestamp, -found.offset)
 
 
 def _first_record(

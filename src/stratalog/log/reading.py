@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CorruptError, CorruptRecordError
+from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
 from stratalog.format.entry import records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.log.damage import DamagePolicy
     from stratalog.log.isolation import AbortedRanges
-    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.log.segments import SegmentPart
     from stratalog.storage.segment_view import LoadedBatch
 
 NO_LIMIT: Final = (1 << 63) - 1
@@ -49,19 +49,61 @@ class ReadPlan:
         return self.aborted.covers(header.producer_id, header.base_offset)
 
 
-def read_records(segments: SegmentList, plan: ReadPlan) -> Iterator[Record]:
-    """Every visible record in the range, one by one."""
+def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Record]:
+    """Every visible record in the range, one by one. `parts` begin with the range's start."""
     left = plan.records_max
-    for path, batch in _visible_batches(segments, plan):
-        if left <= 0:
-            return
-        for record in _records_of(path, batch, plan):
-            if record.offset < plan.start_offset:
+    if left <= 0:
+        return
+    for part, batch in _visible_batches(parts, plan):
+        for record in _records_of(part.segment.path, batch, plan):
+            if record.offset < part.start_offset:
                 continue
-            if record.offset >= plan.end_offset or left <= 0:
+            if record.offset >= plan.end_offset:
                 return
-            left -= 1
             yield record
+            left -= 1
+            if left <= 0:
+                return
+
+
+def batches_of(part: SegmentPart, damage: DamagePolicy) -> Iterator[LoadedBatch]:
+    """The batches of one part from its start on, damage handled."""
+    segment = part.segment
+    position = segment.seek(part.start_offset).position
+    due_offset: int | None = None
+    while position < part.end_position:
+        try:
+            for batch in segment.batches(position, part.end_position, due_offset=due_offset):
+                _check_within(part, batch)
+                due_offset = batch.header.next_offset
+                yield batch
+            return
+        except CorruptError as error:
+            due = max(part.start_offset, due_offset or 0)
+            position = damage.resume_after(part, error, due_offset=due)
+
+
+def _visible_batches(
+    parts: Iterable[SegmentPart], plan: ReadPlan
+) -> Iterator[tuple[SegmentPart, LoadedBatch]]:
+    """Every visible batch that touches the range, within the limit on bytes."""
+    bytes_left = plan.bytes_max
+    is_first = True
+    for part in parts:
+        if part.start_offset >= plan.end_offset:
+            return
+        for batch in batches_of(part, plan.damage):
+            header = batch.header
+            if header.base_offset is not None and header.base_offset >= plan.end_offset:
+                return
+            if not plan.hides(header):
+                bytes_left -= batch.entry.size_bytes
+                if bytes_left < 0 and not is_first:
+                    return
+                is_first = False
+                yield part, batch
+            if header.next_offset >= plan.end_offset or bytes_left <= 0:
+                return
 
 
 def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
@@ -74,34 +116,19 @@ def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
         return []
 
 
-def _visible_batches(segments: SegmentList, plan: ReadPlan) -> Iterator[tuple[Path, LoadedBatch]]:
-    """Every visible batch that touches the range, within the limit on bytes."""
-    bytes_left = plan.bytes_max
-    is_first = True
-    for part in segments.parts_from(plan.start_offset):
-        for batch in _batches_of(part, plan):
-            header = batch.header
-            if header.base_offset is not None and header.base_offset >= plan.end_offset:
-                return
-            if plan.hides(header):
-                continue
-            bytes_left -= batch.entry.size_bytes
-            if bytes_left < 0 and not is_first:
-                return
-            is_first = False
-            yield part.segment.path, batch
+def raise_for_batch(part: SegmentPart, position: int, due_offset: int) -> None:
+    """Raise what reading the batch at `position` raises; it is known to be damaged."""
+    for batch in part.segment.batches(position, part.end_position, due_offset=due_offset):
+        _check_within(part, batch)
+        return
 
 
-def _batches_of(part: SegmentPart, plan: ReadPlan) -> Iterator[LoadedBatch]:
-    """The batches of one segment from the range's start on, damage handled."""
-    segment = part.segment
-    position = segment.seek(plan.start_offset).position
-    due_offset = max(plan.start_offset, segment.base_offset)
-    while position < part.end_position:
-        try:
-            for batch in segment.batches(position, part.end_position):
-                due_offset = batch.header.next_offset
-                yield batch
-            return
-        except CorruptError as error:
-            position = plan.damage.resume_after(part, error, due_offset=due_offset)
+def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
+    """No CRC covers a base offset, but the batches behind it give a damaged one away."""
+    if batch.header.next_offset > part.end_offset:
+        raise CorruptBatchError(
+            f"offset {batch.entry.offset} where all lie below {part.end_offset}",
+            position=batch.position,
+            path=part.segment.path,
+            offsets=(batch.entry.offset, batch.header.next_offset - 1),
+        )

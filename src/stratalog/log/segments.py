@@ -26,9 +26,16 @@ class SegmentPart(NamedTuple):
     """A segment, and how far it is to be read."""
 
     segment: SegmentView
+    start_offset: int
+    """Records below it are not wanted, or were read from an earlier part."""
     end_position: int
     next_base: int | None
     """Base offset of the segment after it; None for the last."""
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive: no batch of this part reaches it."""
+        return self.segment.end.next_offset if self.next_base is None else self.next_base
 
 
 class SegmentList:
@@ -105,14 +112,16 @@ class SegmentList:
         before = self._largest_so_far[-1] if self._largest_so_far else largest.timestamp
         self._largest_so_far.append(max(before, largest.timestamp))
 
-    def parts_from(self, offset: int) -> Iterator[SegmentPart]:
+    def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
         """The segments that hold `offset` and everything after it, in order."""
-        for slot in range(self.slot_of(offset), len(self)):
+        for slot in range(self.slot_of(offset, trace), len(self)):
             segment = self[slot]
+            start_offset = max(offset, segment.base_offset)
             if slot + 1 < len(self):
-                yield SegmentPart(segment, segment.size_bytes, self.bases[slot + 1])
+                next_base = self.bases[slot + 1]
+                yield SegmentPart(segment, start_offset, segment.size_bytes, next_base)
             else:
-                yield SegmentPart(segment, self.end.position, None)
+                yield SegmentPart(segment, start_offset, self.end.position, None)
 
 
 def _compared_by_bisection(bases: Sequence[int], offset: int) -> tuple[int, ...]:

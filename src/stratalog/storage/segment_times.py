@@ -11,6 +11,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.errors import CorruptError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.record_search import RecordSearch
 from stratalog.format.time_index import TimeEntry
@@ -81,14 +82,18 @@ class SegmentTimes:
 
     def find(self, target: int, start_offset: int, trace: Trace | None = None) -> TimeHit | None:
         """The first record at or above `start_offset` whose timestamp is `target` or later."""
-        start = self._start_of_scan(target, start_offset, trace)
+        start, size_guess = self._start_of_scan(target, start_offset, trace)
+        if size_guess and trace is None:
+            hit = self._first_record(start, size_guess, target, start_offset)
+            if hit is not None:
+                return hit
         passed: list[tuple[int, Peek]] = []
         for position, batch in self._segment.walk(start):
             if trace is not None:
                 passed.append((position, batch))
             if batch.max_timestamp < target or batch.last_offset < start_offset:
                 continue
-            hit = self._first_record(position, batch, target, start_offset)
+            hit = self._first_record(position, batch.size_bytes, target, start_offset)
             if hit is None:
                 continue
             if trace is not None:
@@ -98,7 +103,22 @@ class SegmentTimes:
             return hit
         return None
 
-    def _start_of_scan(self, target: int, start_offset: int, trace: Trace | None) -> int:
+    def find_newest(self, start_offset: int) -> TimeHit | None:
+        """The first record at or above `start_offset` with the largest timestamp of all those."""
+        newest: TimeHit | None = None
+        for position, batch in self._segment.walk(self._segment.seek(start_offset).position):
+            target = 0 if newest is None else newest.timestamp + 1
+            while batch.max_timestamp >= target:
+                hit = self._first_record(position, batch.size_bytes, target, start_offset)
+                if hit is None:
+                    break
+                newest, target = hit, hit.timestamp + 1
+        return newest
+
+    def _start_of_scan(
+        self, target: int, start_offset: int, trace: Trace | None
+    ) -> tuple[int, int]:
+        """Where to begin, and how large the batch there is if it is like the one before; else 0."""
         anchor = self.index.lookup(target, trace)
         named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None and anchor[0] >= 0:
@@ -106,10 +126,12 @@ class SegmentTimes:
             anchor = self.index.lookup(target, trace)
             named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None or anchor[2] < start_offset:
-            return self._segment.seek(max(anchor[2], start_offset), trace).position
-        if named.batch is not None and anchor[1] < target:
-            return named.position + named.batch.size_bytes  # nothing up to there is new enough
-        return named.position
+            return self._segment.seek(max(anchor[2], start_offset), trace).position, 0
+        if named.batch is None or anchor[1] >= target:
+            return named.position, 0
+        size_bytes = named.batch.size_bytes  # nothing up to its end is new enough
+        is_last = named.position + size_bytes >= self._segment.size_bytes
+        return named.position + size_bytes, 0 if is_last else size_bytes + size_bytes // 8
 
     def _named_by(self, entry: Anchor, trace: Trace | None = None) -> Seek | None:
         """The batch that a time-index entry names; None if none has that offset and timestamp."""
@@ -120,10 +142,13 @@ class SegmentTimes:
         return found
 
     def _first_record(
-        self, position: int, batch: Peek, target: int, start_offset: int
+        self, position: int, size_bytes: int, target: int, start_offset: int
     ) -> TimeHit | None:
-        loaded = self._segment.load_batch(position, batch.size_bytes)
-        found = _RECORDS.first_at(loaded.buf, loaded.entry, loaded.header, target, start_offset)
+        buf = self._segment.read_batch(position, size_bytes)
+        try:
+            found = _RECORDS.first_at(buf, 0, target, start_offset)
+        except CorruptError as error:
+            raise error.located(self._segment.path, buffer_start=position) from None
         return None if found is None else TimeHit(position, *found)
 
     def _stand_in(self, reason: str) -> IndexView:
