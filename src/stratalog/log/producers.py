@@ -1,16 +1,29 @@
-"""Producer state by replay: what each producer wrote last, and which transactions are open.
+"""What a log knows of its producers: the transitions that each batch causes, and their sum.
 
-State is a function of the batches, so it is rebuilt by feeding them in log order to a replay that
-starts from a snapshot. The transitions are those of a replica: they record what the log holds and
-refuse nothing, because whoever wrote the log already decided.
+State is a function of the batches, so there is one set of transitions for everybody: a reader that
+replays a log, a writer that appends to it, recovery that rebuilds what was lost. They record what
+the log holds and refuse nothing; what a writer must refuse is decided before, in `producer_state`.
+
+Invariants:
+
+* a producer has at most one open transaction; it began at `open_txn_first_offset`;
+* the cached batches all belong to the producer's epoch, oldest first, five at most;
+* `ProducerTable.ongoing` holds exactly the open transactions of `ProducerTable.states`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from stratalog.format.batch import NO_SEQUENCE
-from stratalog.format.control import ControlType
+from stratalog.format.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Entry,
+    advance_sequence,
+)
+from stratalog.format.control import ControlType, read_end_marker
+from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry
 from stratalog.format.txn_index import VERSION, AbortedTxn
 
@@ -18,88 +31,273 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stratalog.format.batch import BatchHeader
+    from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
 
-_NO_EPOCH = -1
+CACHED_BATCHES_MAX: Final = 5  # as many as an idempotent producer may have in flight
+NO_COORDINATOR_EPOCH: Final = -1
 
 
-class ProducerReplay:
-    """Feed it every magic-2 batch that has a producer id, in log order."""
+class CachedBatch(NamedTuple):
+    """A batch of a producer, as far as it takes to know it again when it is sent twice."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    """Last minus first offset, and so last minus first sequence."""
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        """Counted back across the wrap from 0 to 2147483647."""
+        return advance_sequence(self.last_sequence, -self.offset_delta)
+
+
+class ProducerState(NamedTuple):
+    """One producer. A value: a transition gives another one."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    """Of the last marker; -1 before any."""
+    last_timestamp: int
+    """Of the newest batch, a marker's included."""
+    open_txn_first_offset: int
+    """-1 when no transaction is open."""
+    batches: tuple[CachedBatch, ...]
+
+    @classmethod
+    def unknown(cls, producer_id: int) -> Self:
+        """A producer that the log has not seen, or has forgotten."""
+        no_epoch, no_coordinator = NO_PRODUCER_EPOCH, NO_COORDINATOR_EPOCH
+        return cls(producer_id, no_epoch, no_coordinator, NO_TIMESTAMP, NO_OFFSET, ())
+
+    @classmethod
+    def from_entry(cls, entry: ProducerEntry) -> Self:
+        """As a snapshot tells it: with its newest batch alone."""
+        batches: tuple[CachedBatch, ...] = ()
+        if entry.has_batch:
+            newest = CachedBatch(
+                entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp
+            )
+            batches = (newest,)
+        return cls(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.coordinator_epoch,
+            entry.timestamp,
+            max(entry.current_txn_first_offset, NO_OFFSET),  # any negative offset means none
+            batches,
+        )
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest batch in this epoch; -1 when there is none, so that 0 comes next."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def has_open_txn(self) -> bool:
+        return self.open_txn_first_offset != NO_OFFSET
+
+    def to_entry(self) -> ProducerEntry:
+        """As a snapshot stores it: only the newest batch survives."""
+        newest = self.batches[-1] if self.batches else CachedBatch(NO_SEQUENCE, NO_OFFSET, 0, 0)
+        return ProducerEntry(
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            last_sequence=newest.last_sequence,
+            last_offset=newest.last_offset,
+            offset_delta=newest.offset_delta,
+            timestamp=self.last_timestamp,
+            coordinator_epoch=self.coordinator_epoch,
+            current_txn_first_offset=self.open_txn_first_offset,
+        )
+
+    def after_data(self, header: BatchHeader) -> ProducerState:
+        """The producer wrote this batch. The first transactional one opens a transaction."""
+        base_offset, delta = header.base_offset, header.last_offset_delta
+        timestamp, epoch = header.max_timestamp, header.producer_epoch
+        newest = CachedBatch(header.last_sequence, base_offset + delta, delta, timestamp)
+        if epoch == self.producer_epoch:
+            batches = (*self.batches[1 - CACHED_BATCHES_MAX :], newest)
+        else:
+            batches = (newest,)
+        first_offset = self.open_txn_first_offset
+        if first_offset == NO_OFFSET and header.is_transactional:
+            first_offset = base_offset
+        return ProducerState(
+            self.producer_id, epoch, self.coordinator_epoch, timestamp, first_offset, batches
+        )
+
+    def after_marker(self, header: BatchHeader, marker: EndMarker) -> ProducerState:
+        """The coordinator ended the producer's transaction, if one was open."""
+        epoch = header.producer_epoch
+        return ProducerState(
+            self.producer_id,
+            epoch,
+            marker.coordinator_epoch,
+            header.max_timestamp,
+            NO_OFFSET,
+            self.batches if epoch == self.producer_epoch else (),
+        )
+
+    def find_duplicate(self, header: BatchHeader) -> CachedBatch | None:
+        """The cached batch that has the same sequences in the same epoch."""
+        if header.producer_epoch != self.producer_epoch:
+            return None
+        delta, last_sequence = header.last_offset_delta, header.last_sequence
+        for batch in self.batches:  # same last and same count, hence same first
+            if batch.last_sequence == last_sequence and batch.offset_delta == delta:
+                return batch
+        return None
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Idle for `expiration_ms` or longer. A producer in a transaction never expires."""
+        return not self.has_open_txn and now_ms - self.last_timestamp >= expiration_ms
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction that its marker ended. One without data never appears."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the marker."""
+    is_aborted: bool
+    last_stable_offset: int
+    """Once this one has ended: where the oldest transaction still open began, or past the marker.
+    """
+
+    def index_entry(self) -> AbortedTxn:
+        """The line for the `.txnindex` of the segment that holds the marker, if it was aborted."""
+        return AbortedTxn(
+            VERSION, self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
+        )
+
+
+class Change(NamedTuple):
+    """What one batch makes of its producer."""
+
+    state: ProducerState
+    """After the batch."""
+    last_offset: int
+    """Of the batch."""
+    is_abort: bool = False
+
+    @classmethod
+    def of_batch(cls, before: ProducerState, header: BatchHeader, marker: EndMarker | None) -> Self:
+        """By a marker, or by a batch of data if there is none."""
+        if marker is None:
+            return cls(before.after_data(header), header.last_offset)
+        after = before.after_marker(header, marker)
+        return cls(after, header.last_offset, is_abort=marker.type is ControlType.ABORT)
+
+
+class ProducerTable:
+    """Every producer, and the transactions that are open. Changes come in log order."""
+
+    def __init__(self, states: Iterable[ProducerState] = ()) -> None:
+        self.states = {state.producer_id: state for state in states}
+        self.ongoing = {
+            producer_id: state.open_txn_first_offset
+            for producer_id, state in self.states.items()
+            if state.has_open_txn
+        }
+        """Producer id to the first offset of its open transaction."""
+        self.first_open_offset = min(self.ongoing.values(), default=None)
+        """Of the oldest open transaction. Kept, for a log with many of them asks at each append."""
+
+    def state_of(self, producer_id: int) -> ProducerState:
+        """What is known of a producer; of an unknown one, that nothing is."""
+        state = self.states.get(producer_id)
+        return ProducerState.unknown(producer_id) if state is None else state
+
+    def apply(self, change: Change) -> CompletedTxn | None:
+        """Take over the change; the transaction that it ended, if it did."""
+        state = change.state
+        producer_id, first_offset = state.producer_id, state.open_txn_first_offset
+        self.states[producer_id] = state
+        ended = self.ongoing.get(producer_id, NO_OFFSET)
+        if first_offset == ended:
+            return None
+        if first_offset != NO_OFFSET:  # nothing ended: only a marker does, and it opens nothing
+            self._open(producer_id, first_offset)
+            return None
+        self._close(producer_id)
+        still_open = self.first_open_offset
+        stable = change.last_offset + 1 if still_open is None else still_open
+        return CompletedTxn(producer_id, ended, change.last_offset, change.is_abort, stable)
+
+    def _open(self, producer_id: int, first_offset: int) -> None:
+        self.ongoing[producer_id] = first_offset
+        if self.first_open_offset is None or first_offset < self.first_open_offset:
+            self.first_open_offset = first_offset
+
+    def _close(self, producer_id: int) -> None:
+        if self.ongoing.pop(producer_id) == self.first_open_offset:
+            self.first_open_offset = min(self.ongoing.values(), default=None)
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forget the producers that have been idle for too long; their ids."""
+        expired = [
+            producer_id
+            for producer_id, state in self.states.items()
+            if state.is_expired(now_ms, expiration_ms)
+        ]
+        for producer_id in expired:
+            del self.states[producer_id]
+        return expired
+
+
+class ProducerReplay(ProducerTable):
+    """A table for readers: feed it every magic-2 batch that has a producer id, in log order."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        self.producers = {entry.producer_id: entry for entry in entries}
+        super().__init__(map(ProducerState.from_entry, entries))
         self.aborted: list[AbortedTxn] = []
         """Transactions whose ABORT marker was among the batches: the lines of a `.txnindex`."""
 
     @property
-    def first_open_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        return min(self.open_transactions.values(), default=None)
+    def producers(self) -> dict[int, ProducerEntry]:
+        """By producer id, as a snapshot would tell them."""
+        return {producer_id: state.to_entry() for producer_id, state in self.states.items()}
 
     @property
     def open_transactions(self) -> dict[int, int]:
         """Producer id to the first offset of its open transaction."""
-        return {
-            entry.producer_id: entry.current_txn_first_offset
-            for entry in self.producers.values()
-            if entry.current_txn_first_offset >= 0
-        }
+        return dict(self.ongoing)
 
     def add_data(self, header: BatchHeader) -> None:
         """A data batch of a producer."""
-        entry = self._known(header)
-        first_offset = entry.current_txn_first_offset
-        if header.is_transactional and first_offset == NO_OFFSET:
-            first_offset = header.base_offset
-        self.producers[header.producer_id] = entry._replace(
-            last_sequence=header.last_sequence,
-            last_offset=header.last_offset,
-            offset_delta=header.last_offset_delta,
-            timestamp=header.max_timestamp,
-            current_txn_first_offset=first_offset,
-        )
+        self._add(header, None)
 
     def add_marker(self, header: BatchHeader, marker: EndMarker) -> None:
         """The end of the producer's transaction."""
-        entry = self._known(header)
-        first_offset = entry.current_txn_first_offset
-        self.producers[header.producer_id] = entry._replace(
-            timestamp=header.max_timestamp,
-            coordinator_epoch=marker.coordinator_epoch,
-            current_txn_first_offset=NO_OFFSET,
-        )
-        if first_offset != NO_OFFSET and marker.type is ControlType.ABORT:
-            self._note_abort(header, first_offset)
+        self._add(header, marker)
 
-    def _note_abort(self, header: BatchHeader, first_offset: int) -> None:
-        still_open = self.first_open_offset
-        stable = header.last_offset + 1 if still_open is None else still_open
-        self.aborted.append(
-            AbortedTxn(VERSION, header.producer_id, first_offset, header.last_offset, stable)
-        )
-
-    def _known(self, header: BatchHeader) -> ProducerEntry:
-        """The producer as known, without its batches if `header` brings another epoch."""
-        entry = self.producers.get(header.producer_id)
-        if entry is None:
-            return _new_producer(header)
-        if entry.producer_epoch == header.producer_epoch:
-            return entry
-        return _new_producer(header)._replace(
-            timestamp=entry.timestamp,
-            coordinator_epoch=entry.coordinator_epoch,
-            current_txn_first_offset=entry.current_txn_first_offset,
-        )
+    def _add(self, header: BatchHeader, marker: EndMarker | None) -> None:
+        before = self.state_of(header.producer_id)
+        completed = self.apply(Change.of_batch(before, header, marker))
+        if completed is not None and completed.is_aborted:
+            self.aborted.append(completed.index_entry())
 
 
-def _new_producer(header: BatchHeader) -> ProducerEntry:
-    return ProducerEntry(
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        last_sequence=NO_SEQUENCE,
-        last_offset=NO_OFFSET,
-        offset_delta=0,
-        timestamp=header.max_timestamp,
-        coordinator_epoch=_NO_EPOCH,
-        current_txn_first_offset=NO_OFFSET,
-    )
+def markers_in(buf: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[int, EndMarker]:
+    """The transaction markers among `batches` (position in `buf`, header), by their offset.
+
+    Costs nothing for data. Control batches of other types, and those that compaction emptied, are
+    left out. Damage raises CorruptError; the CRC is not checked again.
+    """
+    found = {}
+    for position, header in batches:
+        if header.is_control and header.has_producer:
+            entry = Entry(position, header.base_offset, header.size_bytes, header.magic)
+            record = next(records_of(buf, entry, check_crc=False), None)
+            marker = None if record is None else read_end_marker(record, position=position)
+            if marker is not None:
+                found[header.base_offset] = marker
+    return found

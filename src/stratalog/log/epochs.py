@@ -1,0 +1,209 @@
+"""Leader epochs: which leader wrote which offsets.
+
+Each leader of a partition has an epoch, higher than the ones before. The log remembers where each
+began. Two replicas that compare these find the offset up to which they agree, and a consumer finds
+out whether the log was cut below what it has read.
+
+Invariants: epochs and start offsets both strictly increase. An epoch of which no record is left has
+no entry, except the newest: a leader enters its epoch before it writes.
+
+Readers may look while a writer changes it: entries are replaced as a whole, never altered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from stratalog.errors import InvalidLeaderEpochError
+from stratalog.format.batch import NO_LEADER_EPOCH
+from stratalog.format.checkpoint import EpochEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Entries: TypeAlias = tuple[EpochEntry, ...]
+
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochEndOffset(NamedTuple):
+    """Where an epoch ended; both are -1 when the cache cannot tell."""
+
+    epoch: int
+    """The one asked for, or the nearest older one that is known."""
+    end_offset: int
+    """Exclusive."""
+
+
+UNDEFINED: Final = EpochEndOffset(NO_LEADER_EPOCH, UNDEFINED_OFFSET)
+
+
+class LeaderEpochCache:
+    """The epochs of one log, oldest first.
+
+    `persist` writes `leader-epoch-checkpoint`. It is called before a new epoch is taken over, so
+    that the file never lacks one; if it raises, the cache is as it was. A truncation only makes
+    the cache dirty: `flush` may come later, because a file that has too many entries is trimmed
+    when the log is loaded.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[EpochEntry] = (),
+        *,
+        persist: Callable[[Entries], None] | None = None,
+    ) -> None:
+        self._entries: Entries = ()
+        for entry in entries:
+            self._entries = self._with(*entry)
+        self._persist = persist
+        self._is_dirty = False
+
+    # -- what is known
+
+    @property
+    def entries(self) -> Entries:
+        """Oldest first."""
+        return self._entries
+
+    @property
+    def is_dirty(self) -> bool:
+        """A truncation has not been flushed."""
+        return self._is_dirty
+
+    @property
+    def earliest(self) -> EpochEntry | None:
+        return self._entries[0] if self._entries else None
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self._entries[-1].epoch if self._entries else None
+
+    def entry(self, epoch: int) -> EpochEntry | None:
+        """Of exactly this epoch."""
+        floor = self._floor(epoch)
+        return floor if floor is not None and floor.epoch == epoch else None
+
+    def previous(self, epoch: int) -> EpochEntry | None:
+        """The newest one before `epoch`."""
+        entries = self._entries
+        slot = bisect_left(entries, epoch, key=_epoch_of)
+        return entries[slot - 1] if slot else None
+
+    def next(self, epoch: int) -> EpochEntry | None:
+        """The oldest one after `epoch`."""
+        entries = self._entries
+        slot = bisect_right(entries, epoch, key=_epoch_of)
+        return entries[slot] if slot < len(entries) else None
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """Of the leader that wrote the record at `offset`; None below the first known one."""
+        entries = self._entries
+        slot = bisect_right(entries, offset, key=_start_of)
+        return entries[slot - 1].epoch if slot else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        """Where the records of `epoch` end: what a follower truncates to after a leader change.
+
+        The latest epoch ends with the log. An older one ends where the next known one begins, and
+        is answered with the nearest known at or below it; one older than all, with itself, as its
+        records are gone but those that follow are here. An epoch above the latest is undefined.
+        """
+        if epoch == NO_LEADER_EPOCH:
+            return UNDEFINED
+        if epoch == self.latest_epoch:
+            return EpochEndOffset(epoch, log_end_offset)
+        higher = self.next(epoch)
+        if higher is None:
+            return UNDEFINED
+        floor = self._floor(epoch)
+        return EpochEndOffset(epoch if floor is None else floor.epoch, higher.start_offset)
+
+    # -- what changes it
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """A leader of `epoch` writes from `start_offset` on. Whether that was news.
+
+        Entries that contradict it (a higher epoch, or one that begins at or after it) are dropped:
+        their records were never, or are no longer, in the log.
+        """
+        entries = self._entries
+        if entries:
+            latest_epoch, latest_start = entries[-1]
+            if epoch == latest_epoch and start_offset >= latest_start:
+                return False
+        self._replace_durably(self._with(epoch, start_offset))
+        return True
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """The log was cut to `end_offset`: forget epochs that begin there or later."""
+        _check_offset(end_offset)
+        return self._replace(self._below(end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """The log starts at `start_offset` now: the epoch of that offset begins there."""
+        _check_offset(start_offset)
+        entries = self._entries
+        slot = bisect_right(entries, start_offset, key=_start_of)
+        if not slot:
+            return False
+        first = EpochEntry(entries[slot - 1].epoch, start_offset)
+        return self._replace((first, *entries[slot:]))
+
+    def clear(self) -> bool:
+        """Forget everything, durably: after data without epochs (magic 0 and 1) nothing holds."""
+        if not self._entries:
+            return False
+        self._replace_durably(())
+        return True
+
+    def flush(self) -> None:
+        """Write what truncations left to be written."""
+        if self._is_dirty:
+            self._replace_durably(self._entries)
+
+    def _with(self, epoch: int, start_offset: int) -> Entries:
+        if epoch < 0 or start_offset < 0:
+            raise InvalidLeaderEpochError(f"leader epoch {epoch} from offset {start_offset}")
+        kept = self._below(start_offset)
+        kept = kept[: bisect_left(kept, epoch, key=_epoch_of)]
+        return (*kept, EpochEntry(epoch, start_offset))
+
+    def _below(self, offset: int) -> Entries:
+        return self._entries[: bisect_left(self._entries, offset, key=_start_of)]
+
+    def _floor(self, epoch: int) -> EpochEntry | None:
+        entries = self._entries
+        slot = bisect_right(entries, epoch, key=_epoch_of)
+        return entries[slot - 1] if slot else None
+
+    def _replace(self, entries: Entries) -> bool:
+        if entries == self._entries:
+            return False
+        self._entries = entries
+        self._is_dirty = True
+        return True
+
+    def _replace_durably(self, entries: Entries) -> None:
+        if self._persist is not None:
+            self._persist(entries)
+        self._entries = entries
+        self._is_dirty = False
+
+
+def _epoch_of(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start_of(entry: EpochEntry) -> int:
+    return entry.start_offset
+
+
+def _check_offset(offset: int) -> None:
+    if offset < 0:
+        raise InvalidLeaderEpochError(f"no leader epoch begins or ends at offset {offset}")

@@ -1,0 +1,334 @@
+"""Idempotence and transactions of one log that is being written.
+
+`check` decides before a write: known already, to be refused, or what it will change. `update` takes
+the change over once the bytes are in the log. What a change is, `producers` defines; what is
+refused, `producer_checks`. Here is the state that grows with the log: what readers may see of
+transactions, expiry, and snapshots as bytes.
+
+No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: whoever appends holds the
+log's lock.
+
+Invariants:
+
+* `check` changes nothing, so a write that fails leaves the state of the log as it is;
+* a transaction blocks the last stable offset until the high watermark is above its marker, so what
+  is written between `update` and then (the `.txnindex`) is there before a reader needs it;
+* a producer leaves by expiry or by a reload, never because retention removed its records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CorruptSnapshotError, UnsupportedError
+from stratalog.format.snapshot import decode_snapshot, encode_snapshot
+from stratalog.log.origin import AppendOrigin
+from stratalog.log.producer_checks import (
+    AppendRules,
+    check_data,
+    check_epoch,
+    check_has_sequence,
+    check_marker,
+    is_in_transaction,
+)
+from stratalog.log.producers import CachedBatch, Change, ProducerState, ProducerTable
+from stratalog.log.txn_verification import TxnVerifications
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from stratalog.format.batch import BatchHeader
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.control import EndMarker
+    from stratalog.log.producers import CompletedTxn
+    from stratalog.log.txn_verification import VerificationGuard
+
+LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
+
+
+@dataclass(frozen=True)
+class ProducerStateConfig:
+    """Kafka's broker settings that govern producers; the defaults are Kafka's but for one."""
+
+    producer_id_expiration_ms: int = 86_400_000
+    """`producer.id.expiration.ms`"""
+    transaction_max_timeout_ms: int = 900_000
+    """`transaction.max.timeout.ms`"""
+    transaction_verification: bool = False
+    """`transaction.partition.verification.enable`: whether the first batch of a transaction needs
+    a guard from `start_verification`. Off here, on in Kafka: it protects against producers whose
+    coordinator does not know of the transaction, so it wants a coordinator to ask. A program that
+    writes its own log has none."""
+
+
+class CheckedAppend(NamedTuple):
+    """The answer of `check`: a batch that the log already has, or what the append will change."""
+
+    duplicate: CachedBatch | None = None
+    """Answer with its offsets and timestamp, and write nothing."""
+    changes: tuple[Change, ...] = ()
+    transactional: tuple[int, ...] = ()
+    """Producers whose transaction has data or a marker now."""
+
+
+NOTHING_TO_UPDATE: Final = CheckedAppend()
+
+
+class ProducerStateManager:
+    """The producers of a log up to `map_end_offset`."""
+
+    def __init__(self, config: ProducerStateConfig | None = None, *, start_offset: int = 0) -> None:
+        self.config = config or ProducerStateConfig()
+        self.map_end_offset = start_offset
+        """Everything below is accounted for. To be moved after each append, with or without
+        producers: it names the next snapshot."""
+        self.last_snapshot_offset = 0
+        """Of the newest snapshot that was written or loaded."""
+        self._table = ProducerTable()
+        self._unreplicated: list[tuple[int, int]] = []  # first offset, offset of the marker
+        self._verifications = TxnVerifications()
+
+    @property
+    def producers(self) -> Mapping[int, ProducerState]:
+        """By producer id. To be looked at only."""
+        return self._table.states
+
+    @property
+    def is_empty(self) -> bool:
+        """No producer and no transaction: nothing that a truncation could undo."""
+        return not self._table.states and not self._unreplicated
+
+    # -- appending
+
+    def check(
+        self,
+        headers: Sequence[BatchHeader],
+        origin: AppendOrigin,
+        *,
+        markers: Mapping[int, EndMarker] | None = None,
+        guard: VerificationGuard | None = None,
+        transaction_version: int = 0,
+    ) -> CheckedAppend:
+        """What the batches will change, with their final offsets; an AppendError if they may not.
+
+        `markers` are those of the control batches (see `producers.markers_in`); one that it lacks
+        is of no concern to producers. `transaction_version` is 2 or higher if the request follows
+        the newer protocol, which gives each transaction an epoch of its own.
+        """
+        for header in headers:
+            if header.producer_id >= 0:
+                must_be_verified = self.config.transaction_verification
+                rules = AppendRules(
+                    origin, transaction_version, guard, self._verifications, must_be_verified
+                )
+                return self._check(headers, markers, rules)
+        return NOTHING_TO_UPDATE
+
+    def _check(
+        self,
+        headers: Sequence[BatchHeader],
+        markers: Mapping[int, EndMarker] | None,
+        rules: AppendRules,
+    ) -> CheckedAppend:
+        changes: list[Change] = []
+        transactional: list[int] = []
+        latest: dict[int, ProducerState] = {}  # as the batches before this one leave them
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0:
+                continue
+            before = latest.get(producer_id) or self._table.state_of(producer_id)
+            if rules.origin is AppendOrigin.CLIENT:
+                check_has_sequence(header)
+                duplicate = before.find_duplicate(header)
+                if duplicate is not None and producer_id not in latest:
+                    return CheckedAppend(duplicate)
+            change = _checked_change(before, header, markers, rules)
+            if change is not None:
+                changes.append(change)
+                latest[producer_id] = change.state
+                if header.is_transactional:
+                    transactional.append(producer_id)
+        return CheckedAppend(None, tuple(changes), tuple(transactional))
+
+    def update(self, checked: CheckedAppend) -> tuple[CompletedTxn, ...]:
+        """Take over the changes of an append that was written.
+
+        Returns the transactions that its markers ended, in log order. Those that were aborted go
+        into the `.txnindex` before the high watermark moves above their markers.
+        """
+        completed = []
+        for change in checked.changes:
+            txn = self._table.apply(change)
+            if txn is not None:
+                completed.append(txn)
+                self._unreplicated.append((txn.first_offset, txn.last_offset))
+        if self._verifications:
+            for producer_id in checked.transactional:
+                self._verifications.end(producer_id)
+        return tuple(completed)
+
+    def replay(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTxn | None:
+        """Record a batch that is in the log already. It is never refused: a log must open.
+
+        (Kafka stops at a batch that is not transactional inside an open transaction.) Give the
+        marker of a control batch, and leave out control batches that have none.
+        """
+        if header.producer_id < 0:
+            return None
+        before = self._table.state_of(header.producer_id)
+        txn = self._table.apply(Change.of_batch(before, header, marker))
+        if txn is not None:
+            self._unreplicated.append((txn.first_offset, txn.last_offset))
+        return txn
+
+    def start_verification(self, header: BatchHeader, now_ms: int) -> VerificationGuard | None:
+        """Begin to ask the coordinator about the transaction of this batch.
+
+        None if the log knows of it already. Otherwise the guard to append the batch with once the
+        coordinator agreed; it is void if a marker comes first.
+        """
+        before = self._table.state_of(header.producer_id)
+        check_epoch(before, header)
+        if is_in_transaction(before, header):
+            return None
+        return self._verifications.start(header, now_ms)
+
+    # -- what readers may see
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the oldest transaction begins that is open, or whose marker is not replicated."""
+        first = self._table.first_open_offset
+        for first_offset, marker_offset in self._unreplicated:
+            if marker_offset >= high_watermark and (first is None or first_offset < first):
+                first = first_offset
+        return first
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
+        """Up to here (exclusive) every transaction has ended and is replicated."""
+        first = self.first_unstable_offset(high_watermark)
+        if first is None:
+            return high_watermark
+        return min(max(first, log_start_offset), high_watermark)
+
+    def on_high_watermark_updated(self, high_watermark: int) -> None:
+        """Transactions whose marker is below it block nobody any more."""
+        if self._unreplicated:
+            self._unreplicated = [txn for txn in self._unreplicated if txn[1] >= high_watermark]
+
+    def on_log_start_offset_incremented(
+        self, log_start_offset: int, latest_snapshot_offset: int | None
+    ) -> None:
+        """Records below are gone; their producers stay known, as Kafka keeps them.
+
+        `latest_snapshot_offset` is that of the newest snapshot which still exists.
+        """
+        self.on_high_watermark_updated(log_start_offset)
+        self.map_end_offset = max(self.map_end_offset, log_start_offset)
+        newest = log_start_offset if latest_snapshot_offset is None else latest_snapshot_offset
+        self.last_snapshot_offset = newest
+
+    # -- time
+
+    def remove_expired(self, now_ms: int) -> list[int]:
+        """Forget producers that were idle for too long. Kafka looks every ten minutes."""
+        expiration_ms = self.config.producer_id_expiration_ms
+        self._verifications.remove_expired(now_ms, expiration_ms)
+        return self._table.remove_expired(now_ms, expiration_ms)
+
+    def has_late_transaction(self, now_ms: int) -> bool:
+        """Whether the oldest open transaction has hung longer than any producer may ask for."""
+        oldest = self._table.first_open_offset
+        if oldest is None:
+            return False
+        timestamp = max(
+            self._table.states[producer_id].last_timestamp
+            for producer_id, first_offset in self._table.ongoing.items()
+            if first_offset == oldest
+        )
+        limit_ms = self.config.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+        return timestamp > 0 and now_ms - timestamp > limit_ms
+
+    # -- snapshots
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """False when the newest one already tells everything below `map_end_offset`."""
+        return self.map_end_offset > self.last_snapshot_offset
+
+    def snapshot(self) -> bytes:
+        """The file named after `map_end_offset`. Of each producer only the newest batch."""
+        return encode_snapshot(state.to_entry() for state in self._table.states.values())
+
+    def on_snapshot_written(self) -> None:
+        """The file at `map_end_offset` is in its place."""
+        self.last_snapshot_offset = self.map_end_offset
+
+    def restore(self, data: Buffer, offset: int, now_ms: int) -> None:
+        """Begin from the snapshot file at `offset`, without what has expired since.
+
+        A file that cannot be read raises and leaves everything as it was.
+        """
+        expiration_ms = self.config.producer_id_expiration_ms
+        states = map(ProducerState.from_entry, decode_snapshot(data))
+        table = ProducerTable(s for s in states if not s.is_expired(now_ms, expiration_ms))
+        self.truncate_fully_and_start_at(offset)
+        self._table = table
+        self.last_snapshot_offset = offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Know nothing. Every snapshot of the log is to be deleted."""
+        self._table = ProducerTable()
+        self._unreplicated = []
+        self.map_end_offset = offset
+        self.last_snapshot_offset = 0
+
+    def truncate_and_reload(
+        self,
+        log_start_offset: int,
+        log_end_offset: int,
+        snapshots: Iterable[tuple[int, Buffer]],
+        now_ms: int,
+    ) -> list[int]:
+        """Go back to the newest good snapshot; replay the batches from `map_end_offset` then.
+
+        `snapshots` are offset and content, newest first, none outside the log (see
+        `snapshot_plan.out_of_range`); they are asked for one at a time. Returns the offsets of
+        those that could not be read: Kafka deletes them. Does nothing if the log ends where the
+        state does.
+        """
+        unreadable: list[int] = []
+        if log_end_offset == self.map_end_offset:
+            newest = next((offset for offset, _ in snapshots), None)
+            self.on_log_start_offset_incremented(log_start_offset, newest)
+            return unreadable
+        for offset, data in snapshots:
+            try:
+                self.restore(data, offset, now_ms)
+            except (CorruptSnapshotError, UnsupportedError):
+                unreadable.append(offset)
+            else:
+                return unreadable
+        self.truncate_fully_and_start_at(log_start_offset)
+        self.last_snapshot_offset = log_start_offset
+        return unreadable
+
+
+def _checked_change(
+    before: ProducerState,
+    header: BatchHeader,
+    markers: Mapping[int, EndMarker] | None,
+    rules: AppendRules,
+) -> Change | None:
+    """None for a control batch that is no marker."""
+    if not header.is_control:
+        check_data(before, header, rules)
+        return Change.of_batch(before, header, None)
+    if markers is None:
+        raise TypeError("control batches are checked with their markers")
+    marker = markers.get(header.base_offset)
+    if marker is None:
+        return None
+    check_marker(before, header, marker, rules)
+    return Change.of_batch(before, header, marker)
