@@ -164,7 +164,10 @@ def segment_facts(view: PartitionView) -> list[SegmentFacts]:
     ends = [*segments.bases[1:], view.log_end_offset]
     found = []
     for slot, segment in enumerate(segments):
-        largest = segments.largest_timestamp(slot).timestamp  # has both indexes checked
+        largest = segments.largest_timestamp(slot).timestamp  # has the time index checked
+        last = segment.offset_index.last()
+        if last is not None:
+            segment.seek(last[1])  # has the offset index checked
         found.append(
             SegmentFacts(
                 path=segment.path,

@@ -20,7 +20,7 @@ from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partiti
 from stratalog.cli.ls_report import Report, TopicFacts, log_dir_facts, other_directories
 from stratalog.cli.output import report_error
 from stratalog.cli.targets import TopicSpec, is_partition_dir, open_segment, open_topic
-from stratalog.errors import NotALogDirError, StratalogError
+from stratalog.errors import CorruptError, NotALogDirError, StratalogError
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir import LogDirsView, LogDirView
 
@@ -215,7 +215,8 @@ def look(
                 with view:
                     found.append(partition_facts(view, checkpoints[view.path.parent], wanted))
             except (StratalogError, OSError) as error:  # OSError: removed while we looked
-                problems.add(f"{view.path}: {error}")
+                is_located = isinstance(error, CorruptError) and error.path is not None
+                problems.add(str(error) if is_located else f"{view.path}: {error}")
     by_topic = groupby(found, key=lambda facts: facts.topic_partition.topic)
     topics = [TopicFacts.of(list(partitions)) for _, partitions in by_topic]
     return Report(

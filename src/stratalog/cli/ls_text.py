@@ -156,7 +156,8 @@ def _state(segment: SegmentFacts) -> str:
 def _index_note(index: IndexFacts, entry_bytes: int) -> str | None:
     if index.origin != FROM_FILE:
         reason = index.origin.removeprefix(BUILT_FROM_LOG)
-        return reason if index.entries or index.size_bytes else None
+        is_empty_rightly = index.size_bytes == 0 and not index.entries
+        return None if is_empty_rightly else reason
     if index.size_bytes is not None and index.size_bytes > index.entries * entry_bytes:
         return f"preallocated to {human_size(index.size_bytes)}"
     return None

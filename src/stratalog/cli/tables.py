@@ -90,7 +90,7 @@ def table_time(timestamp: int) -> str:
 def human_size(size_bytes: int) -> str:
     """`1.4 MiB`: at most four digits; bytes are exact."""
     size, unit = float(size_bytes), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
+    while round(size, 1) >= 1000 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size_bytes} B" if not unit else f"{size:.1f} {_UNITS[unit]}"
 

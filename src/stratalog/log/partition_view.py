@@ -11,9 +11,10 @@ log ends with its last whole batch.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import (
+    CorruptError,
     InvalidNameError,
     NotALogDirError,
     StratalogError,
@@ -34,6 +35,7 @@ from stratalog.log.transactions import aborted_transactions, replay_producers
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Callable
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
+
+T = TypeVar("T")
 
 
 class PartitionView(LogReader):
@@ -138,20 +142,14 @@ class PartitionView(LogReader):
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """From `leader-epoch-checkpoint`; empty when there is no such file."""
-        path = self.path / FileKind.LEADER_EPOCHS.value
-        try:
-            return decode_leader_epochs(path.read_bytes())
-        except FileNotFoundError:
-            return ()
+        return _decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
 
     @cached_property
     def topic_id(self) -> uuid.UUID | None:
         """From `partition.metadata`; None when there is no such file."""
         path = self.path / FileKind.PARTITION_METADATA.value
-        try:
-            return decode_partition_metadata(path.read_bytes()).topic_id
-        except FileNotFoundError:
-            return None
+        metadata = _decoded(path, decode_partition_metadata)
+        return None if metadata is None else metadata.topic_id
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
@@ -168,6 +166,16 @@ class PartitionView(LogReader):
     @cached_property
     def _replay(self) -> ProducerReplay:
         return replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
+
+
+def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """What a small file holds; None when there is no such file."""
+    try:
+        return decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except CorruptError as error:
+        raise error.located(path) from None
 
 
 def _identity(path: Path) -> tuple[TopicPartition, DirState]:

@@ -1,0 +1,73 @@
+"""Run the real command, in a process of its own or, where many runs are needed, in this one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = [sys.executable, "-W", "error", "-m", "stratalog"]
+
+
+class Result(NamedTuple):
+    """What a run printed and how it ended."""
+
+    stdout: bytes
+    stderr: str
+    status: int
+
+    @property
+    def lines(self) -> list[str]:
+        return self.stdout.decode().splitlines()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Output of `--json`."""
+        return [json.loads(line) for line in self.stdout.split(b"\n")[:-1]]
+
+
+def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
+    """Both outputs are pipes."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, args)], capture_output=True, cwd=cwd, timeout=60, check=False
+    )
+    return Result(done.stdout, done.stderr.decode(), done.returncode)
+
+
+def on_terminal(*args: str | Path, columns: int = 80) -> str:
+    """What a terminal of this width shows, escape sequences included."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "LINES": "50", "TERM": "xterm"}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [*COMMAND, *map(str, args)], stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux's way to say that the other side is closed
+            while chunk := os.read(ours, 65536):
+                shown += chunk
+        os.close(ours)
+    assert process.returncode == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def inside(*args: str | Path) -> Result:
+    """The same without the cost of a process. Errors that `main` would report are raised."""
+    from stratalog.cli.main import app  # noqa: PLC0415  # not all tests here need it
+
+    raw = io.BytesIO()
+    stdout = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+    stderr = io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        status = app([*map(str, args)], prog_name="stratalog", standalone_mode=False)
+    stdout.flush()
+    return Result(raw.getvalue(), stderr.getvalue(), status or 0)

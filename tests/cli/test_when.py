@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from stratalog.cli.when import (
+    EARLIEST,
+    LATEST,
+    NotAPointError,
+    Point,
+    format_time,
+    parse_offset,
+    parse_point,
+    parse_time,
+)
+from stratalog.log_dir import open_partition
+from tests.golden.cases import GoldenCase
+
+NOW_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+
+TIMES = [
+    ("now", NOW_MS),
+    ("NOW", NOW_MS),
+    ("-1h", NOW_MS - 3_600_000),
+    ("-1h30m", NOW_MS - 5_400_000),
+    ("-2d", NOW_MS - 172_800_000),
+    ("-1w", NOW_MS - 604_800_000),
+    ("-250ms", NOW_MS - 250),
+    ("-90s", NOW_MS - 90_000),
+    ("-99999999w", 0),
+    ("1700000000000", 1_700_000_000_000),
+    ("-1", -1),
+    ("1970-01-01", 0),
+    ("2023-11-14T22:13:20", NOW_MS),
+    ("2023-11-14 22:13:20", NOW_MS),
+    ("2023-11-14T22:13:20Z", NOW_MS),
+    ("2023-11-14T22:13:20.123456Z", NOW_MS + 123),
+    ("2023-11-15T00:13:20+02:00", NOW_MS),
+    ("2023-11-14T17:13:20-05:00", NOW_MS),
+    ("1969-12-31T23:59:59.999", -1),
+    ("0001-01-01T00:00:00+14:00", -62_135_647_200_000),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), TIMES)
+def test_times(text: str, expected: int) -> None:
+    assert parse_time(text, now_ms=NOW_MS) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "-1x", "1h", "2023-13-01", "2023-11-14T25:00", "--1h", "9" * 20, "-", "@"],
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(NotAPointError):
+        parse_time(text, now_ms=NOW_MS)
+
+
+POINTS = [
+    ("42", Point("offset", 42)),
+    ("0", Point("offset", 0)),
+    ("-5", Point("from_end", 5)),
+    ("earliest", EARLIEST),
+    ("Beginning", EARLIEST),
+    ("latest", LATEST),
+    ("end", LATEST),
+    ("@1700000000000", Point("time", NOW_MS)),
+    ("2023-11-14T22:13:20", Point("time", NOW_MS)),
+    ("-1h", Point("time", NOW_MS - 3_600_000)),
+    ("now", Point("time", NOW_MS)),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), POINTS)
+def test_points(text: str, expected: Point) -> None:
+    assert parse_point(text, now_ms=NOW_MS) == expected
+
+
+@pytest.mark.parametrize("text", ["", "first", "1.5", "9223372036854775808", "0x10", "\u0663"])
+def test_what_is_no_point(text: str) -> None:
+    with pytest.raises(NotAPointError):
+        parse_point(text, now_ms=NOW_MS)
+
+
+def test_an_offset_is_no_time() -> None:
+    assert parse_offset("-1") == Point("from_end", 1)
+    with pytest.raises(NotAPointError):
+        parse_offset("2023-11-14")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", 0),
+        ("latest", 1500),
+        ("-10", 1490),
+        ("-9999", 0),
+        ("77", 77),
+        ("@1700000000000", 0),
+        ("@1700000001555", 156),
+        ("@1700000014990", 1499),
+        ("@1700000014991", 1500),
+    ],
+)
+def test_a_point_in_a_log(text: str, expected: int) -> None:
+    with open_partition(GoldenCase("multiseg").partition_dir) as view:
+        assert parse_point(text, now_ms=NOW_MS).resolve(view) == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (NOW_MS + 5, "2023-11-14T22:13:20.005Z"),
+        (-1, "-"),
+        (-2, "1969-12-31T23:59:59.998Z"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "253402300800000"),
+        ((1 << 63) - 1, "9223372036854775807"),
+        (-(1 << 63), "-9223372036854775808"),
+    ],
+)
+def test_format_time(timestamp: int, expected: str) -> None:
+    assert format_time(timestamp) == expected
