@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptRecordError
 from stratalog.format import varint
-from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec, TimestampType
+from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec, TimestampType, next_entry
 from stratalog.format.compression import decompress
-from stratalog.format.entry import records_of
+from stratalog.format.entry import check_entry_crc, header_of, records_of
 
 if TYPE_CHECKING:
     from stratalog.format.batch import Entry
-    from stratalog.format.entry import EntryHeader
 
 LOAD_KERNEL_AFTER_RECORDS: Final = 500_000
 _KERNEL: Final = "stratalog.format.kernels.search"
 _NUMBERS_BYTES_MIN = 3  # attributes and two deltas
-_TIMESTAMP_FAR = 1 << 61
+_INT64_MAX = (1 << 63) - 1
 
 
 class FoundRecord(NamedTuple):
@@ -44,44 +43,38 @@ class RecordSearch:
         self._kernel: Any = None
 
     def first_at(
-        self, buf: bytes, entry: Entry, header: EntryHeader, target: int, start_offset: int
+        self, buf: bytes, position: int, target: int, start_offset: int
     ) -> FoundRecord | None:
-        """The first record with a timestamp >= `target` and an offset >= `start_offset`.
+        """In the batch at `buf[position]`, the first record with a timestamp >= `target` and an
+        offset >= `start_offset`.
 
-        The CRC is the caller's to check. Raises CorruptRecordError as decoding would.
+        Checks the batch: raises CorruptBatchError or CorruptRecordError as decoding would, also
+        when `buf` ends before the batch does.
         """
-        if isinstance(header, BatchHeader) and _is_ordinary(header, target):
-            found = self._first_of_payload(buf, entry, header, target, start_offset)
-            if found is not None:
-                return found if found.slot >= 0 else None
-        return _first_decoded(buf, entry, target, start_offset)
-
-    def _first_of_payload(
-        self, buf: bytes, entry: Entry, header: BatchHeader, target: int, start_offset: int
-    ) -> FoundRecord | None:
-        """None when a record breaks the format: let the decoder say how."""
-        start, end = entry.position + HEADER_BYTES, entry.end
-        if header.codec_id != Codec.NONE and header.record_count:
-            buf = decompress(header.codec_id, buf[start:end])
-            start, end = 0, len(buf)
         kernel = self._loaded_kernel()
-        if kernel is None:
-            found = _first_readable(buf, start, end, header, (target, start_offset))
-            self._records_seen += found.slot if found and found.slot >= 0 else header.record_count
-            return found
-        address = kernel.address_of(buf)
-        slot, offset_delta, timestamp_delta = kernel.first_at(
-            address + start,
-            address + end,
-            header.record_count,
-            target - header.base_timestamp,
-            start_offset - header.base_offset,
-        )
-        if slot == kernel.BAD_RECORD:
-            return None
-        return FoundRecord(
-            slot, header.base_offset + offset_delta, header.base_timestamp + timestamp_delta
-        )
+        if kernel is not None and abs(target) <= _INT64_MAX:
+            slot, offset, timestamp = kernel.first_in(buf, position, target, start_offset)
+            if slot != kernel.NOT_ORDINARY:
+                return FoundRecord(slot, offset, timestamp) if slot >= 0 else None
+        return self._first_readable(buf, position, target, start_offset)
+
+    def _first_readable(
+        self, buf: bytes, position: int, target: int, start_offset: int
+    ) -> FoundRecord | None:
+        entry = next_entry(buf, position)
+        if entry is None:
+            raise CorruptRecordError("the batch is cut short", position=position)
+        header = header_of(buf, entry)
+        check_entry_crc(buf, entry, header)
+        if isinstance(header, BatchHeader) and header.timestamp_type is TimestampType.CREATE_TIME:
+            try:
+                found, slots = _first_of_payload(buf, entry, header, (target, start_offset))
+            except CorruptRecordError:
+                pass  # the decoder can say more
+            else:
+                self._records_seen += slots
+                return found
+        return _first_decoded(buf, entry, target, start_offset)
 
     def _loaded_kernel(self) -> Any:
         if self._kernel is None and (
@@ -91,36 +84,29 @@ class RecordSearch:
         return self._kernel
 
 
-def _is_ordinary(header: BatchHeader, target: int) -> bool:
-    """Whether records have timestamps of their own, far from where they would wrap around."""
-    return (
-        header.timestamp_type is TimestampType.CREATE_TIME
-        and abs(header.base_timestamp) < _TIMESTAMP_FAR
-        and abs(target) < _TIMESTAMP_FAR
-    )
-
-
-def _first_readable(
-    buf: bytes, at: int, end: int, header: BatchHeader, wanted: tuple[int, int]
-) -> FoundRecord | None:
+def _first_of_payload(
+    buf: bytes, entry: Entry, header: BatchHeader, wanted: tuple[int, int]
+) -> tuple[FoundRecord | None, int]:
+    """The record, if any, and how many were looked at."""
     target, start_offset = wanted
-    try:
-        for slot in range(header.record_count):
-            length, at = varint.read_int(buf, at, end)
-            after = at + length
-            if length < _NUMBERS_BYTES_MIN or after > end:
-                return None
-            delta, at = varint.read_long(buf, at + 1, after)
-            timestamp = header.base_timestamp + delta
-            if timestamp >= target:
-                delta, at = varint.read_int(buf, at, after)
-                offset = header.base_offset + delta
-                if offset >= start_offset:
-                    return FoundRecord(slot, offset, timestamp)
-            at = after
-    except CorruptRecordError:
-        return None
-    return FoundRecord(-1, -1, -1)
+    at, end = entry.position + HEADER_BYTES, entry.end
+    if header.codec_id != Codec.NONE and header.record_count:
+        buf = decompress(header.codec_id, buf[at:end])
+        at, end = 0, len(buf)
+    for slot in range(header.record_count):
+        length, at = varint.read_int(buf, at, end)
+        after = at + length
+        if length < _NUMBERS_BYTES_MIN or after > end:
+            raise CorruptRecordError(f"record length is {length}", position=at)
+        delta, at = varint.read_long(buf, at + 1, after)
+        timestamp = varint.wrapped_long(header.base_timestamp + delta)
+        if timestamp >= target:
+            delta, at = varint.read_int(buf, at, after)
+            offset = varint.wrapped_long(header.base_offset + delta)
+            if offset >= start_offset:
+                return FoundRecord(slot, offset, timestamp), slot + 1
+        at = after
+    return None, header.record_count
 
 
 def _first_decoded(buf: bytes, entry: Entry, target: int, start_offset: int) -> FoundRecord | None:

@@ -16,6 +16,7 @@ from stratalog.format.batch import Entry, next_entry
 from stratalog.format.entry import check_entry_crc, header_of
 from stratalog.format.index_rules import IndexBuilder
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.peek import peek
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
 from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
 from stratalog.storage.resync import next_valid_batch
@@ -114,8 +115,8 @@ class SegmentView:
             return None
         return self.next_valid_batch(stopped_at + 1, offset_min=offset_min)
 
-    def load_batch(self, position: int, size_bytes: int | None = None) -> LoadedBatch:
-        """The batch at `position`, checked; `size_bytes` if it is known already.
+    def load_batch(self, position: int, size_bytes: int = 0) -> LoadedBatch:
+        """The batch at `position`, checked; `size_bytes` if it is known already or can be guessed.
 
         Raises CorruptBatchError, also when the batch is cut short.
         """
@@ -124,14 +125,18 @@ class SegmentView:
         except CorruptError as error:
             raise error.located(self.path, buffer_start=position) from None
 
-    def _load_batch(self, position: int, size_bytes: int | None = None) -> LoadedBatch:
+    def read_batch(self, position: int, size_bytes: int = 0) -> bytes:
+        """Bytes from `position` on that hold the batch there, as far as the file does, and maybe
+        more; `size_bytes` is a guess that saves a read."""
         left = self.size_bytes - position
-        if size_bytes is None:
-            found = self.file.peek(position)
-            size_bytes = 0 if found is None else found.size_bytes
-        if not 0 < size_bytes <= left:
-            raise CorruptBatchError(f"the log ends inside a batch ({left} bytes are left)")
-        buf = self.file.read(position, size_bytes)
+        buf = self.file.read(position, min(size_bytes, left)) if size_bytes else b""
+        found = peek(buf) if buf else self.file.peek(position)
+        if found is None or len(buf) >= found.size_bytes:
+            return buf
+        return self.file.read(position, min(found.size_bytes, left))
+
+    def _load_batch(self, position: int, size_bytes: int = 0) -> LoadedBatch:
+        buf = self.read_batch(position, size_bytes)
         entry = next_entry(buf, 0)
         if entry is None:
             raise CorruptBatchError(f"the log ends inside a batch ({len(buf)} bytes are left)")

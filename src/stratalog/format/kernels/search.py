@@ -1,4 +1,8 @@
-"""The first record of a magic-2 batch at or after a time: the compiled twin of `record_search`."""
+"""The first record of a batch at or after a time: the compiled twin of `record_search`.
+
+One call checks the batch and searches it, because at a few microseconds a lookup every call into
+compiled code counts.
+"""
 
 from __future__ import annotations
 
@@ -7,42 +11,78 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from numba import types
 
-from stratalog.format.kernels.jit import kernel
+from stratalog.format.batch import ATTRIBUTES_AT, CRC_AT, HEADER_BYTES, MAGIC_2, MAGIC_AT
+from stratalog.format.kernels.crc import crc32c_at
+from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.memory import (
+    load_be_i16,
+    load_be_i32,
+    load_be_i64,
+    load_be_u32,
+    load_u8,
+)
 from stratalog.format.kernels.varint import read_int, read_long
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 NOT_FOUND = -1
-BAD_RECORD = -2
+NOT_ORDINARY = -2
+
+_CODEC_AND_TIMESTAMP_TYPE_BITS = 0x0F
+_FAR = 1 << 61
 
 
-@kernel(types.UniTuple(types.int64, 3)(*[types.int64] * 5))
-def first_at(
-    at: int, end: int, count: int, timestamp_delta_min: int, offset_delta_min: int
-) -> tuple[int, int, int]:
-    """Slot and both deltas (offset, timestamp) of the first record that has at least these.
+@part
+def _is_ordinary(batch: int, end: int) -> bool:
+    """Whether a whole, right, plain batch of the current magic with its own timestamps is here."""
+    if end - batch < HEADER_BYTES or load_u8(batch + MAGIC_AT) != MAGIC_2:
+        return False
+    size = load_be_i32(batch + 8) + 12
+    if size < HEADER_BYTES or size > end - batch:
+        return False
+    if load_be_i16(batch + ATTRIBUTES_AT) & _CODEC_AND_TIMESTAMP_TYPE_BITS:
+        return False
+    crc = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+    return crc == load_be_u32(batch + CRC_AT) and abs(load_be_i64(batch + 27)) < _FAR
 
-    The slot is negative when there is none or a record breaks the format.
+
+@part
+def _deltas(at: int, end: int) -> tuple[int, int, int]:
+    """Both deltas of the record at `at` (timestamp, offset) and the position after it, or -1."""
+    length, at = read_int(at, end)
+    if at < 0 or length < 1 or length > end - at:
+        return 0, 0, -1
+    after = at + length
+    timestamp_delta, at = read_long(at + 1, after)
+    if at < 0:
+        return 0, 0, -1
+    offset_delta, at = read_int(at, after)
+    return timestamp_delta, offset_delta, after if at >= 0 else -1
+
+
+@kernel(types.UniTuple(types.int64, 3)(*[types.int64] * 4))
+def first_at(batch: int, end: int, target: int, start_offset: int) -> tuple[int, int, int]:
+    """Slot, offset and timestamp of the first record that is late enough, in the batch at `batch`.
+
+    The slot is NOT_FOUND when there is none, and NOT_ORDINARY for a batch that this kernel leaves
+    to others: of an old magic, compressed, with append time, damaged, or cut short by `end`.
     """
-    for slot in range(count):
-        length, at = read_int(at, end)
-        if at < 0 or length < 1 or length > end - at:
-            return BAD_RECORD, 0, 0
-        after = at + length
-        timestamp_delta, at = read_long(at + 1, after)
+    if not _is_ordinary(batch, end):
+        return NOT_ORDINARY, 0, 0
+    base_offset, base_timestamp = load_be_i64(batch), load_be_i64(batch + 27)
+    at, end = batch + HEADER_BYTES, batch + load_be_i32(batch + 8) + 12
+    for slot in range(load_be_i32(batch + 57)):
+        timestamp_delta, offset_delta, at = _deltas(at, end)
         if at < 0:
-            return BAD_RECORD, 0, 0
-        if timestamp_delta >= timestamp_delta_min:
-            offset_delta, at = read_int(at, after)
-            if at < 0:
-                return BAD_RECORD, 0, 0
-            if offset_delta >= offset_delta_min:
-                return slot, offset_delta, timestamp_delta
-        at = after
+            return NOT_ORDINARY, 0, 0
+        timestamp, offset = base_timestamp + timestamp_delta, base_offset + offset_delta
+        if timestamp >= target and offset >= start_offset:
+            return slot, offset, timestamp
     return NOT_FOUND, 0, 0
 
 
-def address_of(buf: Buffer) -> int:
-    """Where the bytes lie in memory. Keep `buf` alive for as long as the address is used."""
-    return int(pa.py_buffer(buf).address)
+def first_in(buf: Buffer, position: int, target: int, start_offset: int) -> tuple[int, int, int]:
+    """`first_at` for the batch at `buf[position]`."""
+    address = pa.py_buffer(buf).address
+    return first_at(address + position, address + len(buf), target, start_offset)
