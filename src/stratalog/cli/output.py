@@ -52,8 +52,15 @@ def use_colour(stream: IO[str]) -> bool:
 
 
 def json_line(value: Any) -> str:
-    """`value` as one line of JSON, without its end."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """`value` as one line of JSON, without its end. It can always be encoded as UTF-8."""
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if line.isascii():
+        return line
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # a lone surrogate, from JSON in a record or an odd file name
+        return json.dumps(value, separators=(",", ":"))
+    return line
 
 
 def write_block(block: bytes) -> None:

@@ -117,7 +117,7 @@ def json_printer(key_format: str, value_format: str) -> Printer:
                 for name, data in record.headers
             ],
         }
-        return _encoded(json_line(found)) + b"\n"
+        return json_line(found).encode() + b"\n"
 
     return show
 

@@ -78,12 +78,11 @@ def _parse_as(kind: Kind[T], name: str, raw: object) -> T:
         return kind.parse(raw)
     except ValueError as error:
         allowed = f" ({kind.allowed})" if kind.allowed else ""
-        reason = f"{_shortened(raw)} {error}; allowed: {kind.type_name}{allowed}"
+        reason = f"{_cut(repr(raw))} {error}; allowed: {kind.type_name}{allowed}"
         raise ConfigError(name, reason, value=raw) from None
 
 
-def _shortened(raw: object) -> str:
-    text = repr(raw)
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
@@ -128,6 +127,7 @@ def settle_values(config: object, definitions: Mapping[str, Definition]) -> None
 
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
     """The error for a name nobody knows, with the likeliest ones that were meant."""
-    close = difflib.get_close_matches(name[:_SHOWN_CHARACTERS], list(known), n=3, cutoff=0.6)
+    shown = _cut(name)
+    close = difflib.get_close_matches(shown, list(known), n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return ConfigError(name, f"there is no such {what}{hint}", suggestions=tuple(close))
+    return ConfigError(shown, f"there is no such {what}{hint}", suggestions=tuple(close))

@@ -397,10 +397,9 @@ def _check_lags(config: LogConfig) -> None:
 
 def _check_remote(config: LogConfig) -> None:
     """Kafka's rules between tiered storage and the rest."""
-    if config.cleanup_policy != {CleanupPolicy.DELETE}:
-        raise ConfigError(
-            "remote.storage.enable", "true needs cleanup.policy to be delete alone", value=True
-        )
+    if config.is_compacted:
+        reason = "true is not for a topic whose cleanup.policy has compact"
+        raise ConfigError("remote.storage.enable", reason, value=True)
     _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
     _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
 
@@ -409,5 +408,6 @@ def _check_local(name: str, local: int, total: int) -> None:
     if total < 0 or local == _LOCAL_AS_TOTAL:
         return
     if local < 0 or local > total:
-        reason = f"{local} is more than {name.removeprefix('local.')}, which is {total}"
+        shown = f"{local} (no limit)" if local < 0 else str(local)
+        reason = f"{shown} is more than {name.removeprefix('local.')}, which is {total}"
         raise ConfigError(name, reason, value=local)

@@ -11,6 +11,7 @@ the reason; whoever knows the setting's name makes a `ConfigError` of it.
 
 from __future__ import annotations
 
+import decimal
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -122,7 +123,7 @@ class Lifetime(Whole):
 
 @dataclass(frozen=True)
 class Decimal(Kind[float]):
-    """A `double`. NaN is refused: it is neither inside nor outside a range."""
+    """A `double`. Java's NaN and Infinity are refused: no setting means anything by them."""
 
     low: float | None = None
     high: float | None = None
@@ -146,21 +147,29 @@ class Decimal(Kind[float]):
         return value
 
     def text(self, value: float) -> str:
-        return repr(value)
+        """As Java's `Double.toString`, which leaves plain notation earlier than Python."""
+        if value == 0 or 1e-3 <= abs(value) < 1e7:
+            return repr(value)
+        sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
+        first, *rest = map(str, digits)
+        power = int(exponent) + len(rest)
+        return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{power}"
 
 
 def _decimal(raw: object) -> float:
     if isinstance(raw, str):
-        if _DECIMAL.fullmatch(trimmed := trim(raw)):
-            return float(trimmed.rstrip("fFdD"))
-    elif isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        try:
-            value = float(raw)
-        except OverflowError:
-            raise ValueError("is out of range") from None
-        if not math.isnan(value):
-            return value
-    raise ValueError("is not a number")
+        if not _DECIMAL.fullmatch(trimmed := trim(raw)):
+            raise ValueError("is not a number")
+        raw = float(trimmed.rstrip("fFdD"))
+    if not isinstance(raw, (int, float)) or isinstance(raw, bool):
+        raise ValueError("is not a number")
+    try:
+        value = float(raw)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ValueError("is not a finite number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -184,23 +193,6 @@ class Boolean(Kind[bool]):
 
     def text(self, value: bool) -> str:
         return "true" if value else "false"
-
-
-@dataclass(frozen=True)
-class Text(Kind[str]):
-    """Any text, trimmed; or none at all where Kafka's default is null (`""` here)."""
-
-    @property
-    def type_name(self) -> str:
-        return "string"
-
-    def parse(self, raw: object) -> str:
-        if isinstance(raw, str):
-            return trim(raw)
-        raise ValueError("is not text")
-
-    def text(self, value: str) -> str:
-        return value
 
 
 @dataclass(frozen=True)

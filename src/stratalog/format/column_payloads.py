@@ -14,7 +14,9 @@ import pyarrow as pa
 from stratalog.errors import StratalogError
 from stratalog.format.batch import HEADER_BYTES, Codec
 from stratalog.format.compression import decompress_into
+from stratalog.format.kernels import expand
 from stratalog.format.kernels.layout import PAYLOAD
+from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import RECORD_BYTES_MIN
 from stratalog.format.scratch import Scratch
 
@@ -70,37 +72,47 @@ class PayloadReader:
 
     def _decompressed(self, buf: Buffer, rows: NDArray[Any]) -> Part:
         """Side by side in the scratch memory, until that holds a part."""
-        view = memoryview(buf)
-        ends = [0]
+        ends = np.zeros(len(rows) + 1, np.int64)
+        stored_bytes = int(rows["size_bytes"].sum(dtype=np.int64))
+        self._scratch.reserve(0, min(4 * stored_bytes, self.part_bytes) + COPY_SLACK_BYTES)
+        done = 0
         is_next_bad = False
-        names = ("position", "size_bytes", "attributes", "record_count")
-        columns = [rows[name].tolist() for name in names]
-        for position, size, attributes, count in zip(*columns, strict=True):
-            at = ends[-1]
-            if at >= self.part_bytes:
-                break
-            stored = view[position + HEADER_BYTES : position + size]
-            end = self._decompress(attributes & _CODEC_MASK, stored, at) if count else at
-            if end is None or end - at < count * RECORD_BYTES_MIN:
-                is_next_bad = True
-                break
-            ends.append(end)
-        payloads = np.empty(len(ends) - 1, PAYLOAD)
-        payloads["address"] = np.array(ends[:-1]) + pa.py_buffer(self._scratch.view).address
-        payloads["size_bytes"] = np.diff(ends)
-        rows = rows[: len(payloads)]
-        return Part(rows, payloads, *totals(rows, payloads), is_next_bad)
+        while done < len(rows) and ends[done] < self.part_bytes and not is_next_bad:
+            done += self._expand(buf, rows[done:], ends[done:])
+            if done < len(rows) and ends[done] < self.part_bytes:
+                end = self._decompress(buf, rows[done], int(ends[done]))
+                is_next_bad = end is None
+                if end is not None:
+                    done += 1
+                    ends[done] = end
+        payloads = np.empty(done, PAYLOAD)
+        payloads["address"] = ends[:done] + pa.py_buffer(self._scratch.view).address
+        payloads["size_bytes"] = np.diff(ends[: done + 1])
+        return Part(rows[:done], payloads, *totals(rows[:done], payloads), is_next_bad)
 
-    def _decompress(self, codec_id: int, stored: memoryview, at: int) -> int | None:
-        if codec_id == Codec.NONE:
-            end = at + len(stored)
-            self._scratch.reserve(at, len(stored))[at:end] = stored
-            return end
-        limit = self.decompressed_bytes_max
+    def _expand(self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]) -> int:
+        """As many batches as compiled codecs can do; ends[0] is where they start."""
+        room = min(len(self._scratch.view) - COPY_SLACK_BYTES, self.part_bytes)
+        source, target = pa.py_buffer(buf), pa.py_buffer(self._scratch.view)
+        start, limit = int(ends[0]), self.decompressed_bytes_max
+        done = int(expand.expand(source.address, rows, target.address, start, room, ends[1:]))
+        if limit < room:
+            is_over = np.diff(ends[: done + 1]) > limit
+            is_over &= rows["attributes"][:done] & _CODEC_MASK != Codec.NONE
+            done = int(np.argmax(is_over)) if is_over.any() else done
+        return done
+
+    def _decompress(self, buf: Buffer, row: Any, at: int) -> int | None:
+        """One batch, by whatever codec it has; where it ends, or None if it is bad."""
+        codec_id, count = int(row["attributes"]) & _CODEC_MASK, int(row["record_count"])
+        position, size = int(row["position"]), int(row["size_bytes"])
+        stored = memoryview(buf)[position + HEADER_BYTES : position + size]
+        limit = len(stored) if codec_id == Codec.NONE else self.decompressed_bytes_max
         try:
-            return decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)
+            end = decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)
         except StratalogError:
             return None
+        return None if end - at < count * RECORD_BYTES_MIN else end
 
 
 def totals(rows: NDArray[Any], payloads: NDArray[Any]) -> tuple[int, int]:

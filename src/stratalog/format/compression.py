@@ -53,6 +53,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _STEP_BYTES = 64 << 10
 
 _ZSTD_LEVEL_DEFAULT = 3
+_ZSTD_MARGIN = 128
 _GZIP_LEVEL_DEFAULT = -1
 
 _thread = threading.local()
@@ -199,18 +200,19 @@ def _unzstd_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
     declared = zstd_frame.check(data)
     _check_limit(declared.at_least, bytes_max)
     start = at
-    # One byte more than can come out: only a read that falls short has seen the checksum.
-    room = min(declared.at_most, max(_STEP_BYTES, 4 * len(data), declared.at_least)) + 1
+    # More than can come out: only a read that falls short has seen the checksum, and close to the
+    # end of its buffer the decoder turns to slow copies.
+    room = min(declared.at_most, max(_STEP_BYTES, 4 * len(data), declared.at_least)) + _ZSTD_MARGIN
     reader = _zstd_decompressor().stream_reader(data, read_across_frames=True)
     try:
         while True:
-            room = min(room, bytes_max - (at - start) + 1)
+            room = min(room, bytes_max - (at - start) + _ZSTD_MARGIN)
             got = reader.readinto(out.reserve(at, room)[at : at + room])
             at += got
             _check_limit(at - start, bytes_max)
             if got < room:
                 return at
-            room = at - start  # doubles what is there
+            room = max(at - start, _ZSTD_MARGIN)  # doubles what is there
     except zstandard.ZstdError as error:
         raise CorruptRecordError(f"zstd: {error}") from None
 

@@ -30,29 +30,29 @@ class IndexBuilder:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         """Last offset of the earliest batch that reached `max_timestamp`."""
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._bytes_since_entry = 0
-        self._last_indexed_timestamp = NO_TIMESTAMP
+        self.base_offset = base_offset
+        self.interval_bytes = interval_bytes
+        self.bytes_since_entry = 0
+        self.last_indexed_timestamp = NO_TIMESTAMP
 
     def add(self, position: int, size_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Take the batch at `position`. Its last offset must fit the segment's int32 range."""
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self._bytes_since_entry > self._interval_bytes:
+        if self.bytes_since_entry > self.interval_bytes:
             entry = OffsetEntry(last_offset, position)
-            self.offset_index += entry.pack(base_offset=self._base_offset)
+            self.offset_index += entry.pack(base_offset=self.base_offset)
             self._offer_time()
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size_bytes
+            self.bytes_since_entry = 0
+        self.bytes_since_entry += size_bytes
 
     def finish(self) -> None:
         """The segment is complete: the largest timestamp gets its entry whatever the interval."""
         self._offer_time()
 
     def _offer_time(self) -> None:
-        if self.max_timestamp > self._last_indexed_timestamp:
+        if self.max_timestamp > self.last_indexed_timestamp:
             entry = TimeEntry(self.max_timestamp, self.max_timestamp_offset)
-            self.time_index += entry.pack(base_offset=self._base_offset)
-            self._last_indexed_timestamp = self.max_timestamp
+            self.time_index += entry.pack(base_offset=self.base_offset)
+            self.last_indexed_timestamp = self.max_timestamp

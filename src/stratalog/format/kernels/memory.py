@@ -46,6 +46,8 @@ load_be_i32 = _loader(32, signed=True)
 load_be_u32 = _loader(32, signed=False)
 load_be_i64 = _loader(64, signed=True)
 load_le_i64 = _loader(64, signed=True, big_endian=False)
+load_le_u32 = _loader(32, signed=False, big_endian=False)
+load_le_u16 = _loader(16, signed=False, big_endian=False)
 
 
 def _storer(bits: int) -> Any:
@@ -118,3 +120,22 @@ def copy(target: int, source: int, size: int, readable_end: int) -> None:
             done += _WIDE_BYTES
     else:
         memcpy(target, source, size)
+
+
+@part
+def copy_back(target: int, distance: int, size: int) -> None:
+    """Copy `size` bytes from `distance` (not 0) bytes before the target, byte after byte, so that a
+    distance below the size repeats what was just written. May write up to 31 bytes more."""
+    done = 0
+    if distance >= _WIDE_BYTES:
+        while done < size:
+            _copy_wide(target + done, target + done - distance)
+            done += _WIDE_BYTES
+    elif distance >= 8:
+        while done < size:
+            store_i64(target + done, load_le_i64(target + done - distance))
+            done += 8
+    else:
+        while done < size:
+            store_u8(target + done, load_u8(target + done - distance))
+            done += 1

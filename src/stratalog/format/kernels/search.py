@@ -44,7 +44,7 @@ def _is_ordinary(batch: int, end: int) -> bool:
     if load_be_i16(batch + ATTRIBUTES_AT) & _CODEC_AND_TIMESTAMP_TYPE_BITS:
         return False
     crc = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
-    return crc == load_be_u32(batch + CRC_AT) and abs(load_be_i64(batch + 27)) < _FAR
+    return bool(crc == load_be_u32(batch + CRC_AT) and abs(load_be_i64(batch + 27)) < _FAR)
 
 
 @part

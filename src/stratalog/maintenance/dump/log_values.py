@@ -124,14 +124,15 @@ class LogWalk:
 
     def _entries(self) -> Iterator[tuple[_Window, Entry]]:
         """Each entry with a window that holds all of it, and of its header what the file has."""
-        window = _Window(b"", 0)
+        window, usable = _Window(b"", 0), 0
         at = 0
         while at < self.end:
             try:
-                entry = next_entry(window.data, at - window.position, self._usable(window))
-                if entry is None or self._usable(window) - entry.position < HEADER_BYTES:
+                entry = next_entry(window.data, at - window.position, usable)
+                if entry is None or usable - entry.position < HEADER_BYTES:
                     window = self._read_around(at)
-                    entry = next_entry(window.data, 0, self._usable(window))
+                    usable = min(len(window.data), self.end - at)
+                    entry = next_entry(window.data, 0, usable)
             except CorruptBatchError as error:
                 self._problem(error.reason, at)
                 return
@@ -141,9 +142,6 @@ class LogWalk:
                 return
             yield window, entry
             at = window.position + entry.end
-
-    def _usable(self, window: _Window) -> int:
-        return min(len(window.data), self.end - window.position)
 
     def _read_around(self, at: int) -> _Window:
         """A window that starts at `at` and holds the whole entry there, if it is not oversized."""

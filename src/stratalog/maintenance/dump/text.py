@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptRecordError
 from stratalog.format.batch import NO_SEQUENCE, BatchHeader, Codec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.dump.values import EntryValue
 
 _CODEC_NAMES: Final = {codec.value: codec.name.lower() for codec in Codec}
+_EMPTY: Final = "OptionalLong.empty"
 _BOOLEANS: Final = ("false", "true")
 _INT_MAX: Final = (1 << 31) - 1
 _QUORUM_TITLES: Final = {
@@ -37,26 +39,51 @@ def codec_name(header: EntryHeader) -> str:
     return _CODEC_NAMES.get(header.codec_id, f"unknown({header.codec_id})")
 
 
+class _Flags(NamedTuple):
+    """What a magic-2 header's attributes put into its line."""
+
+    booleans: str
+    timestamp_name: str
+    codec: str
+    has_delete_horizon: bool
+
+
+@lru_cache(maxsize=512)
+def _flags(attributes: int) -> _Flags:
+    header = BatchHeader._make([0] * 5 + [attributes] + [0] * 7)
+    return _Flags(
+        f"isTransactional: {_BOOLEANS[header.is_transactional]} "
+        f"isControl: {_BOOLEANS[header.is_control]}",
+        header.timestamp_type.kafka_name,
+        codec_name(header),
+        header.delete_horizon_ms is not None,
+    )
+
+
 def batch_line(batch: BatchSeen) -> str:
+    """The line of a batch, or of a message of the old formats."""
     header = batch.header
-    if isinstance(header, BatchHeader):
-        start = (
-            f"baseOffset: {header.base_offset} lastOffset: {wrapped_long(header.last_offset)} "
-            f"count: {header.record_count} baseSequence: {header.base_sequence} "
-            f"lastSequence: {last_sequence(header)} producerId: {header.producer_id} "
-            f"producerEpoch: {header.producer_epoch} "
-            f"partitionLeaderEpoch: {header.partition_leader_epoch} "
-            f"isTransactional: {_BOOLEANS[header.is_transactional]} "
-            f"isControl: {_BOOLEANS[header.is_control]} "
-            f"deleteHorizonMs: {optional_text(header.delete_horizon_ms)}"
+    valid = _BOOLEANS[batch.is_valid]
+    if not isinstance(header, BatchHeader):
+        return (
+            f"offset: {header.last_offset} position: {batch.position} "
+            f"{header.timestamp_type.kafka_name}: {header.max_timestamp} "
+            f"size: {header.size_bytes} magic: {header.magic} compresscodec: {codec_name(header)} "
+            f"crc: {header.crc} isvalid: {valid}"
         )
-    else:
-        start = f"offset: {header.last_offset}"
+    flags = _flags(header.attributes)
+    base_offset = header.base_offset
+    horizon = f"OptionalLong[{header.base_timestamp}]" if flags.has_delete_horizon else _EMPTY
     return (
-        f"{start} position: {batch.position} "
-        f"{header.timestamp_type.kafka_name}: {header.max_timestamp} size: {header.size_bytes} "
-        f"magic: {header.magic} compresscodec: {codec_name(header)} crc: {header.crc} "
-        f"isvalid: {_BOOLEANS[batch.is_valid]}"
+        f"baseOffset: {base_offset} "
+        f"lastOffset: {wrapped_long(base_offset + header.last_offset_delta)} "
+        f"count: {header.record_count} baseSequence: {header.base_sequence} "
+        f"lastSequence: {last_sequence(header)} producerId: {header.producer_id} "
+        f"producerEpoch: {header.producer_epoch} "
+        f"partitionLeaderEpoch: {header.partition_leader_epoch} {flags.booleans} "
+        f"deleteHorizonMs: {horizon} position: {batch.position} "
+        f"{flags.timestamp_name}: {header.max_timestamp} size: {header.size_bytes} "
+        f"magic: {header.magic} compresscodec: {flags.codec} crc: {header.crc} isvalid: {valid}"
     )
 
 
@@ -76,7 +103,7 @@ def _wrapped_int(value: int) -> int:
 
 def optional_text(value: int | None) -> str:
     """Java's OptionalLong as text."""
-    return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+    return _EMPTY if value is None else f"OptionalLong[{value}]"
 
 
 def record_line(seen: RecordSeen, options: DumpOptions) -> str:
