@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., object]")
 _HERE = Path(__file__).parent
-_NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""For what only kernels call: compiling the way in from Python takes as long as the function."""
 
 
 def kernel(signature: object) -> Callable[[_F], _F]:
@@ -42,7 +40,7 @@ def kernel(signature: object) -> Callable[[_F], _F]:
 
 def part(function: _F) -> _F:
     """Compiled into the kernels that call it: their speed depends on it."""
-    return _njit(forceinline=True, **_NO_WRAPPERS)(function)
+    return _njit(forceinline=True)(function)
 
 
 def spliced(function: _F) -> _F:
@@ -53,7 +51,7 @@ def spliced(function: _F) -> _F:
 
 def outlined(function: _F) -> _F:
     """Called by kernels, for what happens rarely and would only make them larger."""
-    return _njit(**_NO_WRAPPERS)(function)
+    return _njit()(function)
 
 
 def _njit(*signature: object, **options: bool | str) -> Callable[[_F], _F]:
