@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from stratalog.errors import StratalogError
 from stratalog.format.batch import HEADER_BYTES, Codec
-from stratalog.format.compression import decompress_into
-from stratalog.format.kernels import expand
+from stratalog.format.compression import decompress_into, unzstd_into
+from stratalog.format.kernels import expand, zstd
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import RECORD_BYTES_MIN
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 _CODEC_MASK = 0x07
+_COMPILED: Final = frozenset({Codec.NONE, Codec.SNAPPY, Codec.LZ4})
 _INT32_MAX: Final = (1 << 31) - 1
 
 
@@ -79,12 +80,8 @@ class PayloadReader:
         is_next_bad = False
         while done < len(rows) and ends[done] < self.part_bytes and not is_next_bad:
             done += self._expand(buf, rows[done:], ends[done:])
-            if done < len(rows) and ends[done] < self.part_bytes:
-                end = self._decompress(buf, rows[done], int(ends[done]))
-                is_next_bad = end is None
-                if end is not None:
-                    done += 1
-                    ends[done] = end
+            more, is_next_bad = self._decompress(buf, rows[done:], ends[done:])
+            done += more
         payloads = np.empty(done, PAYLOAD)
         payloads["address"] = ends[:done] + pa.py_buffer(self._scratch.view).address
         payloads["size_bytes"] = np.diff(ends[: done + 1])
@@ -102,17 +99,42 @@ class PayloadReader:
             done = int(np.argmax(is_over)) if is_over.any() else done
         return done
 
-    def _decompress(self, buf: Buffer, row: Any, at: int) -> int | None:
-        """One batch, by whatever codec it has; where it ends, or None if it is bad."""
-        codec_id, count = int(row["attributes"]) & _CODEC_MASK, int(row["record_count"])
-        position, size = int(row["position"]), int(row["size_bytes"])
-        stored = memoryview(buf)[position + HEADER_BYTES : position + size]
-        limit = len(stored) if codec_id == Codec.NONE else self.decompressed_bytes_max
+    def _decompress(
+        self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]
+    ) -> tuple[int, bool]:
+        """Batches one by one, up to one that a compiled codec can do, but at least one if the part
+        has room; and whether the batch after those is bad."""
+        declared = np.empty((len(rows), 2), np.int64)
+        zstd.declare(pa.py_buffer(buf).address, rows, declared)
+        columns = [rows[name].tolist() for name in ("position", "size_bytes", "record_count")]
+        codecs = (rows["attributes"] & _CODEC_MASK).tolist()
+        view = memoryview(buf)
+        done, at = 0, int(ends[0])
+        for codec_id, frame, position, size, count in zip(
+            codecs, declared.tolist(), *columns, strict=True
+        ):
+            if at >= self.part_bytes or (done and codec_id in _COMPILED):
+                break
+            stored = view[position + HEADER_BYTES : position + size]
+            end = self._decompress_one(codec_id, stored, at, frame) if count else at
+            if end is None or end - at < count * RECORD_BYTES_MIN:
+                return done, True
+            done += 1
+            ends[done] = at = end
+        return done, False
+
+    def _decompress_one(
+        self, codec_id: int, stored: memoryview, at: int, declared: list[int]
+    ) -> int | None:
+        limit = self.decompressed_bytes_max
         try:
-            end = decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)
+            if declared[0] != zstd.FAILED:
+                return unzstd_into(stored, self._scratch, at, (declared[0], declared[1]), limit)
+            if codec_id == Codec.NONE:
+                limit = len(stored)
+            return decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)
         except StratalogError:
             return None
-        return None if end - at < count * RECORD_BYTES_MIN else end
 
 
 def totals(rows: NDArray[Any], payloads: NDArray[Any]) -> tuple[int, int]:

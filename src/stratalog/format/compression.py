@@ -27,8 +27,6 @@ from stratalog.format.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import zstandard
-
     from stratalog.format.buffers import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
@@ -195,41 +193,60 @@ def _snappy_declared_size(block: memoryview) -> int:
 def _unzstd_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
     """All frames end to end. Their structure is walked first, because the decoder itself takes a
     frame that is cut short for one whose rest is still to come."""
-    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+    return unzstd_into(data, out, at, zstd_frame.check(data), bytes_max)
 
-    declared = zstd_frame.check(data)
-    _check_limit(declared.at_least, bytes_max)
-    start = at
+
+def unzstd_into(
+    data: Buffer, out: Scratch, at: int, declared: tuple[int, int], bytes_max: int
+) -> int:
+    """Decompress whole zstd frames of which it is known what they hold, at least and at most."""
+    least, most = declared
+    if least > bytes_max:
+        raise _too_large(bytes_max)
     # More than can come out: only a read that falls short has seen the checksum, and close to the
     # end of its buffer the decoder turns to slow copies.
-    room = min(declared.at_most, max(_STEP_BYTES, 4 * len(data), declared.at_least)) + _ZSTD_MARGIN
-    reader = _zstd_decompressor().stream_reader(data, read_across_frames=True)
+    room = min(most, bytes_max, max(_STEP_BYTES, 4 * len(data), least)) + _ZSTD_MARGIN
+    zstd = _zstd_of_thread()
+    reader = zstd.read(data, read_across_frames=True)
+    end = at
     try:
-        while True:
-            room = min(room, bytes_max - (at - start) + _ZSTD_MARGIN)
-            got = reader.readinto(out.reserve(at, room)[at : at + room])
-            at += got
-            _check_limit(at - start, bytes_max)
-            if got < room:
-                return at
-            room = max(at - start, _ZSTD_MARGIN)  # doubles what is there
-    except zstandard.ZstdError as error:
+        while (got := reader.readinto(out.reserve(end, room)[end : end + room])) == room:
+            end += got
+            room = min(end - at, bytes_max - (end - at)) + _ZSTD_MARGIN  # doubles what is there
+            if end - at > bytes_max:
+                break
+    except zstd.error as error:
         raise CorruptRecordError(f"zstd: {error}") from None
+    if end + got - at > bytes_max:
+        raise _too_large(bytes_max)
+    return end + got
 
 
-def _zstd_decompressor() -> zstandard.ZstdDecompressor:
-    """One per thread: making one costs as much as decompressing a small batch."""
-    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+class _Zstd:
+    """A decoder that is used again and again: making one costs as much as a small batch."""
 
-    found: zstandard.ZstdDecompressor | None = getattr(_thread, "zstd", None)
-    if found is None:
-        found = _thread.zstd = zstandard.ZstdDecompressor()
-    return found
+    def __init__(self) -> None:
+        import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+
+        self.error = zstandard.ZstdError
+        self.read = zstandard.ZstdDecompressor().stream_reader
+
+
+def _zstd_of_thread() -> _Zstd:
+    try:
+        return _thread.zstd  # type: ignore[no-any-return]
+    except AttributeError:
+        _thread.zstd = _Zstd()
+        return _thread.zstd  # type: ignore[no-any-return]
 
 
 def _check_limit(size: int, bytes_max: int) -> None:
     if size > bytes_max:
-        raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
+        raise _too_large(bytes_max)
+
+
+def _too_large(bytes_max: int) -> LimitExceededError:
+    return LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
 
 
 def _gzip(data: bytes, level: int | None) -> bytes:
