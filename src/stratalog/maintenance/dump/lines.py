@@ -9,7 +9,7 @@ from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format import offset_index
 from stratalog.format.names import FileKind, parse_partition_file
 from stratalog.maintenance.dump import text
-from stratalog.maintenance.dump.log_values import BatchSeen, LogWalk, RecordSeen
+from stratalog.maintenance.dump.log_values import BatchSeen, LogWalk
 from stratalog.maintenance.dump.values import (
     LOG,
     LOG_KINDS,
@@ -27,9 +27,11 @@ from stratalog.storage.log_file import LogFile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from stratalog.maintenance.dump.log_values import RecordSeen, Seen
     from stratalog.maintenance.dump.options import DumpOptions
     from stratalog.maintenance.dump.report import DumpReport
 
+BULK_LINES_MIN: Final = 50_000
 _BLOCK_LINES: Final = 512
 _BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 
@@ -94,20 +96,40 @@ def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator
     yield _encoded([*options.notices, _title(path)])
     with LogFile(Path(path)) as file:
         walk = LogWalk(file, path, options, report)
-        yield from _blocks(_log_lines(walk, path, options, report))
+
+        def show(values: Iterable[Seen]) -> Iterator[bytes]:
+            return _blocks(_log_lines(values, path, options, report))
+
+        if _is_bulk(walk, options):
+            from stratalog.maintenance.dump.bulk import BulkWalk  # noqa: PLC0415  # compiled kernels
+
+            yield from BulkWalk(walk, options, report, show).blocks()
+        else:
+            yield from show(walk.values())
+        if options.is_whole and walk.position < walk.end and not is_done(options, report):
+            size, name = walk.end - walk.position, path.rpartition("/")[2]
+            yield _encoded([f"Found {size} invalid bytes at the end of {name}"])
 
 
-def _log_lines(walk: LogWalk, path: str, options: DumpOptions, report: DumpReport) -> Iterator[str]:
-    for seen in walk.values():
+def _is_bulk(walk: LogWalk, options: DumpOptions) -> bool:
+    """Whether there is enough to show for compiled kernels to pay off, loading included."""
+    if options.print_data and not options.decoder.is_plain:
+        return False
+    if options.is_bulk is not None:
+        return options.is_bulk
+    return walk.estimate_lines() >= BULK_LINES_MIN
+
+
+def _log_lines(
+    values: Iterable[Seen], path: str, options: DumpOptions, report: DumpReport
+) -> Iterator[str]:
+    for seen in values:
         if isinstance(seen, BatchSeen):
             yield text.batch_line(seen)
         else:
             yield _record_line(seen, path, options, report)
         if is_done(options, report):
             return
-    if options.is_whole and walk.position < walk.end:
-        name = path.rpartition("/")[2]
-        yield f"Found {walk.end - walk.position} invalid bytes at the end of {name}"
 
 
 def _record_line(seen: RecordSeen, path: str, options: DumpOptions, report: DumpReport) -> str:

@@ -10,7 +10,9 @@ larger than `BATCH_BYTES_MAX` only if its CRC is right.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import struct
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.format.batch import (
@@ -61,7 +63,10 @@ class RecordSeen(NamedTuple):
     is_valid: bool | None = None
 
 
-class _Window(NamedTuple):
+Seen: TypeAlias = BatchSeen | RecordSeen
+
+
+class Window(NamedTuple):
     """Bytes of the file, and where they start in it."""
 
     data: bytes
@@ -69,7 +74,7 @@ class _Window(NamedTuple):
 
 
 class LogWalk:
-    """One file of batches, read from its start."""
+    """One file of batches, read from `position` on."""
 
     def __init__(self, file: LogFile, path: str, options: DumpOptions, report: DumpReport) -> None:
         self.file = file
@@ -78,57 +83,71 @@ class LogWalk:
         """Where reading ends: the size at the start, or the limit given."""
         self.position = 0
         """Behind the last batch shown."""
+        self.last_offset = -1
+        """Of the last record; -1 before the first."""
+        self.gaps = report.gaps_of(path)
         self._path = path
         self._options = options
         self._report = report
-        self._last_offset = -1
-        self._gaps_of = report.absolute(path)
 
-    def values(self) -> Iterator[BatchSeen | RecordSeen]:
+    def estimate_lines(self) -> int:
+        """About how many batches and, if asked for, records the file holds: by its first window."""
+        window = Window(self.file.read(0, WINDOW_BYTES), 0)
+        lines = at = 0
+        try:
+            while (entry := next_entry(window.data, at)) is not None:
+                lines += 1
+                if self._options.is_deep and entry.magic == MAGIC_2:
+                    lines += max(0, BatchHeader.unpack(window.data, at).record_count)
+                at = entry.end
+        except (CorruptBatchError, struct.error):
+            pass
+        return lines * self.end // at if at else 0
+
+    def values(self, *, batches_max: int | None = None) -> Iterator[Seen]:
         """Every batch that passes the filters, and its records if they are asked for."""
-        filters = self._options.filters
-        for window, entry in self._entries():
-            header = self._header(window, entry)
+        for window, entry in islice(self._entries(), batches_max):
+            yield from self.batch_values(window, entry)
             self._report.bytes_done += entry.size_bytes
-            if header is None or not filters.may_hold(header):
-                self.position = window.position + entry.end
-                continue
-            valid = self._is_valid(window, entry, header)
-            batch = BatchSeen(header, window.position + entry.position, valid)
-            yield from self._shown(window, entry, batch)
             self.position = window.position + entry.end
 
-    def _shown(
-        self, window: _Window, entry: Entry, batch: BatchSeen
-    ) -> Iterator[BatchSeen | RecordSeen]:
+    def batch_values(
+        self, window: Window, entry: Entry, *, is_shown: bool = False, records_done: int = 0
+    ) -> Iterator[Seen]:
+        """One batch, if it passes. It may be shown already, and some of its records dealt with."""
+        header = self._header(window, entry)
+        if header is None or not self._options.filters.may_hold(header):
+            return
+        valid = self._is_valid(window, entry, header)
+        batch = BatchSeen(header, window.position + entry.position, valid)
         if not self._options.is_deep:
             self._report.shown += 1
             yield batch
             return
-        is_batch_shown = not self._options.filters.binds_records
-        if is_batch_shown:
+        if not is_shown and not self._options.filters.binds_records:
+            is_shown = True
             yield batch
-        for seen in self._records(window, entry, batch):
+        for seen in islice(self._records(window, entry, batch), records_done, None):
             self._note_gap(seen.record.offset)
             if self._options.filters.accepts(seen.record):
-                if not is_batch_shown:
-                    is_batch_shown = True
+                if not is_shown:
+                    is_shown = True
                     yield batch
                 self._report.shown += 1
                 yield seen
 
     def _note_gap(self, offset: int) -> None:
-        if self._last_offset != -1 and offset != self._last_offset + 1:
-            self._report.gaps[self._gaps_of].add(self._last_offset, offset)
-        self._last_offset = offset
+        if self.last_offset != -1 and offset != self.last_offset + 1:
+            self.gaps.add(self.last_offset, offset)
+        self.last_offset = offset
 
-    def _entries(self) -> Iterator[tuple[_Window, Entry]]:
+    def _entries(self) -> Iterator[tuple[Window, Entry]]:
         """Each entry with a window that holds all of it, and of its header what the file has."""
-        window, usable = _Window(b"", 0), 0
-        at = 0
+        window, usable = Window(b"", 0), 0
+        at = self.position
         while at < self.end:
             try:
-                entry = next_entry(window.data, at - window.position, usable)
+                entry = next_entry(window.data, at - window.position, usable) if usable else None
                 if entry is None or usable - entry.position < HEADER_BYTES:
                     window = self._read_around(at)
                     usable = min(len(window.data), self.end - at)
@@ -143,23 +162,23 @@ class LogWalk:
             yield window, entry
             at = window.position + entry.end
 
-    def _read_around(self, at: int) -> _Window:
+    def _read_around(self, at: int) -> Window:
         """A window that starts at `at` and holds the whole entry there, if it is not oversized."""
-        window = _Window(self.file.read(at, WINDOW_BYTES), at)
-        size = _declared_size(window.data)
+        window = Window(self.file.read(at, WINDOW_BYTES), at)
+        size = declared_size(window.data)
         if len(window.data) < size <= min(self.end - at, BATCH_BYTES_MAX):
-            return _Window(self.file.read(at, size), at)
+            return Window(self.file.read(at, size), at)
         return window
 
-    def _oversized(self, window: _Window, at: int) -> Entry | None:
+    def _oversized(self, window: Window, at: int) -> Entry | None:
         """The entry at `at` when it lies in the file but is too large to read unseen."""
-        size = _declared_size(window.data)
+        size = declared_size(window.data)
         if not BATCH_BYTES_MAX < size <= self.end - at:
             return None
         offset = int.from_bytes(window.data[:8], signed=True)
         return Entry(0, offset, size, window.data[MAGIC_AT])
 
-    def _header(self, window: _Window, entry: Entry) -> EntryHeader | None:
+    def _header(self, window: Window, entry: Entry) -> EntryHeader | None:
         if _is_legacy(entry):
             return LegacyHeader.unpack(window.data, entry.position)
         if len(window.data) - entry.position < HEADER_BYTES:
@@ -167,7 +186,7 @@ class LogWalk:
             return None
         return BatchHeader.unpack(window.data, entry.position)
 
-    def _is_valid(self, window: _Window, entry: Entry, header: EntryHeader) -> bool:
+    def _is_valid(self, window: Window, entry: Entry, header: EntryHeader) -> bool:
         is_legacy = isinstance(header, LegacyHeader)
         covered_from = entry.position + (MAGIC_AT if is_legacy else ATTRIBUTES_AT)
         if not is_legacy and entry.size_bytes < HEADER_BYTES:
@@ -185,7 +204,7 @@ class LogWalk:
             at += len(piece)
         return crc == header.crc
 
-    def _records(self, window: _Window, entry: Entry, batch: BatchSeen) -> Iterator[RecordSeen]:
+    def _records(self, window: Window, entry: Entry, batch: BatchSeen) -> Iterator[RecordSeen]:
         data, at = window.data, entry.position
         if entry.end > len(data):
             if not batch.is_valid:
@@ -206,7 +225,7 @@ class LogWalk:
         self._report.problem(f"{self._path} at byte {position}: {reason}")
 
 
-def _declared_size(data: bytes) -> int:
+def declared_size(data: bytes) -> int:
     """What the entry at the start of `data` says its size is; 0 when that cannot be."""
     length = int.from_bytes(data[8:PREFIX_BYTES], signed=True)
     return PREFIX_BYTES + length if length >= LEGACY_MESSAGE_BYTES_MIN else 0

@@ -107,6 +107,8 @@ class DumpOptions:
     notices: tuple[str, ...] = ()
     """Printed ahead of each log: the tool's remarks on decoders named by their old class."""
     filters: Filters = field(default_factory=Filters)
+    is_bulk: bool | None = None
+    """Whether compiled kernels render logs; None: where that is faster. The text is the same."""
     limit: int | None = None
     """Of records, or of batches when records are not looked at, or of entries; over a whole run."""
 

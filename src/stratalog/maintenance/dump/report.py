@@ -86,6 +86,10 @@ class DumpReport:
         self.problems += 1
         self._on_problem(text)
 
+    def gaps_of(self, path: str) -> Pairs:
+        """Where to put the gaps of a log."""
+        return self.gaps[self.absolute(path)]
+
     def lines(self) -> Iterator[str]:
         """For standard error, once all files are done."""
         found = (
@@ -116,7 +120,7 @@ class DumpReport:
 
 
 def _listed(findings: Findings) -> Iterator[tuple[str, Pairs]]:
-    names = list(findings)
+    names = [name for name, pairs in findings.items() if pairs]
     slots = slots_after([len(names)], announced=False)
     for name in in_table_order(names, list(map(string_hash, names)), slots):
         yield name, findings[name]

@@ -1,0 +1,159 @@
+"""Text written by kernels: decimal integers, fixed words, UTF-8 as Java shows it.
+
+Every function takes the address to write at and gives the address behind what it wrote. They may
+write up to 31 bytes more, which the target must have room for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stratalog.format.kernels.jit import outlined, spliced
+from stratalog.format.kernels.memory import copy, load_le_i64, load_u8, store_u8
+
+INT_CHARS_MAX: Final = 20  # -9223372036854775808
+REPLACEMENT_BYTES: Final = 3  # U+FFFD
+
+_HIGH_BITS: Final = -0x7F7F_7F7F_7F7F_7F80  # 0x8080808080808080 as a signed long
+_PAIRS: Final = np.frombuffer(
+    "".join(f"{number:02d}" for number in range(100)).encode(), np.uint8
+).copy()
+
+
+@outlined
+def put_int(out: int, value: int) -> int:
+    """`value` in decimal."""
+    if value < 0:
+        store_u8(out, 45)  # -
+        out += 1
+        if value == -(2**63):  # has no positive twin
+            store_u8(out, 57)  # the 9 of 9223372036854775808
+            out += 1
+            value = -223372036854775808
+        value = -value
+    if value < 10:
+        store_u8(out, 48 + value)
+        return out + 1
+    size = _digits(value)
+    at = out + size
+    while value >= 100:
+        pair = value % 100 * 2
+        value //= 100
+        at -= 2
+        store_u8(at, _PAIRS[pair])
+        store_u8(at + 1, _PAIRS[pair + 1])
+    if value >= 10:
+        store_u8(at - 2, _PAIRS[value * 2])
+        store_u8(at - 1, _PAIRS[value * 2 + 1])
+    else:
+        store_u8(at - 1, 48 + value)
+    return out + size
+
+
+@spliced
+def _digits(value: int) -> int:
+    """How many digits a positive number has."""
+    size = 1
+    while value >= 10000:
+        value //= 10000
+        size += 4
+    if value >= 1000:
+        return size + 3
+    if value >= 100:
+        return size + 2
+    if value >= 10:
+        return size + 1
+    return size
+
+
+@outlined
+def put_utf8(out: int, source: int, size: int, readable_end: int) -> int:
+    """The text at `source` as `utf8.decode_utf8` reads it: malformed sequences become U+FFFD.
+
+    Writes at most three times `size`.
+    """
+    at = source
+    end = source + size
+    while end - at >= 8:
+        if load_le_i64(at) & _HIGH_BITS:
+            return _put_any(out, source, end)
+        at += 8
+    while at < end:
+        if load_u8(at) >= 0x80:
+            return _put_any(out, source, end)
+        at += 1
+    copy(out, source, size, readable_end)
+    return out + size
+
+
+@outlined
+def _put_any(out: int, at: int, end: int) -> int:
+    while at < end:
+        byte = load_u8(at)
+        if byte < 0x80:
+            store_u8(out, byte)
+            out += 1
+            at += 1
+            continue
+        size = _well_formed(at, end)
+        if size > 0:
+            for i in range(size):
+                store_u8(out + i, load_u8(at + i))
+            out += size
+            at += size
+        else:
+            store_u8(out, 0xEF)
+            store_u8(out + 1, 0xBF)
+            store_u8(out + 2, 0xBD)
+            out += 3
+            at += _malformed(at, end)
+    return out
+
+
+@spliced
+def _is_continuation(byte: int) -> bool:
+    return byte & 0xC0 == 0x80
+
+
+@spliced
+def _may_be_second(lead: int, second: int) -> bool:
+    if lead == 0xE0 and second < 0xA0:
+        return False
+    if lead == 0xF0 and second < 0x90:
+        return False
+    if lead == 0xF4 and second > 0x8F:
+        return False
+    return _is_continuation(second)
+
+
+@spliced
+def _well_formed(at: int, end: int) -> int:
+    """The size of the sequence of two bytes or more at `at`, or 0 when it is malformed."""
+    lead = load_u8(at)
+    left = end - at
+    if lead < 0xC2 or lead > 0xF4 or left < 2:
+        return 0
+    second = load_u8(at + 1)
+    if lead < 0xE0:
+        return 2 if _is_continuation(second) else 0
+    if not _may_be_second(lead, second) or left < 3 or not _is_continuation(load_u8(at + 2)):
+        return 0
+    if lead < 0xF0:
+        return 0 if lead == 0xED and second >= 0xA0 else 3
+    return 4 if left >= 4 and _is_continuation(load_u8(at + 3)) else 0
+
+
+@spliced
+def _malformed(at: int, end: int) -> int:
+    """How many bytes one U+FFFD stands for: see `utf8.malformed_bytes`."""
+    lead = load_u8(at)
+    left = end - at
+    if lead < 0xE0 or lead > 0xF4:
+        return 1
+    if left > 1 and not _may_be_second(lead, load_u8(at + 1)):
+        return 1
+    if left < 3:
+        return left
+    return 3 if _is_continuation(load_u8(at + 2)) else 2

@@ -1,0 +1,240 @@
+"""Dump lines of whole ranges of batches, written by a compiled kernel in blocks of MiBs.
+
+Importing this module loads compiled kernels; import it where many records are dumped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from stratalog.errors import StratalogError
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2
+from stratalog.format.compression import decompress_into
+from stratalog.format.kernels import crc, render, scan, words
+from stratalog.format.kernels.layout import BATCH, PAYLOAD
+from stratalog.format.scratch import Scratch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+BLOCK_BYTES: Final = 2 << 20
+_ROWS: Final = 1024
+_GAPS_MAX: Final = 4096
+_SCRATCH_BYTES: Final = 16 << 20
+_CODEC_MASK = 0x07
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+_NO_PAYLOAD = -1
+
+
+class LineOptions(NamedTuple):
+    """What to show. A bound that is None does not bind; upper bounds are exclusive."""
+
+    is_deep: bool
+    has_data: bool
+    has_metadata: bool
+    offset_min: int | None = None
+    offset_end: int | None = None
+    timestamp_min: int | None = None
+    timestamp_end: int | None = None
+    key: bytes | None = None
+    producer_id: int | None = None
+    shown_max: int | None = None
+
+    @property
+    def mode(self) -> int:
+        bounds = self[3:8]
+        return (
+            (render.DEEP if self.is_deep else 0)
+            | (render.DATA if self.has_data else 0)
+            | (render.METADATA if self.has_metadata else 0)
+            | (render.FILTERED if any(bound is not None for bound in self[3:9]) else 0)
+            | (render.RECORDS_FILTERED if any(bound is not None for bound in bounds) else 0)
+        )
+
+
+class OddBatch(NamedTuple):
+    """A batch that the kernel leaves to others, from one of its records on."""
+
+    position: int
+    """In the buffer."""
+    size_bytes: int
+    is_shown: bool
+    """Its line is written already."""
+    records_done: int
+
+
+class LineRenderer:
+    """Renders buffer after buffer of one log. Counters carry over; whoever shows an odd batch in
+    between keeps them up to date.
+    """
+
+    def __init__(self, options: LineOptions) -> None:
+        self.options = options
+        self._scratch = Scratch()
+        self._key = np.frombuffer(options.key or b"\0", np.uint8)
+        self._gaps = np.empty(2 * _GAPS_MAX, np.int64)
+        self._state = np.zeros(render.STATE_SLOTS, np.int64)
+        self._state[render.TABLE] = _address(words.TABLE)
+        self._state[render.MODE] = options.mode
+        self._state[render.LAST_OFFSET] = -1
+        self._bounds = self._make_bounds()
+        self._reserve(BLOCK_BYTES)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last record; -1 before the first."""
+        return int(self._state[render.LAST_OFFSET])
+
+    @last_offset.setter
+    def last_offset(self, offset: int) -> None:
+        self._state[render.LAST_OFFSET] = offset
+
+    @property
+    def shown(self) -> int:
+        """Records so far, or batches if records are not looked at."""
+        return int(self._state[render.SHOWN])
+
+    @shown.setter
+    def shown(self, count: int) -> None:
+        self._state[render.SHOWN] = count
+
+    def take_gaps(self) -> bytes:
+        """Pairs of offsets that are not consecutive, found since the last call, as native longs."""
+        count = int(self._state[render.GAPS])
+        self._state[render.GAPS] = 0
+        return self._gaps[: 2 * count].tobytes()
+
+    def scan(self, data: bytes) -> NDArray[Any]:
+        """The whole batches at the start of `data`, as far as their lengths make sense."""
+        parts = []
+        address, at, why = _address(np.frombuffer(data, np.uint8)), 0, scan.FULL
+        while why == scan.FULL:
+            rows = np.empty(_ROWS, BATCH)
+            count, at, why = scan.scan(address, at, len(data), rows)
+            parts.append(rows[:count])
+        return np.concatenate(parts)
+
+    def blocks(self, data: bytes, rows: NDArray[Any], position: int) -> Iterator[bytes | OddBatch]:
+        """Lines of `rows`, which lie in `data`, which lies at `position` of the log.
+
+        Ends early when as much is shown as is wanted.
+        """
+        valid = np.zeros(len(rows), np.bool_)
+        crc.check(_address(np.frombuffer(data, np.uint8)), rows, valid)
+        self._state[render.POSITION] = position
+        start = 0
+        while start < len(rows):
+            payloads = self._payloads(data, rows[start:])
+            part = slice(start, start + len(payloads))
+            yield from self._blocks_of(rows[part], valid[part], payloads)
+            if self._is_enough():
+                return
+            start = part.stop
+
+    def _blocks_of(
+        self, rows: NDArray[Any], valid: NDArray[np.bool_], payloads: NDArray[Any]
+    ) -> Iterator[bytes | OddBatch]:
+        state = self._state
+        state[render.BATCH_AT] = 0
+        self._rewind()
+        while True:
+            why = render.render(rows, valid, payloads, state, self._bounds, self._gaps)
+            block = self._written()
+            if block:
+                yield block
+            if why == render.ODD:
+                row = rows[state[render.BATCH_AT]]
+                yield OddBatch(
+                    int(row["position"]),
+                    int(row["size_bytes"]),
+                    bool(state[render.IS_BATCH_SHOWN]),
+                    int(state[render.RECORD_AT]),
+                )
+                state[render.BATCH_AT] += 1
+                self._rewind()
+                if self._is_enough():
+                    return
+            elif why == render.FULL:
+                yield b""  # for the gaps to be taken
+                self._reserve(int(state[render.NEEDED]))
+            else:
+                return
+
+    def _rewind(self) -> None:
+        self._state[render.RECORD_AT] = 0
+        self._state[render.PAYLOAD_AT] = 0
+        self._state[render.IS_BATCH_SHOWN] = 0
+
+    def _is_enough(self) -> bool:
+        return bool(self._state[render.SHOWN] >= self._bounds[render.SHOWN_MAX])
+
+    def _reserve(self, size: int) -> None:
+        """Room for a block of `size` bytes. Called when nothing waits in the one before."""
+        if size > BLOCK_BYTES or not self._state[render.OUT_END]:
+            self._out = np.empty(max(size, BLOCK_BYTES) + render.SLACK_BYTES, np.uint8)
+        start = _address(self._out)
+        self._state[render.OUT] = start
+        self._state[render.OUT_END] = start + len(self._out) - render.SLACK_BYTES
+
+    def _written(self) -> bytes:
+        start = _address(self._out)
+        size = int(self._state[render.OUT]) - start
+        self._state[render.OUT] = start
+        return self._out[:size].tobytes()
+
+    def _make_bounds(self) -> NDArray[np.int64]:
+        options = self.options
+        bounds = np.zeros(render.BOUND_SLOTS, np.int64)
+        bounds[render.OFFSET_MIN] = _or(options.offset_min, _LONG_MIN)
+        bounds[render.OFFSET_END] = _or(options.offset_end, _LONG_MAX)
+        bounds[render.TIMESTAMP_MIN] = _or(options.timestamp_min, _LONG_MIN)
+        bounds[render.TIMESTAMP_END] = _or(options.timestamp_end, _LONG_MAX)
+        bounds[render.HAS_PRODUCER] = options.producer_id is not None
+        bounds[render.PRODUCER] = _or(options.producer_id, 0)
+        bounds[render.KEY] = _address(self._key)
+        bounds[render.KEY_BYTES] = -1 if options.key is None else len(options.key)
+        bounds[render.SHOWN_MAX] = _or(options.shown_max, _LONG_MAX)
+        return bounds
+
+    def _payloads(self, data: bytes, rows: NDArray[Any]) -> NDArray[Any]:
+        """Where the plain records of the first of `rows` lie; of how many, memory decides."""
+        payloads = np.empty(len(rows), PAYLOAD)
+        start = _address(np.frombuffer(data, np.uint8)) + HEADER_BYTES
+        payloads["address"] = rows["position"] + start
+        payloads["size_bytes"] = rows["size_bytes"] - HEADER_BYTES
+        if not self.options.is_deep:
+            return payloads
+        is_packed = (rows["attributes"] & _CODEC_MASK != 0) & (rows["magic"] == MAGIC_2)
+        packed = np.flatnonzero(is_packed).tolist()
+        ends = [0]
+        for done, index in enumerate(packed):
+            if ends[-1] >= _SCRATCH_BYTES:
+                payloads, packed = payloads[:index], packed[:done]
+                break
+            ends.append(self._unpack(data, rows[index], ends[-1]))
+        base = _address(np.frombuffer(self._scratch.view, np.uint8)) if packed else 0
+        for index, at, end in zip(packed, ends[:-1], ends[1:], strict=True):
+            payloads[index] = (base + at, end - at if end > at else _NO_PAYLOAD)
+        return payloads
+
+    def _unpack(self, data: bytes, row: Any, at: int) -> int:
+        """Where the plain records end that were put at `at` of the scratch memory."""
+        start = int(row["position"])
+        stored = memoryview(data)[start + HEADER_BYTES : start + int(row["size_bytes"])]
+        try:
+            return decompress_into(int(row["attributes"]) & _CODEC_MASK, stored, self._scratch, at)
+        except StratalogError:
+            return at
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Without ctypes, whose import is slow."""
+    return int(array.__array_interface__["data"][0])
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else max(_LONG_MIN, min(value, _LONG_MAX))
