@@ -1,0 +1,160 @@
+"""Requests of a leader through the compiled kernel, and past it where it does not take one.
+
+The requests are laid end to end in one buffer, which the kernel patches and which is then written.
+Plain batches go to the kernel in runs, compressed ones one by one with their records decompressed
+beside them. A request that the kernel leaves alone goes the readable way; if it is refused or comes
+back as other bytes, the buffer is put together anew from what was accepted.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from stratalog.errors import AppendError, StratalogError
+from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Codec
+from stratalog.format.compression import decompress_into
+from stratalog.format.scratch import Scratch
+from stratalog.log.appends import Assignment, GroupAppend, ValidatedAppend, next_assignment
+from stratalog.log.batch_assigning import keeps_codec, one_batch
+from stratalog.log.origin import AppendOrigin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stratalog.format.buffers import Buffer
+    from stratalog.log.appends import AppendResult, AppendRules
+
+    Readable: TypeAlias = Callable[[Buffer, AppendRules, Assignment], AppendResult]
+
+_SCRATCH_BYTES_KEPT: Final = 4 << 20
+_RUN_REQUESTS_MAX: Final = 256
+_CODEC_MASK: Final = 0x07
+_CONTROL_BIT: Final = 0x20
+_LOW_ATTRIBUTES_AT: Final = ATTRIBUTES_AT + 1
+_RULES = struct.Struct(
+    "<q"  # flags
+    "q"  # largest batch, in bytes
+    "q"  # timestamp limit before now, in ms
+    "q"  # timestamp limit after now, in ms
+)
+_ASSIGN = struct.Struct(
+    "<q"  # next offset
+    "q"  # leader epoch
+    "q"  # now, in ms
+)
+_SIZE = struct.Struct("<q")  # of each batch, in bytes
+_thread = threading.local()
+
+
+class CompiledValidation:
+    """The kernel under one topic's rules. Keeps nothing between appends."""
+
+    def __init__(self, kernel: Any, rules: AppendRules, origin: AppendOrigin) -> None:
+        self._kernel = kernel
+        self.rules = rules
+        self.origin = origin
+        flags = kernel.CLIENT if origin is AppendOrigin.CLIENT else 0
+        flags |= kernel.COMPACTED if rules.is_compacted else 0
+        flags |= kernel.LOG_APPEND_TIME if rules.is_log_append_time else 0
+        self._is_log_append_time = rules.is_log_append_time
+        self._packed_rules = _RULES.pack(
+            flags,
+            min(rules.max_message_bytes, rules.segment_bytes),
+            rules.timestamp_before_max_ms,
+            rules.timestamp_after_max_ms,
+        )
+
+    def validate(self, data: Buffer, assign: Assignment) -> ValidatedAppend | None:
+        """One request, or None if the kernel does not take it."""
+        codec = self._kept_codec(data)
+        if codec is None:
+            return None
+        out = bytearray(data)
+        terms = self._terms(assign, assign.next_offset) + _SIZE.pack(len(out))
+        if not self._run(out, codec, len(out), terms):
+            return None
+        return one_batch(out, BatchHeader.unpack(out), self._log_append_time(assign))
+
+    def validate_group(
+        self, requests: Sequence[Buffer], assign: Assignment, readably: Readable
+    ) -> GroupAppend:
+        """All requests in order. `readably` answers for those the kernel does not take."""
+        data = bytearray().join(requests)
+        view = memoryview(data)
+        results: list[AppendResult] = []
+        start, next_offset, is_as_sent = 0, assign.next_offset, True
+        while len(results) < len(requests):
+            sizes, codec = self._next_run(requests, len(results))
+            done = 0
+            if codec is not None:
+                terms = self._terms(assign, next_offset) + struct.pack(f"<{len(sizes)}q", *sizes)
+                done = self._run(view[start:], codec, sizes[0], terms)
+            for size in sizes[:done]:
+                header = BatchHeader.unpack(data, start)
+                batch = view[start : start + size]
+                results.append(one_batch(batch, header, self._log_append_time(assign)))
+                next_offset = header.next_offset
+                start += size
+            if not done:
+                at = assign._replace(next_offset=next_offset)
+                results.append(readably(requests[len(results)], self.rules, at))
+                next_offset = next_assignment(at, results[-1]).next_offset
+                start += sizes[0]
+                is_as_sent = False
+        return GroupAppend(data if is_as_sent else _joined(results), tuple(results), next_offset)
+
+    def _next_run(self, requests: Sequence[Buffer], first: int) -> tuple[list[int], int | None]:
+        """The sizes of the requests that go together, the one at `first` at least, and the codec
+        of that one; None if it is not stored as it is."""
+        codec = self._kept_codec(requests[first])
+        sizes = [len(requests[first])]
+        if codec == Codec.NONE:
+            for data in requests[first + 1 : first + _RUN_REQUESTS_MAX]:
+                if self._kept_codec(data) != Codec.NONE:
+                    break
+                sizes.append(len(data))
+        return sizes, codec
+
+    def _kept_codec(self, data: Buffer) -> int | None:
+        """The codec of what may be a batch that is stored as it is, else None."""
+        if len(data) < HEADER_BYTES:
+            return None
+        attributes = data[_LOW_ATTRIBUTES_AT]
+        codec = attributes & _CODEC_MASK
+        is_control = attributes & _CONTROL_BIT != 0
+        return codec if keeps_codec(codec, is_control, self.rules) else None
+
+    def _terms(self, assign: Assignment, next_offset: int) -> bytes:
+        """What the kernel has to know, but for the sizes of the batches."""
+        return self._packed_rules + _ASSIGN.pack(next_offset, assign.leader_epoch, assign.now_ms)
+
+    def _run(self, buf: bytearray | memoryview, codec: int, size: int, terms: bytes) -> int:
+        """How many batches of `buf` the kernel did. `size` and `codec` are the first one's."""
+        payload = None
+        if codec != Codec.NONE:
+            payload = _plain_records(codec, memoryview(buf)[HEADER_BYTES:size])
+            if payload is None:
+                return 0
+        done: int = self._kernel.validate(buf, payload, terms)
+        return done
+
+    def _log_append_time(self, assign: Assignment) -> int:
+        return assign.now_ms if self._is_log_append_time else NO_TIMESTAMP
+
+
+def _joined(results: Sequence[AppendResult]) -> bytes:
+    return b"".join(result.data for result in results if not isinstance(result, AppendError))
+
+
+def _plain_records(codec: int, stored: memoryview) -> memoryview | None:
+    """The decompressed records, valid until the next call of this thread; None if they are bad."""
+    scratch: Scratch | None = getattr(_thread, "scratch", None)
+    if scratch is None or len(scratch.view) > _SCRATCH_BYTES_KEPT:
+        scratch = _thread.scratch = Scratch()
+    try:
+        end = decompress_into(codec, stored, scratch)
+    except StratalogError:
+        return None
+    return scratch.view[:end]
