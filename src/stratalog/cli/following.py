@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.reading import NO_LIMIT
 
@@ -58,7 +59,7 @@ class Tail:
                 if left > 0:
                     self.position = max(self.position, self._readable_end())
                 return
-            except FileNotFoundError:  # deleted since the directory was listed
+            except (SegmentGoneError, OffsetOutOfRangeError):  # deleted before it could be read
                 failures += 1
                 if failures == _ATTEMPTS_MAX:
                     raise

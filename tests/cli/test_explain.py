@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.text import Text
+
+from stratalog.cli.lookup_story import ASCII, search_bars
+from stratalog.storage.trace import IndexStep, Probe
+from tests.cli.command import inside, on_terminal, stratalog
+from tests.golden.cases import GoldenCase
+from tests.golden.expected import loaded, undamaged_cases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MULTISEG = GoldenCase("multiseg").partition_dir
+CASES = [case for case in undamaged_cases() if not case.is_unclean and loaded(case)]
+
+
+def _steps(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["step"] for row in rows]
+
+
+def test_an_offset_step_by_step() -> None:
+    result = stratalog("explain", MULTISEG, "--offset", "734")
+    assert (result.stderr, result.status) == ("", 0)
+    text = result.stdout.decode()
+    assert text.startswith(
+        "multiseg-0: 10 segments, 144.1 KiB, log start offset 0, log end offset 1500\n\n"
+        "1. Choose the segment\n"
+    )
+    for part in (
+        "     BASE      TARGET  SO IT IS\n"
+        "      760  >      734  an earlier one\n"
+        "      312  <=     734  this one or a later one\n"
+        "      602  <=     734  this one or a later one\n"
+        "   -> 00000000000000000602.log: the greatest base offset at or below the target\n",
+        "2. Search the offset index for 734\n",
+        "     SLOT  OFFSET       BYTE  OF 42 entries\n"
+        "        0     605  <=    294  o===============================\n"
+        "       21     680  <=   8109  ================o===============\n"
+        "       31     715  <=  11695  ................=======o========\n"
+        "       36     739  >   13797  .......................====o====\n"
+        "       33     719  <=  12230  .......................==o=.....\n"
+        "       34     725  <=  12849  .........................o=.....\n"
+        "       35     730  <=  13325  .........................=o.....\n"
+        "   -> 00000000000000000602.index: slot 35, so scan from byte 13325 on\n",
+        "      BYTE  SIZE  FIRST  LAST  SO IT\n"
+        "     13325   129    730   730  ends before 734\n"
+        "     13454   343    731   734  reaches 734\n",
+        "   -> offset 734, 2023-11-14T22:13:27.340Z (1700000007340), having passed 3 records\n",
+        "multiseg-0: offset 734\n  file      ",
+    ):
+        assert part in text
+    # 7 entries of 8 bytes, 2 headers of 61, a batch of 343.
+    assert result.lines[-1] == (
+        "Total: 3 segments and 7 index entries compared, 2 batch headers scanned, 3 records "
+        "passed: looked at 521 B of a log of 144.1 KiB (0.35 %)."
+    )
+
+
+def test_a_time_step_by_step() -> None:
+    lines = stratalog("explain", MULTISEG, "--time", "2023-11-14T22:13:27.333").lines
+    titles = [line for line in lines if line[:1].isdigit()]
+    assert titles == [
+        "1. Choose the segment",
+        "2. Search the time index for 2023-11-14T22:13:27.333Z",
+        "3. Search the offset index for 730",
+        "4. Scan batch headers for offset 730",
+        "5. Scan batch headers for 2023-11-14T22:13:27.333Z",
+        "6. Walk the records of that batch",
+    ]
+    assert "      602  2023-11-14T22:13:27.590Z  >=  this one reaches the target" in lines
+    assert "   -> 00000000000000000602.timeindex: slot 35, so look from offset 730 on" in lines
+
+
+def test_json_has_all_steps() -> None:
+    rows = stratalog("explain", MULTISEG, "--offset", "734", "--json").rows
+    assert _steps(rows) == ["segment", "index", "scan", "record", "total", "found"]
+    segment, index, scan, record, total, found = rows
+    assert segment["compared"] == [760, 312, 602]
+    assert index["index"] == "offset"
+    assert [probe["slot"] for probe in index["probes"]] == [0, 21, 31, 36, 33, 34, 35]
+    assert index["found"] == {"slot": 35, "key": 730, "value": 13325}
+    assert [batch["position"] for batch in scan["batches"]] == [13325, 13454]
+    assert record["recordsPassed"] == 3
+    assert (total["indexProbes"], total["batchBytes"], total["logBytes"]) == (7, 343, 147513)
+    assert found["record"]["offset"] == 734
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_case_is_explained_like_it_is_found(case: GoldenCase) -> None:
+    record = loaded(case)[len(loaded(case)) // 2].record
+    questions = [["-o", str(record.offset)]]
+    if record.timestamp >= 0:
+        questions.append(["-t", str(record.timestamp)])
+    for question in questions:
+        (found,) = inside("find", case.partition_dir, *question, "--json").rows
+        rows = inside("explain", case.partition_dir, *question, "--json").rows
+        assert {key: rows[-1][key] for key in found} == found
+        scanned = {batch["position"] for row in rows for batch in row.get("batches", ())}
+        assert found["batch"]["position"] in scanned
+        assert inside("explain", case.partition_dir, *question).status == 0
+
+
+def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
+    partition = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
+    (partition / "00000000000000000602.index").unlink()
+    rows = inside("explain", partition, "-o", "734", "--json").rows
+    assert rows[1]["origin"] == "built from the log: no file"
+    text = inside("explain", partition, "-o", "734").stdout.decode()
+    assert "(built from the log: no file)" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [(["-o", "1501"], "out of range"), (["-t", "now"], "no record at or after")],
+)
+def test_nothing_there(args: list[str], text: str) -> None:
+    result = stratalog("explain", MULTISEG, *args)
+    assert result.status == 1
+    (line,) = result.stderr.splitlines()
+    assert text in line
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_gets_colours_and_lines_that_fit(columns: int) -> None:
+    shown = on_terminal("explain", MULTISEG, "-t", "2023-11-14T22:13:27.333", columns=columns)
+    plain = Text.from_ansi(shown).plain.splitlines()
+    assert "\x1b[1;36m1. Choose the segment" in shown
+    assert max(map(len, plain)) <= columns
+    bars = [line.rstrip() for line in plain if "\u25cf" in line]
+    assert len(bars) == 14
+    assert bars[0].endswith("\u25cf" + "\u2501" * (27 if columns == 80 else 31))
+
+
+def test_bars_narrow_down() -> None:
+    probes = tuple(Probe(slot, slot * 10, 0) for slot in (0, 4, 6, 5))
+    step = IndexStep("offset", MULTISEG, "file", 8, 55, probes, probes[-1])
+    assert search_bars(step, ASCII) == [
+        "o=======",
+        "====o===",
+        "....==o=",
+        "....=o..",
+    ]
+
+
+def test_bars_of_one_entry() -> None:
+    probe = Probe(0, 10, 0)
+    step = IndexStep("offset", MULTISEG, "file", 1, 5, (probe, probe), None)
+    assert search_bars(step, ASCII) == ["o", "o"]
