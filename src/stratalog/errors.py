@@ -16,6 +16,7 @@
     ├── NotALogDirError               the path holds no Kafka log
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
+    ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
     ├── InvalidLeaderEpochError       no leader epoch can begin there
     ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
     ├── LockedError                   another process writes to the log directory
@@ -213,6 +214,17 @@ class OffsetOutOfRangeError(StratalogError):
 
 def _rebuild_out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(offset, log_start_offset=start, log_end_offset=end)
+
+
+class SegmentGoneError(StratalogError):
+    """A broker removed or replaced a segment since the directory was listed. Look again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path}: removed or replaced since the directory was listed")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path,))
 
 
 class InvalidLeaderEpochError(StratalogError):

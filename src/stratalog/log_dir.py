@@ -110,13 +110,11 @@ class LogDirsView:
         self.dirs = [LogDirView(path) for path in paths]
         if not self.dirs:
             raise NotALogDirError("no log directory given")
-        self._live: dict[TopicPartition, list[tuple[LogDirView, ListedPartition]]] = defaultdict(
-            list
-        )
+        self._live: dict[TopicPartition, list[ListedPartition]] = defaultdict(list)
         for log_dir in self.dirs:
             for listed in log_dir.partitions:
                 if listed.directory.state is DirState.LIVE:
-                    self._live[listed.directory.topic_partition].append((log_dir, listed))
+                    self._live[listed.directory.topic_partition].append(listed)
 
     @property
     def topics(self) -> dict[str, list[int]]:
@@ -137,11 +135,9 @@ class LogDirsView:
         if found is None:
             raise UnknownTopicOrPartitionError(self._unknown(topic_partition))
         if len(found) > 1:
-            places = " and ".join(str(listed.path) for _, listed in found)
+            places = " and ".join(str(listed.path) for listed in found)
             raise StratalogError(f"{topic_partition} is in two places: {places}; give one of them")
-        log_dir, listed = found[0]
-        start = log_dir.log_start_offsets.get(topic_partition, 0)
-        return PartitionView(listed.path, log_start_offset=start)
+        return PartitionView(found[0].path)
 
     def partitions_of(self, topic: str) -> Iterator[PartitionView]:
         """Open every partition of a topic, in order."""

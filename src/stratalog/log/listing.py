@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from stratalog.errors import InvalidNameError, NotALogDirError
+from stratalog.errors import InvalidNameError, NotALogDirError, SegmentGoneError
 from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
 from stratalog.storage.segment_view import SegmentView
+
+LOOKS_MAX: Final = 10
+"""A directory that changes faster than it can be read so often is taken as it was met last."""
 
 
 class ListedFile(NamedTuple):
@@ -22,6 +25,7 @@ class ListedFile(NamedTuple):
     path: Path
     file: PartitionFile
     size_bytes: int
+    inode: int
 
 
 class Listing(NamedTuple):
@@ -35,7 +39,16 @@ class Listing(NamedTuple):
 
 
 def list_partition(path: Path) -> Listing:
-    """Look at the directory once. Names that Kafka would refuse are left out."""
+    """The directory at one moment. Names that Kafka would refuse are left out."""
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            return _look(path)
+        except SegmentGoneError:
+            continue  # compaction finished while its files were looked at
+    return _look(path)
+
+
+def _look(path: Path) -> Listing:
     files = tuple(sorted(_scan(path), key=lambda listed: listed.path.name))
     snapshots = tuple(
         (listed.file.base_offset, listed.path)
@@ -48,24 +61,44 @@ def list_partition(path: Path) -> Listing:
 
 
 def _scan(path: Path) -> list[ListedFile]:
-    found = []
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                file = _classify(entry.name)
-                if file is not None:
-                    size_bytes = _size_of(entry)
-                    if size_bytes is not None:
-                        found.append(ListedFile(Path(entry.path), file, size_bytes))
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotALogDirError(f"{path}: no such directory") from None
+    """What the directory holds, with sizes.
+
+    Reading a directory is not atomic: a file that is renamed meanwhile may be met twice or not at
+    all. So names are read until they stay the same. Sizes come after names: a segment that has a
+    successor does not grow any more, so its size is then its last.
+    """
+    entries = _entries(path)
+    for _ in range(LOOKS_MAX):
+        found = [
+            ListedFile(Path(entry.path), file, status.st_size, status.st_ino)
+            for entry, file in entries
+            if (status := _status(entry)) is not None
+        ]
+        again = _entries(path)
+        if _log_names(again) == _log_names(entries):
+            break
+        entries = again
     return found
 
 
-def _size_of(entry: os.DirEntry[str]) -> int | None:
+def _entries(path: Path) -> list[tuple[os.DirEntry[str], PartitionFile]]:
+    try:
+        with os.scandir(path) as entries:
+            return [
+                (entry, file) for entry in entries if (file := _classify(entry.name)) is not None
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotALogDirError(f"{path}: no such directory") from None
+
+
+def _log_names(entries: list[tuple[os.DirEntry[str], PartitionFile]]) -> set[str]:
+    return {entry.name for entry, file in entries if file.kind is FileKind.LOG}
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
     """None for a directory, or a file that a broker removed since the directory was read."""
     try:
-        return entry.stat().st_size if entry.is_file() else None
+        return entry.stat() if entry.is_file() else None
     except FileNotFoundError:
         return None
 
@@ -96,7 +129,7 @@ def _settle(files: tuple[ListedFile, ...]) -> tuple[SegmentView, ...]:
 
 def _logs(files: tuple[ListedFile, ...], state: FileState) -> dict[int, SegmentView]:
     return {
-        base: SegmentView(listed.path, base, listed.size_bytes)
+        base: SegmentView(listed.path, base, listed.size_bytes, listed.inode)
         for listed in files
         if listed.file.kind is FileKind.LOG
         and listed.file.state is state

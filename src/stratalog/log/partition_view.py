@@ -2,7 +2,9 @@
 
 Opening takes no lock and writes nothing, so it works on a directory that a broker is appending to,
 on a copy, and on a medium mounted read-only. A view is a moment: it sees the segments that were
-listed, up to the end of the last whole batch then; `refresh` looks again.
+listed, up to the end of the last whole batch then; `refresh` looks again. So does the view itself
+when a broker has deleted or compacted a segment before it was opened. Records that retention has
+taken meanwhile are an OffsetOutOfRangeError then, never a silent gap.
 
 Offsets in order: log start <= last stable <= log end. There is no high watermark here: on disk a
 log ends with its last whole batch.
@@ -17,6 +19,7 @@ from stratalog.errors import (
     CorruptError,
     InvalidNameError,
     NotALogDirError,
+    SegmentGoneError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -28,21 +31,24 @@ from stratalog.format.names import (
     TopicPartition,
     parse_partition_dir,
 )
-from stratalog.log.listing import list_partition
+from stratalog.log.listing import LOOKS_MAX, list_partition
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions, replay_producers
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import Listing
+    from stratalog.log.lookup import OffsetAndTimestamp
     from stratalog.log.producers import ProducerReplay
+    from stratalog.log.segments import SegmentPart
+    from stratalog.storage.trace import Trace
 
 T = TypeVar("T")
 
@@ -118,13 +124,17 @@ class PartitionView(LogReader):
         """The first offset that readers may see."""
         start = self._checkpointed_start
         if start is None:
-            start = read_log_start_checkpoint(self.path.parent).get(self.topic_partition, 0)
+            # "." and ".." have no name to go up from; a linked partition belongs where the link is.
+            is_named = self.path.name not in {"", ".."}
+            log_dir = self.path.parent if is_named else self.path.resolve().parent
+            start = read_log_start_checkpoint(log_dir).get(self.topic_partition, 0)
         return max(start, self._segments.bases[0])
 
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get (exclusive end)."""
-        return max(self._segments.end.next_offset, self.log_start_offset)
+        end = self._looking_again(lambda: self._segments.end)
+        return max(end.next_offset, self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -153,19 +163,62 @@ class PartitionView(LogReader):
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
-        end = self.log_end_offset if end is None else end
-        indexed = aborted_transactions(self._segments, self._listing.snapshots, start, end)
+        stop = self.log_end_offset if end is None else end
+        indexed = self._looking_again(
+            lambda: aborted_transactions(self._segments, self._listing.snapshots, start, stop)
+        )
         # A live broker writes the marker before the index entry; the replay has seen the marker.
         replayed = [
             txn
             for txn in self._replay.aborted
-            if txn.last_offset >= start and txn.first_offset < end
+            if txn.last_offset >= start and txn.first_offset < stop
         ]
         return sorted({*indexed, *replayed}, key=lambda txn: txn.last_offset)
 
     @cached_property
     def _replay(self) -> ProducerReplay:
-        return replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
+        return self._looking_again(
+            lambda: replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
+        )
+
+    # -- on a directory that changes
+
+    def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
+        """The parts of the log from `offset` on, each opened before it is handed out.
+
+        Raises OffsetOutOfRangeError when retention has deleted what comes next.
+        """
+        looks = 0
+        while True:
+            try:
+                for part in self._segments.parts_from(offset, trace):
+                    _ = part.segment.file  # stays readable from here on, whatever becomes of it
+                    yield part
+                    if part.next_base is None:
+                        return
+                    offset = part.next_base
+            except SegmentGoneError:
+                looks += 1
+                if looks > LOOKS_MAX:
+                    raise
+                self.refresh()
+                self._check_range(offset)
+
+    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
+        find = super().find_time
+        return self._looking_again(lambda: find(timestamp, trace))
+
+    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
+        return self._looking_again(super().find_max_timestamp)
+
+    def _looking_again(self, ask: Callable[[], T]) -> T:
+        """The answer; on a fresh listing if it takes a segment that is gone."""
+        for _ in range(LOOKS_MAX):
+            try:
+                return ask()
+            except SegmentGoneError:
+                self.refresh()
+        return ask()
 
 
 def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:

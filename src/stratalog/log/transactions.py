@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.control import read_end_marker
 from stratalog.format.entry import records_of
+from stratalog.format.names import FileKind
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted
 from stratalog.log.producers import ProducerReplay
@@ -54,21 +55,32 @@ def aborted_transactions(
 
 
 def _entries_of(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> bytes:
-    """The segment's transaction index; rebuilt by replay when the file is damaged."""
+    """The segment's transaction index; rebuilt by replay when the file is damaged.
+
+    Kafka makes the file with its first entry, so one without a whole entry is damaged too.
+    """
+    segment = part.segment
     try:
-        data = part.segment.sibling(".txnindex").read_bytes()
+        data = segment.sibling(FileKind.TXN_INDEX.value).read_bytes()
     except FileNotFoundError:
+        segment.check_in_place()
         return b""
+    segment.check_in_place()
     whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+    if _is_sound(whole, segment.base_offset):
+        return whole
+    before = tuple(s for s in snapshots if s[0] <= segment.base_offset)
+    replay = replay_producers(segments, before, part.end_offset)
+    ours = (txn for txn in replay.aborted if txn.last_offset >= segment.base_offset)
+    return b"".join(txn.pack() for txn in ours)
+
+
+def _is_sound(entries: bytes, base_offset: int) -> bool:
     try:
-        check_entries(whole, part.segment.base_offset)
+        check_entries(entries, base_offset)
     except StratalogError:
-        end_offset = part.next_base if part.next_base is not None else segments.end.next_offset
-        before = tuple(s for s in snapshots if s[0] <= part.segment.base_offset)
-        replay = replay_producers(segments, before, end_offset)
-        ours = (txn for txn in replay.aborted if txn.last_offset >= part.segment.base_offset)
-        return b"".join(txn.pack() for txn in ours)
-    return whole
+        return False
+    return bool(entries)
 
 
 def _from_snapshot(snapshots: Snapshots, end_offset: int) -> tuple[int, ProducerReplay]:

@@ -42,6 +42,11 @@ class LogFile:
             os.close(fd)
 
     @property
+    def inode(self) -> int:
+        """What the file is known by, whatever its name."""
+        return os.fstat(self._fd).st_ino
+
+    @property
     def size_bytes(self) -> int:
         """Now; a live file grows."""
         return os.fstat(self._fd).st_size

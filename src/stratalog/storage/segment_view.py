@@ -11,10 +11,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptBatchError, CorruptError
+from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
 from stratalog.format.batch import Entry, next_entry
 from stratalog.format.entry import check_entry_crc, header_of
 from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.names import FileState
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.peek import peek
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
@@ -65,19 +66,44 @@ class LoadedBatch(NamedTuple):
 class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
 
-    def __init__(self, path: Path, base_offset: int, size_bytes: int) -> None:
+    def __init__(
+        self, path: Path, base_offset: int, size_bytes: int, inode: int | None = None
+    ) -> None:
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         """Bytes that this view looks at. A live file grows; a fresh listing sees more."""
+        self.inode = inode
+        """Of the file that was listed; None: whatever has the name will do."""
 
     def __repr__(self) -> str:
         return f"SegmentView({self.path.name!r}, {self.size_bytes} bytes)"
 
     @cached_property
     def file(self) -> LogFile:
-        """Open from first use on, so a segment that is deleted meanwhile stays readable."""
-        return LogFile(self.path)
+        """Open from first use on, so a segment that is deleted meanwhile stays readable.
+
+        A broker may have renamed it already, and given its name to another. Raises
+        SegmentGoneError when the file that was listed has none of the names it may go by.
+        """
+        plain = self.path.name.removesuffix(FileState.SWAP.value)
+        for name in (self.path.name, plain, plain + FileState.DELETED.value):
+            try:
+                file = LogFile(self.path.with_name(name))
+            except FileNotFoundError:
+                continue
+            if self.inode in (None, file.inode):
+                return file
+        raise SegmentGoneError(self.path)
+
+    def check_in_place(self) -> None:
+        """Raise SegmentGoneError unless the segment still has its name: its side files with it."""
+        try:
+            inode = self.path.stat().st_ino
+        except FileNotFoundError:
+            raise SegmentGoneError(self.path) from None
+        if self.inode not in (None, inode):
+            raise SegmentGoneError(self.path)
 
     def sibling(self, extension: str) -> Path:
         """The segment's file with this extension; it carries the same `.swap` if there is one."""
