@@ -122,7 +122,7 @@ def check_entries(buf: Buffer, base_offset: int) -> None:
         reason = None
         if txn.producer_id < 0:
             reason = f"producer id is {txn.producer_id}"
-        elif not 0 <= txn.first_offset <= txn.last_offset:
+        elif not 0 <= txn.first_offset < txn.last_offset:  # data first, then the marker
             reason = f"transaction from {txn.first_offset} to {txn.last_offset}"
         elif txn.last_offset <= last_offset:
             reason = f"last offset {txn.last_offset} does not increase"
