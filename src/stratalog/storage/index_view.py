@@ -110,11 +110,11 @@ class IndexView:
                 tail_bytes = WARM_BYTES // of.entry_bytes * of.entry_bytes
                 tail = file.read(size_bytes - tail_bytes, tail_bytes)
                 if len(tail) == tail_bytes and any(tail[-of.entry_bytes :]):
-                    return cls._of_tail(of, path, base_offset, tail, size_bytes // of.entry_bytes)
-            return cls(of, path, base_offset, file.read(0, size_bytes))
+                    return cls.of_tail(of, path, base_offset, tail, size_bytes // of.entry_bytes)
+            return cls(of, path, base_offset, _read_used(of, file, size_bytes))
 
     @classmethod
-    def _of_tail(
+    def of_tail(
         cls, of: IndexFormat, path: Path, base_offset: int, tail: bytes, entries: int
     ) -> Self:
         view = cls(of, path, base_offset, b"")
@@ -211,3 +211,14 @@ class IndexView:
             data = b""
         self._first_slot, self._data = 0, data
         self.entries = self.format.count_valid_entries(data)
+
+
+def _read_used(of: IndexFormat, file: LogFile, size_bytes: int) -> bytes:
+    """The entries of a file of `size_bytes`, without most of the zeros that may follow them."""
+    data = file.read(0, min(size_bytes, LOAD_WHOLE_BYTES // of.entry_bytes * of.entry_bytes))
+    while len(data) < size_bytes and of.count_valid_entries(data) * of.entry_bytes == len(data):
+        more = file.read(len(data), min(len(data), size_bytes - len(data)))
+        if not more:
+            break  # the file shrank
+        data += more
+    return data
