@@ -20,6 +20,15 @@
     ├── InvalidLeaderEpochError       no leader epoch can begin there
     ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
     ├── LockedError                   another process writes to the log directory
+    │   └── LogDirLockedError         the same, with the directory and who holds it
+    ├── InconsistentLogDirsError      the directories do not belong together
+    ├── TopicError                    a topic that cannot be made, changed or removed, with the code
+    │   ├── InvalidTopicError                   17  a bad name, or one too close to another
+    │   ├── TopicAlreadyExistsError             36  there is one of that name
+    │   ├── InvalidPartitionsError              37  not a number of partitions to go to
+    │   ├── InvalidReplicationFactorError       38  more replicas than brokers
+    │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
+    ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── StorageError                  the disk refused: an I/O error on a file
     │   └── DiskFullError             no space left, or the quota is spent
     └── AppendError                   a batch that the log refuses, with Kafka's error code
@@ -195,6 +204,9 @@ class NotALogDirError(StratalogError):
 class UnknownTopicOrPartitionError(StratalogError):
     """The directory holds no such topic or partition."""
 
+    code: ClassVar[int] = 3
+    kafka_name: ClassVar[str] = "UNKNOWN_TOPIC_OR_PARTITION"
+
 
 class OffsetOutOfRangeError(StratalogError):
     """The offset lies below the log start offset or above the log end offset."""
@@ -249,6 +261,80 @@ def _rebuild_overflow(offset: int, base_offset: int) -> OffsetOverflowError:
 
 class LockedError(StratalogError):
     """Another process, a Kafka broker perhaps, holds the lock of the log directory."""
+
+
+class LogDirLockedError(LockedError):
+    """A log directory has a writer already: a Kafka broker, or a `LogDir` somewhere."""
+
+    def __init__(self, path: Path, holder: str | None = None) -> None:
+        self.path = path
+        """The log directory."""
+        self.holder = holder
+        """Process id and name, where the system tells."""
+        who = "a Kafka broker or another writer" if holder is None else holder
+        super().__init__(
+            f"{path}: locked by {who}; one process at a time may write to a log directory "
+            "(reading needs no lock: see open_dirs)"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.holder))
+
+
+class InconsistentLogDirsError(StratalogError):
+    """Log directories that one broker cannot have: of two clusters, or with the same partition."""
+
+
+class TopicError(StratalogError):
+    """A topic cannot be created, changed or deleted; nothing was changed.
+
+    `code` and `kafka_name` are what a broker answers to the client.
+    """
+
+    code: ClassVar[int] = -1
+    kafka_name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+
+class InvalidTopicError(TopicError):
+    """The name breaks Kafka's rules, collides with another topic's, or is not for clients."""
+
+    code = 17
+    kafka_name = "INVALID_TOPIC_EXCEPTION"
+
+
+class TopicAlreadyExistsError(TopicError):
+    """There is a topic of that name."""
+
+    code = 36
+    kafka_name = "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidPartitionsError(TopicError):
+    """The number of partitions is not positive, or no increase."""
+
+    code = 37
+    kafka_name = "INVALID_PARTITIONS"
+
+
+class InvalidReplicationFactorError(TopicError):
+    """More replicas than there are brokers, which is one, or less than one."""
+
+    code = 38
+    kafka_name = "INVALID_REPLICATION_FACTOR"
+
+
+class TopicDeletionDisabledError(TopicError):
+    """`delete.topic.enable` is false."""
+
+    code = 73
+    kafka_name = "TOPIC_DELETION_DISABLED"
+
+
+class InvalidTransactionTimeoutError(StratalogError):
+    """A transaction may not stay open for longer than `transaction.max.timeout.ms`."""
+
+    code: ClassVar[int] = 50
+    kafka_name: ClassVar[str] = "INVALID_TRANSACTION_TIMEOUT"
 
 
 class StorageError(StratalogError):
