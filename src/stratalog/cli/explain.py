@@ -92,7 +92,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """
     question = question_of(offset, time, is_max_timestamp=False)
     is_found = False
-    for view in open_targets(target, log_dir or []):
+    for at, view in enumerate(open_targets(target, log_dir or [])):
+        if at and not as_json:
+            print()
         with view:
             is_found |= _explain(view, question, Look(key_format, value_format), as_json=as_json)
     if not is_found:

@@ -59,7 +59,7 @@ class Selection:
         if self.dirs:
             everything = LogDirsView(log_dir.path for log_dir in self.dirs)
             for topic, number in everything.topic_partitions:
-                yield partial(open_topic, everything, TopicSpec(topic, number))
+                yield partial(_open_partition, everything, topic, number)
         yield from self.topics
         yield from self.partitions
 
@@ -190,6 +190,10 @@ def _select_topics(selection: Selection, roots: Sequence[Path], names: Sequence[
         is_topic = spec.partition is None and spec.topic in dirs.topics
         chosen = selection.topics if is_topic else selection.partitions
         chosen.append(partial(open_topic, dirs, spec))
+
+
+def _open_partition(dirs: LogDirsView, topic: str, number: int) -> list[PartitionView]:
+    return [dirs.partition(topic, number)]
 
 
 def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[PartitionView]:

@@ -29,9 +29,9 @@ def print_report(report: Report) -> None:
     """Everything that was found."""
     for log_dir in report.log_dirs:
         print(_log_dir_line(log_dir))
-    if report.level == "topics":
+    if report.topics:
         print_table(TOPIC_COLUMNS, [_topic_row(topic) for topic in report.topics])
-    else:
+    elif report.partitions:
         print_table(PARTITION_COLUMNS, [_partition_row(found) for found in report.partitions])
     for title, columns, rows_of in _SECTIONS:
         _print_section(title, columns, rows_of, report.partitions)

@@ -145,6 +145,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     has offset, time and key. A null key or value is printed as null. Several partitions are read
     one after the other, or in turns with --follow.
 
+    A time stands for the first record at or after it. Where timestamps are out of order, older
+    records may follow, as they do for Kafka's consumers.
+
     \b
     Examples:
       stratalog read orders -d /var/lib/kafka/data
@@ -156,7 +159,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog read /backup/orders-0 --json | jq .value
 
     With --json the keys are topic, partition, offset, timestampType, timestamp (milliseconds),
-    key, value and headers (a list of key and value); null is null.
+    key, value and headers (a list of key and value); null is null. Bytes that are no UTF-8 want a
+    format such as base64.
     """
     style = _Style(
         formats=(key_format, value_format),

@@ -210,8 +210,5 @@ def _size(data: bytes | None) -> int:
 
 
 def _encoded(text: str) -> bytes:
-    """As UTF-8; a lone surrogate, which JSON may spell, becomes `?` and never an error."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")
+    """As UTF-8; bytes of the command line and of file names that were none come out again."""
+    return text.encode("utf-8", "surrogateescape")
