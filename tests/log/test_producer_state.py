@@ -378,6 +378,13 @@ def test_plain_batches_and_replication_need_no_guard(verifying: ProducerStateMan
     append(verifying, txn_data(1, sequence=1), REPLICATION)
 
 
+def test_plain_batch_leaves_the_guard(verifying: ProducerStateManager) -> None:
+    first = txn_data(1, sequence=1)
+    guard = verifying.start_verification(first, NOW_MS)
+    append(verifying, data(0, sequence=0))
+    append(verifying, first, guard=guard)
+
+
 def test_newer_epoch_needs_its_own_guard(verifying: ProducerStateManager) -> None:
     first = txn_data(0, sequence=0)
     append(verifying, first, guard=verifying.start_verification(first, NOW_MS))
@@ -517,6 +524,11 @@ def test_late_transaction(manager: ProducerStateManager) -> None:
     assert manager.has_late_transaction(NOW_MS)
 
 
+def test_transaction_without_timestamps_is_never_late(manager: ProducerStateManager) -> None:
+    append(manager, data(0, sequence=0, is_transactional=True, timestamp=-1))
+    assert not manager.has_late_transaction(NOW_MS)
+
+
 # -- snapshots and reload
 
 
@@ -615,6 +627,7 @@ def test_reload_at_the_same_end_keeps_what_is_in_memory() -> None:
 
 def test_truncating_fully_forgets_everything() -> None:
     manager = filled()
+    end(manager, control(7, producer_id=2), commit(coordinator_epoch=7))
     manager.on_snapshot_written()
     manager.truncate_fully_and_start_at(40)
     assert manager.is_empty

@@ -183,6 +183,9 @@ def test_replay_survives_a_snapshot_that_no_broker_wrote() -> None:
     replay.add_marker(control(50, producer_id=1), abort())
     replay.add_marker(control(51, producer_id=2), abort())
     assert replay.aborted == [AbortedTxn(0, 1, 40, 50, 40), AbortedTxn(0, 2, 40, 51, 52)]
+    replay = ProducerReplay([first])
+    replay.add_data(txn_data(30, sequence=0, producer_id=3))
+    assert replay.first_open_offset == 30, "below one that the snapshot claims"
     negative = ProducerReplay([first._replace(current_txn_first_offset=-7)])
     assert negative.first_open_offset is None
 

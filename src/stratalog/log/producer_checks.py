@@ -113,9 +113,7 @@ def _check_verified(before: ProducerState, header: BatchHeader, rules: AppendRul
 
 def _check_sequence(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
     """A client's batches follow each other without a gap, from 0 in each epoch."""
-    begins_epoch = (
-        rules.has_epoch_per_transaction and header.is_transactional and not before.batches
-    )
+    begins_epoch = rules.has_epoch_per_transaction and header.is_transactional
     if before.producer_epoch == NO_PRODUCER_EPOCH and not begins_epoch:
         return  # the log may have known it once, so any sequence may come next
     expected = 0
