@@ -1,0 +1,176 @@
+"""Several requests at once: each as if it came alone, all of them in one write."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import AppendError, InvalidRecordError
+from stratalog.format.batch import Codec, TimestampType, next_entry
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
+from stratalog.log.validation import LeaderValidator
+
+NOW_MS = 1_700_000_000_000
+ASSIGN = Assignment(next_offset=100, leader_epoch=3, now_ms=NOW_MS)
+
+
+@pytest.fixture(params=[False, True], ids=["readable", "compiled"])
+def leader(request: pytest.FixtureRequest) -> LeaderValidator:
+    return LeaderValidator(compiled=request.param)
+
+
+def request_of(count: int, codec: Codec = Codec.NONE) -> bytes:
+    records = [Record(i, NOW_MS + i, b"k", b"value %d" % i) for i in range(count)]
+    return encode_batch(records, BatchFields(codec=codec))
+
+
+def test_offsets_run_through(leader: LeaderValidator) -> None:
+    requests = [request_of(3), request_of(1, Codec.ZSTD), request_of(2), request_of(5, Codec.LZ4)]
+    group = leader.validate_group(requests, AppendRules(), ASSIGN)
+    assert [(a.first_offset, a.last_offset) for a in group.accepted] == [
+        (100, 102),
+        (103, 103),
+        (104, 105),
+        (106, 110),
+    ]
+    assert group.next_offset == 111
+    assert len(group.data) == sum(map(len, requests))
+    assert bytes(group.data) == b"".join(bytes(append.data) for append in group.accepted)
+
+
+def test_spans_count_from_the_start_of_the_group(leader: LeaderValidator) -> None:
+    group = leader.validate_group([request_of(3), request_of(4)], AppendRules(), ASSIGN)
+    first, second = group.spans
+    assert (first.position, second.position) == (0, first.size_bytes)
+    for span in group.spans:
+        entry = next_entry(group.data, span.position)
+        assert entry is not None
+        assert (entry.offset, entry.size_bytes) == (span.base_offset, span.size_bytes)
+
+
+def test_a_refused_request_takes_no_offsets(leader: LeaderValidator) -> None:
+    bad = b"\0" * 7 + b"\1" + request_of(2)[8:]
+    group = leader.validate_group(
+        [bad, request_of(3), bad, bad, request_of(4), bad], AppendRules(), ASSIGN
+    )
+    kinds = [type(result) for result in group.results]
+    refused, accepted = InvalidRecordError, ValidatedAppend
+    assert kinds == [refused, accepted, refused, refused, accepted, refused]
+    assert [append.first_offset for append in group.accepted] == [100, 103]
+    assert group.next_offset == 107
+    assert len(group.data) == len(request_of(3) + request_of(4))
+
+
+def test_rewritten_requests_go_along(leader: LeaderValidator) -> None:
+    rules = AppendRules(codec=Codec.GZIP)
+    requests = [request_of(2, Codec.GZIP), request_of(3), request_of(4, Codec.GZIP)]
+    group = leader.validate_group(requests, rules, ASSIGN)
+    assert [append.was_rewritten for append in group.accepted] == [False, True, False]
+    assert [span.base_offset for span in group.spans] == [100, 102, 105]
+    assert bytes(group.data) == b"".join(bytes(append.data) for append in group.accepted)
+
+
+def test_requests_without_a_batch(leader: LeaderValidator) -> None:
+    group = leader.validate_group([b"", request_of(1), b"abc"], AppendRules(), ASSIGN)
+    assert [append.record_count for append in group.accepted] == [0, 1, 0]
+    assert group.next_offset == 101
+    assert leader.validate_group([], AppendRules(), ASSIGN) == (b"", (), 100)
+
+
+def test_more_requests_than_the_kernel_takes_at_once(leader: LeaderValidator) -> None:
+    group = leader.validate_group([request_of(1)] * 700, AppendRules(), ASSIGN)
+    assert [append.first_offset for append in group.accepted] == list(range(100, 800))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4),
+            st.sampled_from([Codec.NONE, Codec.NONE, Codec.SNAPPY, Codec.LZ4]),
+            st.sampled_from(["good", "good", "good", "cut", "crc", "offset", "tail"]),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([None, Codec.NONE, Codec.SNAPPY]),
+    st.sampled_from([TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME]),
+)
+def test_a_group_is_its_requests_one_after_the_other(
+    drawn: list[tuple[int, Codec, str]], codec: Codec | None, timestamp_type: TimestampType
+) -> None:
+    requests = []
+    for count, sent_codec, damage in drawn:
+        raw = request_of(count, sent_codec)
+        requests.append(
+            {
+                "good": raw,
+                "cut": raw[:-1],
+                "crc": raw[:-1] + b"?",
+                "offset": b"\0" * 7 + b"\1" + raw[8:],
+                "tail": raw + raw[:30],
+            }[damage]
+        )
+    rules = AppendRules(codec=codec, timestamp_type=timestamp_type)
+    readable, compiled = (LeaderValidator(compiled=compiled) for compiled in (False, True))
+    expected: list[object] = []
+    assign = ASSIGN
+    for raw in requests:
+        try:
+            append = readable.validate(raw, rules, assign)
+            expected.append(_comparable(append))
+            if append.spans:
+                assign = assign._replace(next_offset=append.next_offset)
+        except AppendError as error:
+            expected.append(_comparable(error))
+    for leader in (readable, compiled):
+        group = leader.validate_group(requests, rules, ASSIGN)
+        assert [_comparable(result) for result in group.results] == expected
+        assert group.next_offset == assign.next_offset
+
+
+def _comparable(result: ValidatedAppend | AppendError) -> object:
+    if isinstance(result, AppendError):
+        return type(result), result.message
+    return result._replace(data=bytes(result.data))
+
+
+def test_small_programs_do_not_load_the_kernels() -> None:
+    code = """
+import sys
+from stratalog.format.record import Record, encode_batch
+from stratalog.log.appends import AppendRules, Assignment
+from stratalog.log.validation import validate_leader
+raw = encode_batch([Record(0, 5, b"k", b"v")])
+for offset in range(100):
+    validate_leader(raw, AppendRules(), Assignment(offset, 0, 5))
+print(*{name.partition(".")[0] for name in sys.modules} & {"numba", "pyarrow", "numpy"})
+"""
+    answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert answer.stdout.split() == []
+
+
+def test_the_kernel_is_loaded_once_it_pays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    import stratalog.log.validation as module  # noqa: PLC0415 - to change its constants
+
+    monkeypatch.setattr(module, "LOAD_KERNEL_AFTER_RECORDS", 10)
+    monkeypatch.delitem(sys.modules, "stratalog.format.kernels.validate", raising=False)
+    loaded = []
+    monkeypatch.setattr(module, "import_module", lambda name: loaded.append(name) or _Kernel)
+    leader = LeaderValidator()
+    for _ in range(5):
+        leader.validate(request_of(3), AppendRules(), ASSIGN)
+    assert loaded == ["stratalog.format.kernels.validate"]
+
+
+class _Kernel:
+    """Takes nothing, so that everything goes the readable way."""
+
+    CLIENT, COMPACTED, LOG_APPEND_TIME = 1, 2, 4
+
+    @staticmethod
+    def validate(*_: object) -> int:
+        return 0
