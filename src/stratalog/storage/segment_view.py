@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
 from stratalog.format.batch import Entry, next_entry
 from stratalog.format.entry import check_entry_crc, header_of
-from stratalog.format.index_rules import IndexBuilder
 from stratalog.format.names import FileState
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.peek import peek
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
 from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
+from stratalog.storage.rebuild import rebuild_indexes
 from stratalog.storage.resync import next_valid_batch
 from stratalog.storage.segment_times import SegmentTimes
 from stratalog.storage.trace import ScanStep
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import BatchHeader
     from stratalog.format.entry import EntryHeader
+    from stratalog.format.index_rules import IndexBuilder
     from stratalog.format.peek import Peek
     from stratalog.storage.index_view import Anchor
     from stratalog.storage.trace import Trace
@@ -365,10 +365,4 @@ class SegmentView:
     @cached_property
     def _rebuilt(self) -> IndexBuilder:
         """Both indexes from one walk over the headers."""
-        builder = IndexBuilder(self.base_offset)
-        for position, batch in self.walk():
-            if batch.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
-                break
-            builder.add(position, batch.size_bytes, batch.last_offset, batch.max_timestamp)
-        builder.finish()
-        return builder
+        return rebuild_indexes(self)

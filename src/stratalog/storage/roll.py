@@ -1,0 +1,76 @@
+"""When the active segment is full: a pure decision, taken before each append.
+
+Record time drives the clock: it runs from the timestamp of the segment's first batch to the largest
+one that comes in. So a silent partition never rolls, and a replay of old data rolls as the original
+did. Only where the first batch has no timestamp, the wall clock since the segment's creation does.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+
+NO_FIRST_TIMESTAMP: Final = -1
+
+
+class RollReason(enum.Enum):
+    """Why the next append needs a new segment."""
+
+    SIZE = "the segment would exceed segment.bytes"
+    TIME = "the segment spans more than segment.ms"
+    OFFSET_INDEX_FULL = "the offset index is full"
+    TIME_INDEX_FULL = "the time index is full"
+    OFFSET_OVERFLOW = "the last offset is too far above the base offset"
+
+
+class SegmentFacts(NamedTuple):
+    """The active segment before the append."""
+
+    base_offset: int
+    size_bytes: int
+    first_timestamp: int
+    """Max timestamp of the first batch; negative when there is none."""
+    created_ms: int
+    is_offset_index_full: bool
+    is_time_index_full: bool
+
+
+class Incoming(NamedTuple):
+    """What is to be appended, and when."""
+
+    size_bytes: int
+    last_offset: int
+    max_timestamp: int
+    now_ms: int
+
+
+class RollLimits(NamedTuple):
+    """How large and how old a segment may get."""
+
+    segment_bytes: int
+    segment_ms: int
+    """Less the jitter that was drawn for this segment."""
+
+
+def roll_reason(segment: SegmentFacts, incoming: Incoming, limits: RollLimits) -> RollReason | None:
+    """Why `incoming` has to go to a new segment; None when it may go to this one.
+
+    An empty segment too may have to roll, when its index has no room for a single entry.
+    """
+    if segment.size_bytes > limits.segment_bytes - incoming.size_bytes:
+        return RollReason.SIZE
+    if segment.first_timestamp >= 0:
+        waited_ms = incoming.max_timestamp - segment.first_timestamp
+    else:
+        waited_ms = incoming.now_ms - segment.created_ms
+    if segment.size_bytes > 0 and waited_ms > limits.segment_ms:
+        return RollReason.TIME
+    if segment.is_offset_index_full:
+        return RollReason.OFFSET_INDEX_FULL
+    if segment.is_time_index_full:
+        return RollReason.TIME_INDEX_FULL
+    if not 0 <= incoming.last_offset - segment.base_offset <= RELATIVE_OFFSET_MAX:
+        return RollReason.OFFSET_OVERFLOW
+    return None

@@ -1,0 +1,371 @@
+"""One segment as its only writer sees it: `.log` with its indexes, appended to, cut, sealed.
+
+A segment is *active* (its log open, both sparse indexes mapped at full size) or *inactive* (nothing
+open until somebody reads). Making an object for an inactive one costs no I/O, so a partition of a
+thousand segments opens at once.
+
+Invariants:
+
+* one thread writes, any number read. Readers take `view()` or `seek`, which end at the published
+  size; it moves only when a batch is whole in the file;
+* an append that raises has changed nothing: what may fail is done before the state changes;
+* the log is the truth. Index entries are cut before the log is, and indexes that contradict the log
+  are built again when the segment becomes active.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from stratalog.errors import CorruptBatchError, CorruptIndexError, StorageError
+from stratalog.format.names import FileKind, FileState, segment_file_name
+from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
+from stratalog.storage.live_view import LiveSegmentView
+from stratalog.storage.log_file import LogFile
+from stratalog.storage.roll import NO_FIRST_TIMESTAMP, RollLimits
+from stratalog.storage.segment_recovery import check_segment
+from stratalog.storage.segment_view import Seek, SegmentView
+from stratalog.storage.segment_writer import BatchSpan, SegmentWriter
+from stratalog.storage.txn_index_file import TxnIndexFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stratalog.config import LogConfig
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.storage.disk import Disk
+    from stratalog.storage.index_file import IndexFile
+    from stratalog.storage.roll import RollReason
+    from stratalog.storage.segment_recovery import OnBatch, Survivors
+    from stratalog.storage.segment_times import LargestTimestamp
+    from stratalog.storage.trace import IndexKind
+
+__all__ = ["BatchSpan", "Segment"]
+
+_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+class Segment:
+    """The segment at `base_offset`; inactive until `become_active`."""
+
+    def __init__(
+        self, disk: Disk, path: Path, base_offset: int, size_bytes: int, config: LogConfig
+    ) -> None:
+        """`path` and `size_bytes` are those of the `.log` file. Touches nothing."""
+        self.path = path
+        self.base_offset = base_offset
+        self._disk = disk
+        self._config = config
+        self._roll_jitter_ms = 0
+        self._writer: SegmentWriter | None = None
+        # What is known of an inactive segment; an active one asks its writer.
+        self._size_bytes = size_bytes
+        self._next_offset: int | None = None
+        self._view: SegmentView | None = None
+        self._reader: LogFile | None = None
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: Path, base_offset: int, config: LogConfig, *, now_ms: int
+    ) -> Self:
+        """A new, empty, active segment. Files that have its names already are removed first."""
+        path = directory / segment_file_name(base_offset, FileKind.LOG)
+        segment = cls(disk, path, base_offset, 0, config)
+        segment.delete()
+        segment._next_offset = base_offset
+        try:
+            segment.become_active(now_ms=now_ms)
+        except BaseException:
+            with suppress(StorageError):
+                segment.delete()
+            raise
+        return segment
+
+    def __repr__(self) -> str:
+        state = "active" if self.is_active else "inactive"
+        return f"Segment({self.path.name!r}, {self.size_bytes} bytes, {state})"
+
+    # -- facts
+
+    @property
+    def is_active(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """Published: every batch below it is whole."""
+        writer = self._writer
+        return self._size_bytes if writer is None else writer.published.position
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch; the base offset while there is none."""
+        writer = self._writer
+        if writer is not None:
+            return writer.published.next_offset
+        if self._next_offset is None:
+            self._next_offset = self.view().end.next_offset
+        return self._next_offset
+
+    @property
+    def largest_timestamp(self) -> LargestTimestamp:
+        """With the last offset of the first batch that has it; (-1, base offset) without any."""
+        writer = self._writer
+        return self.view().times.largest if writer is None else writer.largest_timestamp
+
+    @property
+    def first_timestamp(self) -> int:
+        """Max timestamp of the first batch: where the roll clock starts. -1 when empty."""
+        writer = self._writer
+        if writer is not None:
+            return writer.first_timestamp
+        first = self.reader.peek(0) if self._size_bytes else None
+        return NO_FIRST_TIMESTAMP if first is None else first.max_timestamp
+
+    def sibling(self, kind: FileKind) -> Path:
+        """The segment's file of this kind, in the same state."""
+        return self.path.with_name(self.path.name.replace(FileKind.LOG.value, kind.value, 1))
+
+    @property
+    def txn_index(self) -> TxnIndexFile:
+        """The aborted transactions whose marker lies in this segment."""
+        return TxnIndexFile(self._disk, self.sibling(FileKind.TXN_INDEX))
+
+    # -- writing
+
+    def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
+        """Write ready batches, see `SegmentWriter.append`. Answers the position of the first."""
+        writer = self._writer
+        return (self.writer if writer is None else writer).append(data, spans)
+
+    def roll_reason(
+        self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> RollReason | None:
+        """Why an append of this size, last offset and largest timestamp needs a new segment."""
+        return self.writer.roll_reason(size_bytes, last_offset, max_timestamp, now_ms)
+
+    @property
+    def writer(self) -> SegmentWriter:
+        """Of the active segment. Callers in a hurry keep it and skip a call per append."""
+        if self._writer is None:
+            raise ValueError(f"{self.path.name} is not active")
+        return self._writer
+
+    def configure(self, config: LogConfig, *, roll_jitter_ms: int | None = None) -> None:
+        """Roll by these limits from now on. The indexes stay as they were made."""
+        self._config = config
+        if roll_jitter_ms is not None:
+            self._roll_jitter_ms = roll_jitter_ms
+        if self._writer is not None:
+            segment_ms = config.effective_segment_ms - self._roll_jitter_ms
+            self._writer.limits = RollLimits(config.segment_bytes, segment_ms)
+
+    def append_aborted(self, txn: AbortedTxn) -> None:
+        """Note a transaction whose ABORT marker was appended to this segment."""
+        self.txn_index.append(txn)
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> int:
+        """Drop every batch that reaches `offset` or above; answers how many bytes that were.
+
+        A batch that begins below `offset` goes as a whole. The segment is active afterwards.
+        """
+        self.become_active(now_ms=now_ms)
+        writer, size_bytes = self.writer, self.size_bytes
+        found = self.seek(offset)
+        position = size_bytes if found.batch is None else found.position
+        self.txn_index.truncate_to(offset)
+        writer.truncate(offset, position, self.reader)
+        if not writer.published.position:
+            writer.created_ms = now_ms
+        self._view = None
+        return size_bytes - writer.published.position
+
+    def flush(self) -> None:
+        """Make everything durable but the names, in Kafka's order. `fsync_dir` does the names."""
+        writer = self._writer
+        if writer is None or not writer.log.fsync():
+            self._disk.fsync(self.path)
+        self._disk.fsync(self.sibling(FileKind.OFFSET_INDEX))
+        self._disk.fsync(self.sibling(FileKind.TIME_INDEX))
+        self.txn_index.flush()
+
+    # -- active and inactive
+
+    def become_active(self, *, now_ms: int) -> None:
+        """Open the log for appending and map the indexes at full size.
+
+        Raises CorruptBatchError when the log does not end with a whole batch: `recover` first.
+        """
+        if self._writer is not None:
+            return
+        next_offset = self._checked_next_offset()
+        is_new = not self._disk.exists(self.path)
+        log = self._disk.open_append(self.path, size_bytes=self._size_bytes)
+        try:
+            if is_new and self._config.preallocate:
+                log.preallocate(self._config.segment_bytes)
+            offset_index, time_index = self._open_indexes(next_offset)
+        except BaseException:
+            log.close()
+            raise
+        interval_bytes = self._config.index_interval_bytes
+        writer = SegmentWriter(log, offset_index, time_index, next_offset, interval_bytes)
+        writer.first_timestamp = self.first_timestamp
+        writer.created_ms = now_ms
+        self._writer, self._view = writer, None
+        self.configure(self._config)
+
+    def _checked_next_offset(self) -> int:
+        if self._next_offset is None:
+            end = self.view().end
+            if end.position != self._size_bytes:
+                raise CorruptBatchError(
+                    f"no whole batch begins here; the file has {self._size_bytes} bytes",
+                    position=end.position,
+                    path=self.path,
+                )
+            self._next_offset = end.next_offset
+        return self._next_offset
+
+    def _open_indexes(self, next_offset: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
+        is_missing = self._size_bytes and not all(
+            self._disk.exists(self.sibling(kind))
+            for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+        )
+        if is_missing:
+            self._write_indexes(self._survivors(lambda _: None))
+        try:
+            return self._map_indexes(next_offset)
+        except CorruptIndexError:
+            self._write_indexes(self._survivors(lambda _: None))
+            return self._map_indexes(next_offset)
+
+    def _map_indexes(self, next_offset: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
+        bytes_max = self._config.segment_index_bytes
+        path = self.sibling(FileKind.OFFSET_INDEX)
+        offset_index = OffsetIndexFile(self._disk, path, self.base_offset, bytes_max)
+        offset_index.check(log_bytes=self._size_bytes, next_offset=next_offset)
+        path = self.sibling(FileKind.TIME_INDEX)
+        time_index = TimeIndexFile(self._disk, path, self.base_offset, bytes_max)
+        time_index.check(next_offset=next_offset)
+        return offset_index, time_index
+
+    def become_inactive(self) -> None:
+        """The segment gets no more batches: last time entry, files cut to what they hold."""
+        writer = self._writer
+        if writer is not None:
+            writer.seal()
+            self._size_bytes, self._next_offset = writer.published
+            self._writer = self._view = None
+
+    def close(self) -> None:
+        """As after `become_inactive`, and let go of what readers had open. Syncs nothing."""
+        try:
+            self.become_inactive()
+        finally:
+            self.release()
+
+    # -- recovery
+
+    def recover(self, on_batch: OnBatch) -> Survivors:
+        """Cut the log at the first batch that is not good, and build the indexes again.
+
+        `on_batch` may call `append_aborted`: the transaction index starts empty. The segment must
+        be inactive, and nobody may read it meanwhile.
+        """
+        if self._writer is not None:
+            raise ValueError(f"{self.path.name} is active")
+        self.release()
+        self.txn_index.delete()
+        survivors = self._survivors(on_batch)
+        if survivors.valid_bytes < (self._disk.size_of(self.path) or 0):
+            self._disk.truncate(self.path, survivors.valid_bytes)
+        self._size_bytes, self._next_offset = survivors.valid_bytes, survivors.next_offset
+        self._write_indexes(survivors)
+        self.release()
+        return survivors
+
+    def _survivors(self, on_batch: OnBatch) -> Survivors:
+        view = SegmentView(self.path, self.base_offset, self._size_bytes)
+        return check_segment(view, self._config.index_interval_bytes, on_batch)
+
+    def _write_indexes(self, survivors: Survivors) -> None:
+        for kind, data in (
+            (FileKind.OFFSET_INDEX, survivors.indexes.offset_index),
+            (FileKind.TIME_INDEX, survivors.indexes.time_index),
+        ):
+            self._disk.write_file(self.sibling(kind), data, is_synced=False)
+
+    # -- reading, from any thread
+
+    @property
+    def reader(self) -> LogFile:
+        """The log, open for reading from first use on. It stays readable after a delete."""
+        if self._reader is None:
+            self._reader = LogFile(self.path)
+        return self._reader
+
+    def view(self) -> SegmentView:
+        """The segment up to its published end, for everything that can be asked of a segment."""
+        view, writer = self._view, self._writer
+        if writer is None:
+            if view is None:
+                view = self._view = SegmentView(self.path, self.base_offset, self._size_bytes)
+            return view
+        end = writer.published
+        if view is None or view.size_bytes != end.position:
+            indexes: dict[IndexKind, IndexFile] = {
+                "offset": writer.offset_index,
+                "time": writer.time_index,
+            }
+            view = LiveSegmentView(self.path, self.base_offset, end, self.reader, indexes)
+            self._view = view
+        return view
+
+    def seek(self, target: int) -> Seek:
+        """The first batch whose last offset is at or above `target`, up to the published end."""
+        writer = self._writer
+        if writer is None:
+            return self.view().seek(target)
+        end = writer.published.position
+        position = writer.offset_index.lookup(target).position
+        for found_at, batch in self.reader.walk(position, end, offset_min=self.base_offset):
+            if batch.last_offset >= target:
+                return Seek(found_at, batch)
+            position = found_at + batch.size_bytes
+        return Seek(position, None)
+
+    def release(self) -> None:
+        """Let go of what readers opened. The next use opens it again."""
+        self._view = self._reader = None
+
+    # -- files
+
+    def rename(self, state: FileState) -> None:
+        """Give all files the suffix of this state. Durable only after `fsync_dir`."""
+        name = segment_file_name(self.base_offset, FileKind.LOG, state)
+        target = self.path.with_name(name)
+        for kind in _KINDS:
+            source = self.sibling(kind)
+            if kind is FileKind.LOG or self._disk.exists(source):
+                name = segment_file_name(self.base_offset, kind, state)
+                self._disk.rename(source, source.with_name(name))
+        self.path = target
+        self.release()
+        writer = self._writer
+        if writer is not None:
+            writer.log.path = target
+            writer.offset_index.path = self.sibling(FileKind.OFFSET_INDEX)
+            writer.time_index.path = self.sibling(FileKind.TIME_INDEX)
+
+    def delete(self) -> None:
+        """Remove all files. Readers that have the log open may finish."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.log.close()
+        for kind in _KINDS:
+            self._disk.unlink(self.sibling(kind), missing_ok=True)
+        self.release()

@@ -1,0 +1,218 @@
+"""What an active segment has open: its log and both sparse indexes, and the rules of appending.
+
+The rules are those of `format.index_rules`, spelled out here once more without a call per batch:
+this is the path of every record that is ever written.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from stratalog.errors import DiskFullError, OffsetOverflowError
+from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
+from stratalog.storage.roll import (
+    NO_FIRST_TIMESTAMP,
+    Incoming,
+    RollLimits,
+    RollReason,
+    SegmentFacts,
+    roll_reason,
+)
+from stratalog.storage.segment_times import LargestTimestamp
+from stratalog.storage.segment_view import SegmentEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.format.buffers import Buffer
+    from stratalog.storage.disk import AppendFile
+    from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
+    from stratalog.storage.log_file import LogFile
+
+
+class BatchSpan(NamedTuple):
+    """Where a batch lies in the bytes to append, and what the indexes need to know of it."""
+
+    position: int
+    """In the appended bytes."""
+    size_bytes: int
+    base_offset: int
+    """Of a compressed legacy set, which does not tell it: any lower bound."""
+    last_offset: int
+    max_timestamp: int
+
+
+class SegmentWriter:
+    """Appends to a segment. One thread calls it; others may read `published` at any time.
+
+    All that an append changes beside the files is one tuple, replaced at its very end. So whatever
+    interrupts it, even Ctrl-C between two instructions, leaves the state of before; what may be in
+    the files by then is cut off by the next append.
+    """
+
+    def __init__(
+        self,
+        log: AppendFile,
+        offset_index: OffsetIndexFile,
+        time_index: TimeIndexFile,
+        next_offset: int,
+        interval_bytes: int,
+    ) -> None:
+        self.log = log
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.base_offset = offset_index.base_offset
+        self.interval_bytes = interval_bytes
+        self.first_timestamp = NO_FIRST_TIMESTAMP
+        self.created_ms = 0
+        self.limits = RollLimits(segment_bytes=POSITION_MAX, segment_ms=(1 << 63) - 1)
+        self._next_offset_max = self.base_offset + RELATIVE_OFFSET_MAX + 1
+        self._state = (
+            log.size_bytes,
+            next_offset,
+            time_index.last_timestamp,  # the largest so far
+            time_index.last_offset,  # of the batch that has it
+            0,  # bytes since the last index entry
+        )
+        with suppress(DiskFullError):
+            time_index.reserve()  # so that closing the segment needs no more space
+
+    @property
+    def published(self) -> SegmentEnd:
+        """Batches below it are whole, in the file and indexed."""
+        return SegmentEnd(*self._state[:2])
+
+    @property
+    def largest_timestamp(self) -> LargestTimestamp:
+        """(-1, base offset) when no batch has a timestamp."""
+        return LargestTimestamp(*self._state[2:4])
+
+    def roll_reason(
+        self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> RollReason | None:
+        """Why this append has to go to a new segment, see `roll.roll_reason`."""
+        offset_index, time_index = self.offset_index, self.time_index
+        first_timestamp = self.first_timestamp
+        segment_bytes, segment_ms = self.limits
+        if (
+            self._state[0] + size_bytes <= segment_bytes
+            and max_timestamp - first_timestamp <= segment_ms
+            and first_timestamp >= 0
+            and offset_index.entries < offset_index.entries_max
+            and time_index.entries < time_index.entries_max - 1
+            and self.base_offset <= last_offset < self._next_offset_max
+        ):
+            return None
+        facts = SegmentFacts(
+            base_offset=self.base_offset,
+            size_bytes=self._state[0],
+            first_timestamp=first_timestamp,
+            created_ms=self.created_ms,
+            is_offset_index_full=offset_index.is_full,
+            is_time_index_full=time_index.is_full,
+        )
+        return roll_reason(
+            facts, Incoming(size_bytes, last_offset, max_timestamp, now_ms), self.limits
+        )
+
+    def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
+        """Write the batches of `data`, in order and without gaps, with one call to the system.
+
+        Answers the position of the first. Raises OffsetOverflowError or StorageError, and has then
+        changed nothing. Index entries come first because they are easily taken back.
+        """
+        start, due_offset, largest, largest_offset, since_entry = self._state
+        interval, log, end = self.interval_bytes, self.log, 0
+        if log.size_bytes != start:
+            self._mend()
+        try:
+            for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
+                if position != end or not due_offset <= base_offset <= last_offset:
+                    self._refuse(data, spans)
+                if max_timestamp > largest:
+                    largest, largest_offset = max_timestamp, last_offset
+                due_offset = last_offset + 1
+                if since_entry > interval:
+                    if due_offset > self._next_offset_max:
+                        self._refuse(data, spans)
+                    self.offset_index.append(last_offset, start + position)
+                    self.time_index.append(largest, largest_offset)
+                    since_entry = 0
+                since_entry += size_bytes
+                end += size_bytes
+            if end != len(data) or due_offset > self._next_offset_max or start + end > POSITION_MAX:
+                self._refuse(data, spans)
+            log.write(data)
+        except BaseException:
+            self._mend()
+            raise
+        if not start:
+            self.first_timestamp = spans[0].max_timestamp
+        self._state = (start + end, due_offset, largest, largest_offset, since_entry)
+        return start
+
+    def _refuse(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
+        """The append is none that a log can take. Only overflow is not a mistake of the caller."""
+        size_bytes, next_offset = self.published
+        last_offset = spans[-1].last_offset if spans else next_offset
+        if last_offset >= self._next_offset_max:
+            raise OffsetOverflowError(last_offset, base_offset=self.base_offset)
+        raise ValueError(
+            f"{len(data)} bytes in batches {list(spans[:3])} … do not continue a segment of "
+            f"{size_bytes} bytes at offset {next_offset}"
+        )
+
+    def _mend(self) -> None:
+        """Take back what an append that came to nothing left behind the published end."""
+        size_bytes, next_offset = self.published
+        self.offset_index.truncate_to(next_offset)
+        self.time_index.truncate_to(next_offset)
+        if self.log.size_bytes > size_bytes:
+            self.log.truncate(size_bytes)
+
+    def truncate(self, offset: int, position: int, reader: LogFile) -> None:
+        """Drop what lies at `position` and behind: the batches that reach `offset` or above.
+
+        Index entries go first: a crash in between leaves an index that is short, never one that
+        points past the log. Readers, too, are told before the bytes are gone.
+        """
+        before = self._state
+        size_bytes, next_offset, *largest, _ = before
+        size_bytes = min(position, size_bytes)
+        next_offset = min(next_offset, max(offset, self.base_offset))
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self._state = (size_bytes, next_offset, largest[0], largest[1], 0)
+        try:
+            self.log.truncate(size_bytes)
+        except BaseException:
+            self._state = before
+            raise
+        if not size_bytes:
+            self.first_timestamp = NO_FIRST_TIMESTAMP
+        if largest[0] > NO_TIMESTAMP:
+            self._state = (size_bytes, next_offset, *self._find_largest(reader), 0)
+
+    def _find_largest(self, reader: LogFile) -> LargestTimestamp:
+        """The last time entry says it, unless a batch behind it is newer."""
+        timestamp, offset = self.time_index.last_timestamp, self.time_index.last_offset
+        start, end = self.offset_index.lookup(offset).position, self._state[0]
+        for _, batch in reader.walk(start, end, offset_min=self.base_offset):
+            if batch.max_timestamp > timestamp:
+                timestamp, offset = batch.max_timestamp, batch.last_offset
+        return LargestTimestamp(timestamp, offset)
+
+    def seal(self) -> None:
+        """The segment gets no more batches: last time entry, files cut to what they hold.
+
+        May be called again after it failed.
+        """
+        if self.log.size_bytes != self._state[0]:
+            self._mend()
+        self.time_index.append(*self.largest_timestamp, is_closing=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+        self.log.trim()
+        self.log.close()
