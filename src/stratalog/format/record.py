@@ -33,6 +33,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.checksum import crc32c
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
+from stratalog.format.utf8 import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -157,7 +158,7 @@ def _read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
         if key is None:
             raise CorruptRecordError("header key is null", position=at)
         value, at = _read_bytes(buf, at, end)
-        headers.append(Header(key.decode("utf-8", "replace"), value))
+        headers.append(Header(decode_utf8(key), value))
     return tuple(headers), at
 
 

@@ -294,6 +294,7 @@ def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     if batch.magic != MAGIC_2 or batch.attributes & _CODEC_MASK > _ZSTD:
         return ODD
     if mode & FILTERED and not _may_hold(batch, bounds):
+        state[LAST_OFFSET] = -1  # what follows is not next to what came before
         return DONE
     if mode & DEEP and batch.attributes & _CONTROL_BIT:
         return ODD

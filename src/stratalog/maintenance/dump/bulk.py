@@ -79,11 +79,11 @@ class BulkWalk:
         for block in renderer.blocks(window.data, rows, window.position):
             walk.gaps.add_packed(renderer.take_gaps())
             self._report.shown, walk.last_offset = renderer.shown, renderer.last_offset
-            if isinstance(block, bytes):
+            if isinstance(block, OddBatch):
+                yield from self._odd_blocks(window, block)
+                renderer.shown, renderer.last_offset = self._report.shown, walk.last_offset
+            elif block:
                 yield block
-                continue
-            yield from self._odd_blocks(window, block)
-            renderer.shown, renderer.last_offset = self._report.shown, walk.last_offset
         walk.gaps.add_packed(renderer.take_gaps())
         self._report.shown, walk.last_offset = renderer.shown, renderer.last_offset
         if len(rows):

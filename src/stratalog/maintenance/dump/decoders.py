@@ -49,7 +49,7 @@ class Format(NamedTuple):
 def _parse_json(data: bytes) -> Value:
     """`data` parsed as JSON, or its text where it is none."""
     try:
-        return json.loads(data)
+        return json.loads(data.decode())
     except (ValueError, RecursionError):
         return decode_utf8(data)
 
@@ -57,9 +57,14 @@ def _parse_json(data: bytes) -> Value:
 def _json_line(data: bytes) -> str:
     """`data` as JSON in one line, or its text where it is none."""
     try:
-        return json.dumps(json.loads(data), ensure_ascii=False, separators=(",", ":"))
+        parsed = json.loads(data.decode())
+        line = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))
+        line.encode()  # a lone surrogate may have been escaped
+    except UnicodeEncodeError:
+        return json.dumps(parsed, separators=(",", ":"))
     except (ValueError, RecursionError):
         return decode_utf8(data)
+    return line
 
 
 def _base64(data: bytes) -> str:

@@ -117,6 +117,7 @@ class LogWalk:
         """One batch, if it passes. It may be shown already, and some of its records dealt with."""
         header = self._header(window, entry)
         if header is None or not self._options.filters.may_hold(header):
+            self.last_offset = -1  # what follows is not next to what came before
             return
         valid = self._is_valid(window, entry, header)
         batch = BatchSeen(header, window.position + entry.position, valid)
