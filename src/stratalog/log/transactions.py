@@ -17,6 +17,7 @@ from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_abort
 from stratalog.log.producers import ProducerReplay
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader
@@ -33,11 +34,23 @@ def replay_producers(
 ) -> ProducerReplay:
     """Producer state just below `end_offset`."""
     start_offset, replay = _from_snapshot(snapshots, end_offset)
+    for header, marker in producer_batches(segments, start_offset, end_offset):
+        if marker is None:
+            replay.add_data(header)
+        else:
+            replay.add_marker(header, marker)
+    return replay
+
+
+def producer_batches(
+    segments: SegmentList, start_offset: int, end_offset: int
+) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
+    """What changes producer state in [start, end): their data, and the markers that end
+    transactions. Control batches that are neither are left out."""
     for part in segments.parts_from(max(start_offset, segments.bases[0])):
         if part.segment.base_offset >= end_offset:
-            break
-        _replay_segment(replay, part, start_offset, end_offset)
-    return replay
+            return
+        yield from _producer_batches_of(part, start_offset, end_offset)
 
 
 def aborted_transactions(
@@ -94,9 +107,9 @@ def _from_snapshot(snapshots: Snapshots, end_offset: int) -> tuple[int, Producer
     return 0, ProducerReplay()
 
 
-def _replay_segment(
-    replay: ProducerReplay, part: SegmentPart, start_offset: int, end_offset: int
-) -> None:
+def _producer_batches_of(
+    part: SegmentPart, start_offset: int, end_offset: int
+) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
     segment = part.segment
     start = segment.seek(start_offset).position
     for position, header in segment.walk_headers(start):
@@ -105,9 +118,9 @@ def _replay_segment(
         if not header.has_producer or header.base_offset < start_offset:
             continue
         if not header.is_control:
-            replay.add_data(header)
+            yield header, None
         elif (marker := _marker_at(segment, position, header)) is not None:
-            replay.add_marker(header, marker)
+            yield header, marker
 
 
 def _marker_at(segment: SegmentView, position: int, header: BatchHeader) -> EndMarker | None:
