@@ -359,6 +359,21 @@ class DiskFullError(StorageError):
     """No space is left, or the quota is spent. Nothing was written; a retry may succeed."""
 
 
+class LogOfflineError(StratalogError):
+    """The log is closed, or a write failed so that only opening it again can mend it."""
+
+    code: ClassVar[int] = 56
+    kafka_name: ClassVar[str] = "KAFKA_STORAGE_ERROR"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: {reason}; open the log again to write to it")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.reason))
+
+
 class RecordError(NamedTuple):
     """Why one record of a refused batch is not accepted."""
 
