@@ -110,7 +110,26 @@ def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
     rows = inside("explain", partition, "-o", "734", "--json").rows
     assert rows[1]["origin"] == "built from the log: no file"
     text = inside("explain", partition, "-o", "734").stdout.decode()
-    assert "(built from the log: no file)" in text
+    assert "This one was built from the log: no file." in text
+
+
+def test_an_index_that_is_wrong_is_told() -> None:
+    before = GoldenCase("u-badindex").root / "before" / "u-badindex-0"
+    rows = inside("explain", before, "-o", "100", "--json").rows
+    assert [row.get("origin") for row in rows[1:3]] == [
+        "file",
+        "built from the log: the file contradicts the log",
+    ]
+    text = inside("explain", before, "-o", "100").stdout.decode()
+    assert ".index: the log has no such batch there, so this file is not believed\n" in text
+    assert rows[-1]["record"]["offset"] == 100
+
+
+def test_an_empty_segment_leads_to_the_next() -> None:
+    lines = inside("explain", GoldenCase("compact").partition_dir, "-o", "3").lines
+    assert "   -> 00000000000000000000.log: nothing from byte 0 on" in lines
+    assert "   -> 00000000000000000000.index: it has no entries, so scan from byte 0 on" in lines
+    assert "5. Scan batch headers for offset 1072" in lines
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ terminal.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.cli.describe import counted, time_text
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.format.peek import Peek
-    from stratalog.storage.trace import Trace
+    from stratalog.storage.trace import Step, Trace
 
 BAR_CELLS: Final = 32
 CELLS_BESIDE_BAR: Final = 52
@@ -117,7 +118,7 @@ def sections_of(
     is_time = any(isinstance(step, IndexStep) and step.kind == "time" for step in trace.steps)
     sections = []
     sought_offset: int | None = None  # by the scan that follows an offset index; else a time
-    for step in trace.steps:
+    for step, following in zip_longest(trace.steps, trace.steps[1:]):
         if isinstance(step, SegmentStep):
             sections.append(
                 _segment_by_time(step, target, bases)
@@ -126,7 +127,7 @@ def sections_of(
             )
         elif isinstance(step, IndexStep):
             sought_offset = step.target if step.kind == "offset" else None
-            sections.append(_index(step, glyphs))
+            sections.append(_index(step, glyphs, is_refuted=_is_same_search(step, following)))
         elif isinstance(step, ScanStep):
             sections.append(
                 _scan_for_time(step, target)
@@ -187,7 +188,16 @@ def _segment_by_time(step: SegmentStep, target: int, bases: Sequence[int]) -> Se
 # -- the indexes
 
 
-def _index(step: IndexStep, glyphs: Glyphs) -> Section:
+def _is_same_search(step: IndexStep, following: Step | None) -> bool:
+    """Whether the next step searches the same index once more: then the first was in vain."""
+    return (
+        isinstance(following, IndexStep)
+        and (following.kind, following.path) == (step.kind, step.path)
+        and following.origin != step.origin
+    )
+
+
+def _index(step: IndexStep, glyphs: Glyphs, *, is_refuted: bool) -> Section:
     is_time = step.kind == "time"
     key_text: Callable[[int], str] = format_time if is_time else str
     rows = [
@@ -200,15 +210,14 @@ def _index(step: IndexStep, glyphs: Glyphs) -> Section:
         )
         for probe, bar in zip(step.probes, search_bars(step, glyphs), strict=True)
     ]
-    from_file = "" if step.origin == FROM_FILE else f" ({step.origin})"
-    size = counted(step.entries, "entry")
+    origin = "" if step.origin == FROM_FILE else f" This one was {step.origin}."
     titles = ("TIMESTAMP", "", "OFFSET#") if is_time else ("OFFSET#", "", "BYTE#")
     return Section(
         title=f"Search the {step.kind} index for {key_text(step.target)}",
-        why=(_TIME_WHY if is_time else _OFFSET_WHY) + _order_of_search(step),
-        columns=_columns("SLOT#", *titles, f"OF {size}{from_file}"),
+        why=(_TIME_WHY if is_time else _OFFSET_WHY) + _order_of_search(step) + origin,
+        columns=_columns("SLOT#", *titles, f"OF {counted(step.entries, 'entry')}"),
         rows=rows,
-        outcome=f"{step.path.name}: {_index_outcome(step)}",
+        outcome=f"{step.path.name}: {_index_outcome(step, is_refuted=is_refuted)}",
     )
 
 
@@ -222,11 +231,14 @@ _TIME_WHY: Final = (
 )
 
 
-def _index_outcome(step: IndexStep) -> str:
+def _index_outcome(step: IndexStep, *, is_refuted: bool) -> str:
     found = step.found
+    if is_refuted:
+        return "the log has no such batch there, so this file is not believed"
     if found is None:
-        before = "every entry lies above the target"
-        return before + (": begin at the first record" if step.kind == "time" else ": byte 0")
+        nothing = "every entry lies above the target" if step.entries else "it has no entries"
+        start = "from the first record on" if step.kind == "time" else "from byte 0 on"
+        return f"{nothing}, so {'look' if step.kind == 'time' else 'scan'} {start}"
     if step.kind == "time":
         return f"slot {found.slot}, so look from offset {found.value} on"
     return f"slot {found.slot}, so scan from byte {found.value} on"
@@ -312,7 +324,7 @@ def _batch_cells(position: int, batch: Peek) -> Row:
 
 def _scan_outcome(step: ScanStep) -> str:
     if not step.batches:
-        return f"{step.path.name}: no batch at byte {step.start_position}"
+        return f"{step.path.name}: nothing from byte {step.start_position} on"
     headers = counted(len(step.batches), "header")
     return (
         f"{step.path.name}: the batch at byte {step.batches[-1][0]}, after {headers} in "
