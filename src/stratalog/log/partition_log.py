@@ -1,154 +1,47 @@
-"""One partition that is being written: append, roll, truncate, flush, close.
+"""One partition that is being written: appending as leader or follower, truncating, deleting.
 
-`maintenance.recovery.open_log` makes one, from clean state. One thread at a time changes a log (a
-lock sees to that); any number may read meanwhile, without it.
+`maintenance.recovery.open_log` makes one, from clean state.
 
 Order of an append, as in Kafka: validate and assign offsets, note a new leader epoch, roll if need
 be, check producers, write, update producers, note aborted transactions, publish. So whatever is
 refused has written nothing, and whatever readers see is whole.
-
-Invariants:
-
-* log start offset <= last stable offset <= high watermark <= log end offset;
-* everything below `recovery_point` is durable;
-* after a failed write the log either is as before, or refuses to be written until it is opened
-  again. Reading goes on.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import AppendError, LogOfflineError, OffsetOutOfRangeError, StorageError
+from stratalog.errors import AppendError, OffsetOutOfRangeError
 from stratalog.format.batch import MAGIC_2, NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
-from stratalog.log.log_reader import LogReader
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.origin import AppendOrigin
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
-from stratalog.log.segments import SegmentList
-from stratalog.log.transactions import aborted_transactions
+from stratalog.log.segmented_log import SegmentedLog
 from stratalog.log.validation import LeaderValidator, validate_follower
-from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
-    from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.appends import GroupAppend, ValidatedAppend
-    from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import LogState
-    from stratalog.log.producer_state import ProducerStateManager
     from stratalog.log.producers import CachedBatch
+    from stratalog.storage.segment import Segment
 
 DELETE_UP_TO_HIGH_WATERMARK: Final = -1
 
 
-class PartitionLog(LogReader):
+class PartitionLog(SegmentedLog):
     """A partition directory opened for writing. Use it as a context manager, or `close` it."""
 
     def __init__(self, state: LogState) -> None:
-        self.path = state.path
-        self.topic_partition = state.topic_partition
-        self.config = state.config
-        self._disk = state.disk
-        self._now_ms = state.now_ms
-        self._segments = state.segments
-        self._producers = state.producers
-        self._epochs = state.epochs
-        self._snapshots = state.snapshots
-        self._log_start_offset = state.log_start_offset
-        self._recovery_point = state.recovery_point
-        self._lock = threading.RLock()
-        self._failure: StorageError | None = None
-        self._is_closed = False
-        self._are_names_synced = False
+        super().__init__(state)
         self._validator = LeaderValidator()
         self._rules = AppendRules.of(state.config)
-        self._leader_epoch = max(0, state.epochs.latest_epoch or 0)
-        self._unflushed_messages = 0
-        self._last_flush_ms = state.now_ms()
-        self._readable: tuple[int, SegmentList] | None = None
-        self._end = self._high_watermark = self._last_stable_offset = 0
-        self._publish(self._segments[-1].next_offset)
-
-    def __enter__(self) -> PartitionLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"PartitionLog({str(self.path)!r})"
-
-    # -- what the log is
-
-    @property
-    def segments(self) -> SegmentList:
-        """As readers see them now."""
-        readable = self._readable
-        end = self._end
-        if readable is None or readable[0] != end:
-            views = [segment.view() for segment in list(self._segments)]
-            readable = self._readable = (end, SegmentList(views))
-        return readable[1]
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._end
-
-    @property
-    def high_watermark(self) -> int:
-        """The log end: with one replica, what is written is replicated."""
-        return self._high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self._last_stable_offset
-
-    @property
-    def recovery_point(self) -> int:
-        """Everything below is durable."""
-        return self._recovery_point
-
-    @property
-    def leader_epoch(self) -> int:
-        """Stamped on the batches that this leader appends."""
-        return self._leader_epoch
-
-    @property
-    def epochs(self) -> LeaderEpochCache:
-        """Leader epochs, to be looked at."""
-        return self._epochs
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        """Producer state, to be looked at."""
-        return self._producers
-
-    @property
-    def writable_segments(self) -> Sequence[Segment]:
-        """For maintenance, which holds the log's lock (see `changing`)."""
-        return tuple(self._segments)
-
-    def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
-        end = self._end if end is None else end
-        return aborted_transactions(self.segments, (), start, end)
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """Where the records of this leader epoch end: what a follower truncates to."""
-        return self._epochs.end_offset_for(epoch, self._end)
 
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; the indexes of the active segment keep their size."""
@@ -231,21 +124,6 @@ class PartitionLog(LogReader):
             self._wrote(append.next_offset, append.record_count)
         return _info_of(append)
 
-    def _wrote(self, next_offset: int, records: int) -> None:
-        """Publish, then flush if the topic's settings ask for it."""
-        self._producers.map_end_offset = next_offset
-        self._publish(next_offset)
-        self._unflushed_messages += records
-        if self._unflushed_messages >= self.config.flush_messages:
-            self.flush()
-
-    def _publish(self, end: int) -> None:
-        """What readers go by. With a single replica the high watermark is the log end."""
-        producers = self._producers
-        self._end = self._high_watermark = end
-        producers.on_high_watermark_updated(end)
-        self._last_stable_offset = producers.last_stable_offset(end, self._log_start_offset)
-
     def _note_epochs(self, append: ValidatedAppend) -> None:
         """A batch of a new epoch is noted before it is written, so that no epoch is ever missing;
         messages of the old formats have none, and their epochs cannot be known any more."""
@@ -298,116 +176,6 @@ class PartitionLog(LogReader):
             return self.append(data)
         except AppendError as error:
             return error
-
-    # -- segments
-
-    def roll(self) -> None:
-        """Begin a new segment at the log end, unless the active one is empty."""
-        with self._changing():
-            if self._segments[-1].size_bytes:
-                self._roll(self._end, self._now_ms())
-
-    def _roll(self, first_offset: int, now_ms: int) -> None:
-        base_offset = max(first_offset, self._end)
-        with self._fatal():
-            active = self._segments[-1]
-            sealed = self._segments
-            if active.base_offset == base_offset:
-                active.delete()  # empty, but its indexes have no room: a fresh one takes its place
-                sealed = sealed[:-1]
-            else:
-                active.become_inactive()
-                self._producers.map_end_offset = base_offset
-                self._snapshots.take(self._producers, is_synced=False)
-            segment = self._new_segment(base_offset, now_ms)
-            self._segments = [*sealed, segment]
-            self._readable = None
-            self._flush_below(base_offset)
-
-    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        segment = Segment.create(self._disk, self.path, base_offset, self.config, now_ms=now_ms)
-        jitter_ms = self.config.effective_segment_jitter_ms
-        segment.configure(
-            self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
-        )
-        self._are_names_synced = False
-        return segment
-
-    # -- durability
-
-    def flush(self) -> None:
-        """Make everything appended so far survive a crash of the machine."""
-        with self._changing(), self._fatal():
-            self._flush_below(self._end)
-
-    def flush_if_due(self, now_ms: int) -> bool:
-        """Flush when the topic's `flush.ms` has passed since the last time."""
-        if now_ms - self._last_flush_ms < self.config.flush_ms:
-            return False
-        self.flush()
-        return True
-
-    def _flush_below(self, offset: int) -> None:
-        """Files first, then their names, then the claim that they are durable."""
-        if offset > self._recovery_point:
-            for segment in self._segments:
-                if segment.base_offset < offset and segment.next_offset > self._recovery_point:
-                    segment.flush()
-                    self._snapshots.sync(segment.base_offset)
-        if not self._are_names_synced:
-            self._disk.fsync_dir(self.path)
-            self._are_names_synced = True
-        self._recovery_point = max(self._recovery_point, offset)
-        self._unflushed_messages = 0
-        self._last_flush_ms = self._now_ms()
-
-    def close(self) -> None:
-        """Flush, leave a producer snapshot, trim what was preallocated. Idempotent."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            if self._failure is None:
-                self._close_cleanly()
-            else:
-                self._abandon()
-
-    def _close_cleanly(self) -> None:
-        with self._fatal():
-            self._epochs.flush()
-            self._flush_below(self._end)
-            self._snapshots.take(self._producers)
-            for segment in self._segments:
-                segment.close()
-            self._disk.fsync_dir(self.path)
-
-    def _abandon(self) -> None:
-        """A failed log leaves its files as they are; the next opening recovers them."""
-        for segment in self._segments:
-            segment.release()
-
-    @property
-    def is_usable(self) -> bool:
-        """Open, and no write has failed in a way that only opening it again can mend."""
-        return not self._is_closed and self._failure is None
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        with self._lock:
-            if self._is_closed:
-                raise LogOfflineError(self.path, "it is closed")
-            if self._failure is not None:
-                raise LogOfflineError(self.path, f"an earlier write failed ({self._failure})")
-            yield
-
-    @contextmanager
-    def _fatal(self) -> Iterator[None]:
-        """An error in here leaves the files in a state that only recovery understands."""
-        try:
-            yield
-        except StorageError as error:
-            self._failure = error
-            raise
 
     # -- cutting
 
