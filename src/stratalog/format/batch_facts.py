@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -51,6 +52,12 @@ _FACTS: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 }
 
 
+@lru_cache(maxsize=8)
+def _constant(fact: object, kind: pa.DataType, count: int) -> pa.Array:
+    """Columns of one value are parts of the same memory, however many there are."""
+    return pa.array(np.full(count, fact), kind)
+
+
 class Repeated:
     """Facts of `rows`, each repeated as often as its batch has records."""
 
@@ -60,20 +67,17 @@ class Repeated:
         self._total = total
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
-        facts = self._repeat(_FACTS[name](self._rows))
+        facts = _FACTS[name](self._rows)
         if name == "codec":
-            return _CODEC_NAMES.take(pa.array(facts))
-        return pa.array(facts, kind)
-
-    def _repeat(self, facts: NDArray[Any]) -> NDArray[Any]:
-        if (facts == facts[0]).all():  # as a rule: a run of batches is by one writer
-            return np.full(self._total, facts[0])
-        return np.repeat(facts, self._counts)
+            return _CODEC_NAMES.take(pa.array(np.repeat(facts, self._counts)))
+        if (facts == facts[0]).all():  # as a rule a run of batches is by one writer
+            return _constant(facts[0].item(), kind, 1 << self._total.bit_length())[: self._total]
+        return pa.array(np.repeat(facts, self._counts), kind)
 
     def sequences(self, offsets: NDArray[np.int64]) -> pa.Array:
         """Counted from the batch's base sequence; after 2147483647 comes 0."""
-        base = self._repeat(self._rows["base_sequence"].astype(np.int64))
-        first = self._repeat(self._rows["base_offset"])
+        base = np.repeat(self._rows["base_sequence"].astype(np.int64), self._counts)
+        first = np.repeat(self._rows["base_offset"], self._counts)
         numbers = np.where(base < 0, NO_SEQUENCE, base + (offsets - first) & _SEQUENCE_MASK)
         return pa.array(numbers.astype(np.int32))
 

@@ -1,9 +1,9 @@
 """Memory for one run of decoded records: taken from Arrow, filled by the kernel, handed over.
 
-Sizes are fixed before decoding: one entry a record, and for keys and values room for every payload
-byte, because neither can be longer than what it is cut from. Headers are the exception. Most logs
-have none, so they get what the last run needed, and when that is too little the run is repeated
-with what it turned out to need.
+Fixed-size columns are sized by the number of records. How many bytes of keys and values there are,
+and how many headers, is known only after decoding: they get what the last run of this decoder
+needed, a little more, and where that is too little the run is repeated with what it turned out to
+need. The very first run gets room for every payload byte.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ _STRING: Final = pa.string()
 _NO_HEADERS: Final = pa.array([], HEADER)
 
 
-class HeaderRoom(NamedTuple):
-    """How many headers there is room for, and how many bytes of their keys and values."""
+class Room(NamedTuple):
+    """How much data columns hold, or have to hold. In the order of the kernel's slots."""
 
-    headers: int = 0
-    key_bytes: int = 0
-    value_bytes: int = 0
+    key_bytes: int
+    value_bytes: int
+    headers: int
+    header_key_bytes: int
+    header_value_bytes: int
 
-    def holds(self, found: HeaderRoom) -> bool:
-        return all(room >= need for room, need in zip(self, found, strict=True))
+    def holds(self, needed: Room) -> bool:
+        return all(room >= need for room, need in zip(self, needed, strict=True))
 
-    def scaled(self, by: float) -> HeaderRoom:
-        """The same shape for a run `by` times as long, and a quarter more."""
-        return HeaderRoom(*(int(number * by * 1.25) for number in self))
+    def scaled(self, by: float) -> Room:
+        """For a run `by` times as long, an eighth more, and a little for short ones."""
+        key_bytes, value_bytes, *headers = (int(number * by * 1.125) for number in self)
+        return Room(key_bytes + 256, value_bytes + 256, *headers)
 
 
 class ColumnMemory:
-    """The columns of one run of `count` records cut from `payload_bytes` bytes."""
+    """The columns of one run of `count` records."""
 
-    def __init__(self, wanted: Collection[str], count: int, payload_bytes: int) -> None:
+    def __init__(self, wanted: Collection[str], count: int, room: Room) -> None:
         self.count = count
         self._slots = np.zeros(records.SLOTS, np.int64)
         self._buffers: dict[int, pa.Buffer] = {}
-        self._header_room = HeaderRoom()
         if "offset" in wanted:
             self._allocate(records.OFFSET, 8 * count)
         if "timestamp" in wanted:
@@ -58,38 +60,48 @@ class ColumnMemory:
         for name, slot in (("key", records.KEY), ("value", records.VALUE)):
             if name in wanted:
                 self._allocate(slot, 4 * (count + 1))
-                self._allocate(slot + 1, payload_bytes + COPY_SLACK_BYTES, resizable=True)
                 self._allocate_valid(slot + 2, count)
         if "headers" in wanted:
             self._allocate(records.HEADERS, 4 * (count + 1))
+        self._make_room(room)
 
-    def make_header_room(self, room: HeaderRoom) -> None:
-        """Room for these headers, instead of what there was."""
-        self._header_room = room
-        self._slots[records.HEADERS_MAX : records.HEADERS_MAX + 3] = room
-        self._allocate(records.HEADER_KEY, 4 * (room.headers + 1))
-        self._allocate(records.HEADER_KEY + 1, room.key_bytes)
-        self._allocate(records.HEADER_VALUE, 4 * (room.headers + 1))
-        self._allocate(records.HEADER_VALUE + 1, room.value_bytes)
-        self._allocate_valid(records.HEADER_VALUE_VALID, room.headers)
+    def _make_room(self, room: Room) -> None:
+        self._slots[records.ROOM : records.ROOM + len(room)] = room
+        for slot, size in ((records.KEY, room.key_bytes), (records.VALUE, room.value_bytes)):
+            if slot in self._buffers:
+                self._allocate(slot + 1, size + COPY_SLACK_BYTES, resizable=True)
+        if records.HEADERS in self._buffers and room.headers:
+            self._allocate(records.HEADER_KEY, 4 * (room.headers + 1))
+            self._allocate(records.HEADER_KEY + 1, room.header_key_bytes)
+            self._allocate(records.HEADER_VALUE, 4 * (room.headers + 1))
+            self._allocate(records.HEADER_VALUE + 1, room.header_value_bytes)
+            self._allocate_valid(records.HEADER_VALUE_VALID, room.headers)
+        else:
+            self._slots[records.HEADERS_ROOM] = 0
 
-    def fill(self, batches: NDArray[Any], payloads: NDArray[Any]) -> int | None:
+    def fill(
+        self, batches: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool = False
+    ) -> int | None:
         """Decode the batches into the columns; the index of the first bad one, None if all are
-        good."""
-        decoded = records.decode(batches, payloads, self._slots.ctypes.data)
-        if decoded < 0:
+        good. `checks_crc` only where payloads lie in their batches."""
+        if records.decode(batches, payloads, self._slots.ctypes.data, checks_crc) < 0:
             return int(self._slots[records.BATCH_INDEX])
-        found = self.headers_found
-        if records.HEADERS in self._buffers and not self._header_room.holds(found):
-            self._slots[records.KEY_NULLS :] = 0
-            self.make_header_room(found)
-            return self.fill(batches, payloads)
+        room, needed = self._room_at(records.ROOM), self.needed
+        if records.HEADERS not in self._buffers:
+            needed = Room(needed.key_bytes, needed.value_bytes, 0, 0, 0)
+        if not room.holds(needed):
+            self._slots[records.NEEDED :] = 0
+            self._make_room(needed)
+            return self.fill(batches, payloads)  # CRCs are right by now
         return None
 
     @property
-    def headers_found(self) -> HeaderRoom:
-        first = records.HEADERS_FOUND
-        return HeaderRoom(*self._slots[first : first + 3].tolist())
+    def needed(self) -> Room:
+        """What the run turned out to need."""
+        return self._room_at(records.NEEDED)
+
+    def _room_at(self, slot: int) -> Room:
+        return Room(*self._slots[slot : slot + len(Room._fields)].tolist())
 
     def numbers(self, slot: int) -> NDArray[np.int64]:
         """The offset or timestamp column as numpy sees it."""
@@ -109,25 +121,25 @@ class ColumnMemory:
         return pa.Array.from_buffers(_BINARY, self.count, [valid, self._buffers[slot], data], nulls)
 
     def header_column(self, kind: pa.DataType) -> pa.Array:
-        found = self.headers_found
+        needed = self.needed
         entries = _NO_HEADERS
-        if found.headers:
+        if needed.headers:
             entries = pa.StructArray.from_arrays(
-                [self._header_keys(found), self._header_values(found)], fields=list(HEADER)
+                [self._header_keys(needed), self._header_values(needed)], fields=list(HEADER)
             )
         lists = self._buffers[records.HEADERS]
         return pa.Array.from_buffers(kind, self.count, [None, lists], 0, children=[entries])
 
-    def _header_keys(self, found: HeaderRoom) -> pa.Array:
+    def _header_keys(self, found: Room) -> pa.Array:
         offsets, data = (self._buffers[records.HEADER_KEY + part] for part in (0, 1))
         keys = pa.Array.from_buffers(_STRING, found.headers, [None, offsets, data], 0)
-        raw = np.frombuffer(data, np.uint8, found.key_bytes)
+        raw = np.frombuffer(data, np.uint8, found.header_key_bytes)
         if raw.max(initial=0) < 0x80 or _is_utf8(keys):
             return keys
         stored = pa.Array.from_buffers(_BINARY, found.headers, [None, offsets, data], 0)
         return pa.array([decode_utf8(key) for key in stored.to_pylist()], _STRING)
 
-    def _header_values(self, found: HeaderRoom) -> pa.Array:
+    def _header_values(self, found: Room) -> pa.Array:
         offsets, data = (self._buffers[records.HEADER_VALUE + part] for part in (0, 1))
         nulls = int(self._slots[records.HEADER_VALUE_NULLS])
         valid = self._buffers[records.HEADER_VALUE_VALID] if nulls else None

@@ -41,6 +41,8 @@ class Part(NamedTuple):
     payload_bytes: int
     is_next_bad: bool = False
     """The batch after these cannot be decompressed, or cannot hold the records it declares."""
+    is_unchecked: bool = False
+    """Their CRCs are still to be checked."""
 
 
 class PayloadReader:

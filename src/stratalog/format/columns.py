@@ -13,7 +13,7 @@ Importing this module loads compiled kernels; import it where many records are r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from stratalog.errors import CorruptRecordError, LimitExceededError, StratalogEr
 from stratalog.format.batch import MAGIC_2, Entry
 from stratalog.format.batch_facts import Repeated, legacy_column
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
-from stratalog.format.column_memory import ColumnMemory, HeaderRoom
+from stratalog.format.column_memory import ColumnMemory, Room
 from stratalog.format.column_payloads import Part, PayloadReader, totals
 from stratalog.format.column_types import ALL_COLUMNS, RECORD_COLUMNS, schema_of
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
@@ -115,7 +115,7 @@ class Decoder:
         self._reader = PayloadReader(
             part_bytes=part_bytes, decompressed_bytes_max=decompressed_bytes_max
         )
-        self._last_headers = HeaderRoom(), 1
+        self._last_needed: tuple[Room, int] | None = None
 
     def decode(self, buf: Buffer, table: BatchTable) -> Iterator[pa.RecordBatch]:
         """The records of `table`, which must come from `buf`, in order.
@@ -125,20 +125,17 @@ class Decoder:
         """
         rows = table.rows
         payloads = np.empty(len(rows), PAYLOAD)
-        found = np.zeros(survey.SLOTS, np.int64)
-        memory = pa.py_buffer(buf)
-        good = survey.survey(memory.address, memory.size, rows, payloads, found, self._check_crc)
-        del memory  # it would keep a mapped file from being closed
-        if good == survey.FOREIGN:
-            raise ValueError("the table was not made from this buffer")
-        count, payload_bytes, kinds = found.tolist()
-        if kinds or payload_bytes > self._reader.part_bytes:
-            yield from self._decode_mixed(buf, self._visible(rows[:good]))
+        look = _survey(buf, rows, payloads, checks_crc=False)
+        is_one_part = look.record_count and look.payload_bytes <= self._reader.part_bytes
+        if look.kinds or not is_one_part:
+            if self._check_crc:
+                look = _survey(buf, rows, payloads, checks_crc=True)
+            yield from self._decode_mixed(buf, self._visible(rows[: look.good]))
         else:
-            part = Part(rows[:good], payloads[:good], count, payload_bytes)
-            yield from self._decode_part(buf, part)
-        if good < len(rows):
-            self._raise_for(buf, rows[good])
+            part = Part(rows[: look.good], payloads, look.record_count, look.payload_bytes)
+            yield from self._decode_part(buf, part._replace(is_unchecked=self._check_crc))
+        if look.good < len(rows):
+            self._raise_for(buf, rows[look.good])
 
     def _visible(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._include_control:
@@ -163,21 +160,22 @@ class Decoder:
         """The records of these batches up to the first bad one, for which it raises."""
         if not part.record_count:
             return
-        memory = ColumnMemory(self._wanted, part.record_count, part.payload_bytes)
-        self._make_header_room(memory)
-        bad = memory.fill(part.rows, part.payloads)
+        memory = ColumnMemory(self._wanted, part.record_count, self._room(part.payload_bytes))
+        bad = memory.fill(part.rows, part.payloads, checks_crc=part.is_unchecked)
         if bad is None:
-            self._last_headers = memory.headers_found, memory.count
+            self._last_needed = memory.needed, part.payload_bytes
             yield self._assemble(part.rows, memory)
             return
         rows, payloads = part.rows[:bad], part.payloads[:bad]
         yield from self._decode_part(buf, Part(rows, payloads, *totals(rows, payloads)))
         self._raise_for(buf, part.rows[bad])
 
-    def _make_header_room(self, memory: ColumnMemory) -> None:
-        found, count = self._last_headers
-        if found.headers and "headers" in self._wanted:
-            memory.make_header_room(found.scaled(memory.count / count))
+    def _room(self, payload_bytes: int) -> Room:
+        """Guessed from the last part, of which the next is probably like."""
+        if self._last_needed is None:
+            return Room(payload_bytes, payload_bytes, 0, 0, 0)
+        needed, needed_by = self._last_needed
+        return needed.scaled(payload_bytes / needed_by)
 
     def _assemble(self, rows: NDArray[Any], memory: ColumnMemory) -> pa.RecordBatch:
         facts = Repeated(rows, rows["record_count"], memory.count)
@@ -229,6 +227,24 @@ class Decoder:
         raise CorruptRecordError(
             "the bytes changed while they were read", position=int(row["position"]), offsets=offsets
         )
+
+
+class _Look(NamedTuple):
+    """What a first look at a run of batches found."""
+
+    good: int
+    record_count: int
+    payload_bytes: int
+    kinds: int
+
+
+def _survey(buf: Buffer, rows: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool) -> _Look:
+    found = np.zeros(survey.SLOTS, np.int64)
+    memory = pa.py_buffer(buf)
+    good = survey.survey(memory.address, memory.size, rows, payloads, found, checks_crc)
+    if good == survey.FOREIGN:
+        raise ValueError("the table was not made from this buffer")
+    return _Look(good, *found.tolist())
 
 
 def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated) -> pa.Array:

@@ -37,7 +37,7 @@ def expand(buf: int, batches: Any, out: int, start: int, out_bytes: int, ends: A
     on. Answers how many batches it did and notes in `ends` where each ended.
 
     It stops at a batch it has no kernel or no room for, or that seems bad: the caller's to judge.
-    Reads the batches only; writes `out_bytes` bytes at `out` and up to 31 more.
+    Reads the batches only; writes `out_bytes` bytes at `out` and up to COPY_SLACK_BYTES more.
     """
     at = out + start
     for i in range(len(batches)):

@@ -78,7 +78,7 @@ def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
 
 @outlined
 def _block(at: int, end: int, out: int, out_end: int) -> int:
-    """Decompress one block; the address after what came out, or FAILED. May write 31 bytes more."""
+    """Decompress one block; the address after what came out, or FAILED. May write slack."""
     out_start = out
     while at < end:
         token = load_u8(at)
@@ -147,7 +147,7 @@ def _stored_or_compressed(at: int, end: int, out: int, out_end: int, is_stored: 
 def frame(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress the frame in [at, end); the address after what came out, or FAILED.
 
-    Reads below `end` only and writes up to 31 bytes after `out_end`.
+    Reads below `end` only and may write COPY_SLACK_BYTES after `out_end`.
     """
     at, block_bytes_max, has_checksums = _header(at, end)
     while at >= 0 and end - at >= 4:

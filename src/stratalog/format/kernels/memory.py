@@ -108,24 +108,28 @@ def prefetch(_typing: Any, address: Any) -> Any:
 
 @part
 def copy(target: int, source: int, size: int, readable_end: int) -> None:
-    """Copy `size` bytes. May write up to 31 bytes more after them, which the target must have room
-    for, and reads below `readable_end` only.
+    """Copy `size` bytes. May write up to COPY_SLACK_BYTES more, which the target must have room for,
+    and reads below `readable_end` only.
 
     Short runs are copied in wide strides: a call to memcpy costs more than the bytes do.
     """
-    if size <= _INLINE_BYTES_MAX and source + _INLINE_BYTES_MAX <= readable_end:
-        done = 0
-        while done < size:
-            _copy_wide(target + done, source + done)
-            done += _WIDE_BYTES
-    else:
+    if source + _INLINE_BYTES_MAX > readable_end or size > _INLINE_BYTES_MAX:
         memcpy(target, source, size)
+        return
+    if size > 0:
+        _copy_wide(target, source)
+    if size > _WIDE_BYTES:
+        _copy_wide(target + _WIDE_BYTES, source + _WIDE_BYTES)
+    if size > 2 * _WIDE_BYTES:
+        _copy_wide(target + 2 * _WIDE_BYTES, source + 2 * _WIDE_BYTES)
+    if size > 3 * _WIDE_BYTES:
+        _copy_wide(target + 3 * _WIDE_BYTES, source + 3 * _WIDE_BYTES)
 
 
 @part
 def copy_back(target: int, distance: int, size: int) -> None:
     """Copy `size` bytes from `distance` (not 0) bytes before the target, byte after byte, so that a
-    distance below the size repeats what was just written. May write up to 31 bytes more."""
+    distance below the size repeats what was just written. May write COPY_SLACK_BYTES more."""
     done = 0
     if distance >= _WIDE_BYTES:
         while done < size:

@@ -2,9 +2,9 @@
 
 Columns are raw memory that the caller sized before. What the kernel may touch, and nothing else:
 
-* reads: the payloads, from `address` to `address + size_bytes`;
-* writes: `slots`, and per wanted column one entry a record (offset columns one more), data columns
-  up to the sum of all payload sizes and `COPY_SLACK_BYTES` more, header columns up to their limits.
+* reads: the payloads, from `address` to `address + size_bytes` (to check CRCs, headers too);
+* writes: `slots`, and per wanted column one entry a record (offset columns one more); columns of
+  data and of headers up to their room, keys and values `COPY_SLACK_BYTES` more.
 
 Every length is checked against the end of what holds it before it is used, so a payload of any
 bytes gives records or -1.
@@ -16,6 +16,8 @@ from typing import Any
 
 from numba import types
 
+from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES
+from stratalog.format.kernels.crc import crc32c_at
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import (
@@ -35,13 +37,17 @@ KEY, VALUE = 2, 5  # three slots each: offsets, data, validity
 HEADERS = 8  # offsets of the lists
 HEADER_KEY, HEADER_VALUE = 9, 11  # two slots each: offsets, data
 HEADER_VALUE_VALID = 13
-HEADERS_MAX, HEADER_KEY_BYTES_MAX, HEADER_VALUE_BYTES_MAX = 14, 15, 16
+# How much the data columns have room for; the same five numbers are found below.
+ROOM = 14
+KEY_ROOM, VALUE_ROOM, HEADERS_ROOM, HEADER_KEY_ROOM, HEADER_VALUE_ROOM = range(14, 19)
 # Slots the kernel fills.
-KEY_NULLS, VALUE_NULLS, HEADER_VALUE_NULLS = 17, 18, 19
-KEY_BYTES, VALUE_BYTES = 20, 21
-HEADERS_FOUND, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = 22, 23, 24
-BATCH_INDEX = 25
-SLOTS = 26
+NEEDED = 19
+KEY_BYTES, VALUE_BYTES, HEADERS_FOUND, HEADER_KEY_BYTES, HEADER_VALUE_BYTES = range(19, 24)
+KEY_NULLS, VALUE_NULLS, HEADER_VALUE_NULLS = 24, 25, 26
+BATCH_INDEX = 27
+SLOTS = 28
+
+_COVERED_BYTES = HEADER_BYTES - ATTRIBUTES_AT  # of the header, by the CRC
 
 _BODY_BYTES_MIN = 6
 _LOG_APPEND_TIME_BIT = 0x08
@@ -86,9 +92,10 @@ def _numbers(at: int, end: int, index: int, base: Any, columns: Any) -> int:
 def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
     """Copy one length-prefixed field to a binary column of which `used` bytes are taken.
 
-    Answers the position after it, or -1, and the bytes taken then.
+    Answers the position after it, or -1, and the bytes taken then. What there is no room for is
+    counted and not copied: the caller makes room and asks again.
     """
-    offsets, data, valid, nulls, readable_end = column
+    offsets, data, room, valid, nulls, readable_end = column
     if at < 0:
         return -1, used
     length, at = read_int(at, end)
@@ -102,7 +109,8 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
             store_i64(nulls, load_le_i64(nulls) + 1)
         return at, used
     if offsets:
-        copy(data + used, at, length, readable_end)
+        if used + length <= room:
+            copy(data + used, at, length, readable_end)
         used += length
     return at + length, used
 
@@ -115,7 +123,7 @@ def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
     length, at = read_int(at, end)
     if at < 0 or length < 0 or length > end - at:
         return -1
-    if is_kept and key_bytes + length <= _get(slots, HEADER_KEY_BYTES_MAX):
+    if is_kept and key_bytes + length <= _get(slots, HEADER_KEY_ROOM):
         memcpy(_get(slots, HEADER_KEY + 1) + key_bytes, at, length)
         store_i32(_get(slots, HEADER_KEY) + 4 * index, key_bytes)
     _add(slots, HEADER_KEY_BYTES, length)
@@ -129,7 +137,7 @@ def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
         if is_kept:
             _clear_bit(_get(slots, HEADER_VALUE_VALID), index)
         return at
-    if is_kept and value_bytes + length <= _get(slots, HEADER_VALUE_BYTES_MAX):
+    if is_kept and value_bytes + length <= _get(slots, HEADER_VALUE_ROOM):
         memcpy(_get(slots, HEADER_VALUE + 1) + value_bytes, at, length)
     _add(slots, HEADER_VALUE_BYTES, length)
     return at + length
@@ -137,14 +145,11 @@ def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
 
 @outlined
 def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
-    """`count` headers; the position after them, or -1.
-
-    Headers beyond the limits are counted and not kept: the caller makes room and asks again.
-    """
+    """`count` headers; the position after them, or -1."""
     if count < 0 or count > end - at:
         return -1
     for _ in range(count):
-        is_kept = _get(slots, HEADERS_FOUND) < _get(slots, HEADERS_MAX)
+        is_kept = _get(slots, HEADERS_FOUND) < _get(slots, HEADERS_ROOM)
         at = _header(at, end, slots, is_kept)
         if at < 0:
             return -1
@@ -177,28 +182,37 @@ def _close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
     found = _get(slots, HEADERS_FOUND)
     if _get(slots, HEADERS):
         store_i32(_get(slots, HEADERS) + 4 * index, found)
-    if 0 < found <= _get(slots, HEADERS_MAX):
+    if 0 < found <= _get(slots, HEADERS_ROOM):
         store_i32(_get(slots, HEADER_KEY) + 4 * found, _get(slots, HEADER_KEY_BYTES))
         store_i32(_get(slots, HEADER_VALUE) + 4 * found, _get(slots, HEADER_VALUE_BYTES))
 
 
 @part
-def _column(
-    slots: int, first: int, nulls: int, readable_end: int
-) -> tuple[int, int, int, int, int]:
+def _column(slots: int, first: int, room: int, nulls: int, readable_end: int) -> Any:
     return (
         _get(slots, first),
         _get(slots, first + 1),
+        _get(slots, room),
         _get(slots, first + 2),
         slots + 8 * nulls,
         readable_end,
     )
 
 
-@kernel(types.int64(BATCHES, PAYLOADS, types.int64))
-def decode(batches: Any, payloads: Any, slots: int) -> int:
+@part
+def _is_crc_right(at: int, end: int, batch: Any) -> bool:
+    stored: int = batch.crc
+    return crc32c_at(at - _COVERED_BYTES, end - at + _COVERED_BYTES) == stored
+
+
+@kernel(types.int64(BATCHES, PAYLOADS, types.int64, types.boolean))
+def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
     """Decode the records of all batches. Answers how many there are, or -1 if a batch breaks a rule
-    of the format: then its index is in slot BATCH_INDEX. No record count is negative."""
+    of the format: then its index is in slot BATCH_INDEX. No record count is negative.
+
+    `checks_crc` is for payloads that lie in their batches: headers come before them. Checking here
+    brings the bytes into the cache just before they are decoded.
+    """
     numbers = (_get(slots, TIMESTAMP), _get(slots, OFFSET))
     lists = _get(slots, HEADERS)
     index = key_bytes = value_bytes = 0
@@ -207,10 +221,12 @@ def decode(batches: Any, payloads: Any, slots: int) -> int:
         store_i64(slots + 8 * BATCH_INDEX, b)
         next_at = payloads[b].address
         stop = next_at + payloads[b].size_bytes
+        if checks_crc and not _is_crc_right(next_at, stop, batch):
+            return -1
         is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
         base = (batch.base_timestamp, batch.base_offset, batch.max_timestamp, is_appended)
-        key = _column(slots, KEY, KEY_NULLS, stop)
-        value = _column(slots, VALUE, VALUE_NULLS, stop)
+        key = _column(slots, KEY, KEY_ROOM, KEY_NULLS, stop)
+        value = _column(slots, VALUE, VALUE_ROOM, VALUE_NULLS, stop)
         for _ in range(batch.record_count):
             length, at = read_int(next_at, stop)
             if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:

@@ -66,7 +66,7 @@ def _back_reference(tag: int, at: int, end: int) -> tuple[int, int, int]:
 
 @outlined
 def _block(at: int, end: int, out: int, out_end: int) -> int:
-    """Decompress one block; the address after what came out, or FAILED. May write 31 bytes more."""
+    """Decompress one block; the address after what came out, or FAILED. May write slack."""
     size, at = _declared_size(at, end)
     if at < 0 or size > out_end - out:
         return FAILED
@@ -93,7 +93,7 @@ def _block(at: int, end: int, out: int, out_end: int) -> int:
 @outlined
 def stream(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress the xerial stream or raw block in [at, end); the address after what came out, or
-    FAILED. Reads below `end` only and writes up to 31 bytes after `out_end`."""
+    FAILED. Reads below `end` only and may write COPY_SLACK_BYTES after `out_end`."""
     if end - at < _XERIAL_HEADER_BYTES or load_be_i64(at) != _XERIAL_MAGIC:
         return _block(at, end, out, out_end)
     at += _XERIAL_HEADER_BYTES
