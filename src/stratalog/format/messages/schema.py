@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ STRING_BYTES_MAX: Final = 0x7FFF
 
 Value: TypeAlias = Any  # JSON's values and bytes
 
-_FIXED: Final[Mapping[str, struct.Struct]] = {
+FIXED: Final[Mapping[str, struct.Struct]] = {
     "bool": struct.Struct(">?"),
     "int8": struct.Struct(">b"),
     "int16": struct.Struct(">h"),
@@ -117,7 +117,7 @@ class _Reader:
 
     def _read(self, field: Field) -> Value:
         kind = field.kind
-        if isinstance(kind, str) and kind in _FIXED:
+        if isinstance(kind, str) and kind in FIXED:
             return self._read_fixed(kind)
         if isinstance(kind, tuple) and not isinstance(kind, Array):
             is_nullable = self.version >= field.nullable_since
@@ -151,7 +151,7 @@ class _Reader:
         return int(self._read_fixed("int16" if kind == "string" else "int32"))
 
     def _read_fixed(self, kind: str) -> Value:
-        layout = _FIXED[kind]
+        layout = FIXED[kind]
         if self.left_bytes < layout.size:
             raise self._wrong(f"{self.left_bytes} bytes are too few for an {kind}")
         (value,) = layout.unpack_from(self.data, self.at)
@@ -173,6 +173,11 @@ class _Reader:
 
     def _wrong(self, reason: str) -> CorruptRecordError:
         return CorruptRecordError(reason, position=self.at)
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of `uuid_text`."""
+    return urlsafe_b64decode(text + "==")
 
 
 def uuid_text(raw: bytes) -> str:

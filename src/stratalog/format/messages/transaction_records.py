@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from stratalog.errors import CorruptRecordError, UnsupportedError
 from stratalog.format.messages.schema import Array, Field, Message, read_message
+from stratalog.format.messages.schema_writer import write_message
 
 _KEY: Final = Message("TransactionLogKey", (Field("transactionalId", "string"),))
 _VALUE: Final = Message(
@@ -103,6 +104,34 @@ def read_transaction_state(value: bytes) -> TransactionState:
         next_producer_id=fields.get("nextProducerId", -1),
         client_transaction_version=fields.get("clientTransactionVersion", 0),
     )
+
+
+def encode_transactional_id(transactional_id: str) -> bytes:
+    """The key of a record about this transactional id."""
+    return _prefixed(0, write_message(_KEY, {"transactionalId": transactional_id}, 0))
+
+
+def encode_transaction_state(state: TransactionState, version: int = 0) -> bytes:
+    """The value of a record. Version 0 is what brokers write that keep one epoch for several
+    transactions; version 1 has the fields of those that do not."""
+    by_topic = [{"topic": topic, "partitionIds": list(ids)} for topic, ids in state.partitions]
+    values = {
+        "producerId": state.producer_id,
+        "previousProducerId": state.previous_producer_id,
+        "nextProducerId": state.next_producer_id,
+        "producerEpoch": state.producer_epoch,
+        "transactionTimeoutMs": state.timeout_ms,
+        "transactionStatus": state.status,
+        "transactionPartitions": None if state.status is TransactionStatus.EMPTY else by_topic,
+        "transactionLastUpdateTimestampMs": state.last_update_timestamp,
+        "transactionStartTimestampMs": state.start_timestamp,
+        "clientTransactionVersion": state.client_transaction_version,
+    }
+    return _prefixed(version, write_message(_VALUE, values, version))
+
+
+def _prefixed(version: int, message: bytes) -> bytes:
+    return version.to_bytes(_VERSION_BYTES, signed=True) + message
 
 
 def _read_version(data: bytes) -> int:

@@ -1,0 +1,371 @@
+"""The topics of the log directories: found, made, changed and deleted.
+
+A topic spans directories that cannot be changed at once, so each change is first noted in the kept
+state, then done, then struck off the note. Whatever a crash leaves is finished by the next open:
+a topic has all its partitions or is not there at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from stratalog.config import LogConfig
+from stratalog.errors import (
+    ConfigError,
+    CorruptError,
+    InconsistentLogDirsError,
+    InvalidTopicError,
+    StorageError,
+    StratalogError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.metadata import (
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from stratalog.format.names import FileKind, TopicPartition
+from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log_dir.kept_state import (
+    STATE_FILE,
+    KeptTopic,
+    PendingCreate,
+    PendingDelete,
+    StateStore,
+)
+from stratalog.log_dir.root import LogRoot, PartitionSlot
+from stratalog.log_dir.topics import (
+    TopicInfo,
+    check_more_partitions,
+    check_new_topic,
+    check_replication_factor,
+    emptiest,
+    new_topic_id,
+    partition_count_of,
+)
+from stratalog.maintenance.recovery import open_log
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.root import Engine
+    from stratalog.maintenance.recovery import LoadPoint
+
+_log = logging.getLogger(__name__)
+
+
+class TopicCatalog:
+    """Every topic and where its partitions are. Changes take turns; looking needs no lock."""
+
+    def __init__(self, roots: Sequence[LogRoot], engine: Engine) -> None:
+        """The roots are looked at; nothing is changed before `begin`."""
+        self.roots = roots
+        self.topics: dict[str, TopicInfo] = {}
+        self._engine = engine
+        self._config = engine.config
+        self._lock = threading.RLock()
+        self._slots: dict[TopicPartition, PartitionSlot] = {}
+        self._producer_config = ProducerStateConfig(
+            producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
+            transaction_max_timeout_ms=engine.config.transaction_max_timeout_ms,
+        )
+        check_consistent(roots)
+        self.store = StateStore(engine.disk, [root.path for root in roots])
+        for root in roots:
+            for topic_partition in root.found:
+                self._add_slot(root, topic_partition)
+        self._find_topics()
+
+    def begin(self) -> None:
+        """Finish what the last writer left unfinished."""
+        state = self.store.state
+        for delete in state.deletes:
+            self._throw_away(delete)
+        for create in state.creates:
+            info = self.topics.get(create.topic)
+            if info is None or info.topic_id in {create.topic_id, None}:
+                self._make_partitions(create, self._config_of(create.topic, create.topic_id))
+        if state.deletes or state.creates:
+            self.store.update(creates=(), deletes=())
+
+    # -- finding
+
+    def topic(self, name: str) -> TopicInfo:
+        """A topic by name."""
+        info = self.topics.get(name)
+        if info is None:
+            known = ", ".join(sorted(self.topics)[:10]) or "none"
+            raise UnknownTopicOrPartitionError(f"no topic {name!r}; topics here: {known}")
+        return info
+
+    def slot(self, topic_partition: TopicPartition) -> PartitionSlot:
+        """A partition's place."""
+        slot = self._slots.get(topic_partition)
+        if slot is None:
+            info = self.topic(topic_partition.topic)
+            has = f"{info.name!r} has {len(info.partitions)} partitions here"
+            raise UnknownTopicOrPartitionError(f"no partition {topic_partition}; {has}")
+        return slot
+
+    def slots(self) -> list[PartitionSlot]:
+        """All of them."""
+        return list(self._slots.values())
+
+    def _add_slot(self, root: LogRoot, topic_partition: TopicPartition) -> PartitionSlot:
+        slot = PartitionSlot(topic_partition, root, self._open)
+        self._slots[topic_partition] = root.slots[topic_partition] = slot
+        return slot
+
+    def _open(self, slot: PartitionSlot, point: LoadPoint) -> PartitionLog:
+        topic = self.topics.get(slot.topic_partition.topic)
+        return open_log(
+            slot.path,
+            self._config.log_config if topic is None else topic.config,
+            disk=self._engine.disk,
+            now_ms=self._engine.now_ms,
+            point=point,
+            producer_config=self._producer_config,
+        )
+
+    def _find_topics(self) -> None:
+        partitions: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._slots):
+            partitions.setdefault(topic, []).append(partition)
+        for name, numbers in partitions.items():
+            self._describe(name, self._id_of(name, numbers), numbers)
+
+    def _id_of(self, topic: str, partitions: Iterable[int]) -> uuid.UUID | None:
+        """The topic's id as the first partition tells it that has one."""
+        for partition in partitions:
+            slot = self._slots[TopicPartition(topic, partition)]
+            path = slot.path / FileKind.PARTITION_METADATA.value
+            try:
+                return decode_partition_metadata(self._engine.disk.read_bytes(path)).topic_id
+            except FileNotFoundError:
+                continue
+            except CorruptError as error:
+                raise error.located(path) from None
+        return None
+
+    def _describe(
+        self, name: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
+    ) -> TopicInfo:
+        kept = self.store.state.kept_topics.get(name)
+        overrides = kept.overrides if kept is not None and kept.topic_id == topic_id else {}
+        config = self._config_of(name, topic_id)
+        info = TopicInfo(name, topic_id, tuple(sorted(partitions)), overrides, config)
+        self.topics[name] = info
+        return info
+
+    def _config_of(self, name: str, topic_id: uuid.UUID | None) -> LogConfig:
+        kept = self.store.state.kept_topics.get(name)
+        if kept is None or kept.topic_id != topic_id:
+            return self._config.log_config
+        try:
+            return self._parsed(kept.overrides)
+        except ConfigError as error:
+            raise error.located(self.roots[0].path / STATE_FILE) from None
+
+    def _parsed(self, overrides: Mapping[str, object]) -> LogConfig:
+        return LogConfig.parse(overrides, self._config.log_config)
+
+    # -- making
+
+    def create(
+        self,
+        name: str,
+        partition_count: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> TopicInfo:
+        """Create a topic with all its partitions, or nothing."""
+        with self._lock:
+            check_new_topic(name, self.topics)
+            count = partition_count_of(partition_count, self._config.num_partitions)
+            check_replication_factor(replication_factor, self._config.default_replication_factor)
+            config = self._parsed(overrides or {})
+            pending = PendingCreate(name, new_topic_id(), 0, count)
+            topics = dict(self.store.state.kept_topics)
+            topics.pop(name, None)
+            if overrides:
+                topics[name] = KeptTopic(pending.topic_id, _texts_of(config, overrides))
+            return self._create(pending, config, topics=topics)
+
+    def add_partitions(self, name: str, partition_count: int) -> TopicInfo:
+        """Let a topic have `partition_count` partitions in all."""
+        with self._lock:
+            info = self.topic(name)
+            check_more_partitions(info, partition_count)
+            pending = PendingCreate(name, info.topic_id, info.partition_count, partition_count)
+            return self._create(pending, info.config)
+
+    def ensure(self, name: str) -> TopicInfo:
+        """The topic, created now if the config says that using one creates it."""
+        info = self.topics.get(name)
+        if info is not None:
+            return info
+        with self._lock:
+            if name in self.topics or not self._config.auto_create_topics_enable:
+                return self.topic(name)
+            return self.create(name)
+
+    def _create(self, pending: PendingCreate, config: LogConfig, **changes: Any) -> TopicInfo:
+        before = self.store.state
+        self.store.update(creates=(*before.creates, pending), **changes)
+        try:
+            info = self._make_partitions(pending, config)
+        except StratalogError:
+            self._undo_create(pending, before.creates)
+            raise
+        self.store.update(creates=before.creates)
+        return info
+
+    def _make_partitions(self, pending: PendingCreate, config: LogConfig) -> TopicInfo:
+        """Make those that are missing. The topic can be found once all are there."""
+        slots = []
+        for number in range(pending.first_partition, pending.partition_count):
+            topic_partition = TopicPartition(pending.topic, number)
+            slot = self._slots.get(topic_partition)
+            if slot is None:
+                root = self.roots[emptiest([len(root.slots) for root in self.roots])]
+                slot = self._add_slot(root, topic_partition)
+            self._make_partition(slot, pending.topic_id, config)
+            slots.append(slot)
+        for root in {slot.root for slot in slots}:
+            self._engine.disk.fsync_dir(root.path)
+        info = self.topics.get(pending.topic)
+        present = () if info is None else info.partitions
+        made = (slot.topic_partition.partition for slot in slots)
+        return self._describe(pending.topic, pending.topic_id, {*present, *made})
+
+    def _make_partition(
+        self, slot: PartitionSlot, topic_id: uuid.UUID | None, config: LogConfig
+    ) -> None:
+        disk = self._engine.disk
+        disk.mkdir(slot.path, exist_ok=True)
+        if topic_id is not None:
+            path = slot.path / FileKind.PARTITION_METADATA.value
+            disk.write_atomically(path, encode_partition_metadata(PartitionMetadata(topic_id)))
+        log = slot.log()
+        log.update_config(config)
+        if not log.epochs.entries:
+            log.become_leader(log.leader_epoch)
+
+    def _undo_create(self, pending: PendingCreate, creates: tuple[PendingCreate, ...]) -> None:
+        """Leave nothing of a topic that could not be made. If the disk does not let that happen
+        either, the note stays, and the next open makes the topic after all."""
+        with suppress(StorageError):
+            for number in range(pending.first_partition, pending.partition_count):
+                topic_partition = TopicPartition(pending.topic, number)
+                slot = self._slots.pop(topic_partition, None)
+                if slot is not None:
+                    _abandon(slot.retire())
+                    slot.root.drop([topic_partition])
+                    self._engine.disk.remove_tree(slot.path)
+                    self._engine.disk.fsync_dir(slot.root.path)
+            self.store.update(creates=creates)
+
+    # -- changing
+
+    def alter_config(self, name: str, changes: Mapping[str, object | None]) -> TopicInfo:
+        """Override settings of a topic; None takes an override back."""
+        with self._lock:
+            info = self.topic(name)
+            wanted: dict[str, object] = {**info.overrides}
+            for key, value in changes.items():
+                if value is None:
+                    wanted.pop(key, None)
+                else:
+                    wanted[key] = value
+            config = self._parsed(wanted)
+            topics = dict(self.store.state.kept_topics)
+            topics[name] = KeptTopic(info.topic_id, _texts_of(config, wanted))
+            self.store.update(topics=topics)
+            info = self._describe(name, info.topic_id, info.partitions)
+            for partition in info.partitions:
+                log = self._slots[TopicPartition(name, partition)].loaded
+                if log is not None:
+                    log.update_config(config)
+            return info
+
+    # -- deleting
+
+    def delete(self, name: str) -> None:
+        """Delete a topic: it is gone at once, its files after `log.segment.delete.delay.ms`."""
+        with self._lock:
+            if not self._config.delete_topic_enable:
+                raise TopicDeletionDisabledError(f"delete.topic.enable is false: {name!r} stays")
+            info = self.topic(name)
+            if info.is_internal:
+                raise InvalidTopicError(f"{name} is the log directory's own and cannot be deleted")
+            before = self.store.state
+            pending = PendingDelete(name, info.topic_id)
+            others = tuple(delete for delete in before.deletes if delete != pending)
+            self.store.update(deletes=(*others, pending))
+            self._throw_away(pending)
+            topics = dict(before.kept_topics)
+            topics.pop(name, None)
+            self.store.update(deletes=others, topics=topics)
+
+    def _throw_away(self, pending: PendingDelete) -> None:
+        """Rename what is left of the topic. One that was made again since is another topic."""
+        info = self.topics.get(pending.topic)
+        if info is None or info.topic_id != pending.topic_id:
+            return
+        thrown: dict[LogRoot, list[TopicPartition]] = {}
+        try:
+            for partition in info.partitions:
+                topic_partition = TopicPartition(info.name, partition)
+                slot = self._slots.get(topic_partition)
+                if slot is None:
+                    continue  # an earlier attempt came so far
+                _abandon(slot.retire())
+                slot.root.trash.throw(slot.path, topic_partition, self._engine.now_ms())
+                del self._slots[topic_partition]
+                thrown.setdefault(slot.root, []).append(topic_partition)
+        finally:
+            for root, gone in thrown.items():
+                self._engine.disk.fsync_dir(root.path)
+                root.drop(gone)
+        del self.topics[pending.topic]
+
+
+def check_consistent(roots: Sequence[LogRoot]) -> None:
+    """Raise unless one broker could have all these log directories."""
+    places: dict[TopicPartition, LogRoot] = {}
+    for root in roots:
+        for topic_partition in root.found:
+            other = places.setdefault(topic_partition, root)
+            if other is not root:
+                raise InconsistentLogDirsError(
+                    f"{topic_partition} is in both {other.path} and {root.path}"
+                )
+    owned = [(root, root.meta) for root in roots if root.meta is not None]
+    for root, meta in owned[1:]:
+        first, first_meta = owned[0]
+        if (meta.cluster_id, meta.node_id) != (first_meta.cluster_id, first_meta.node_id):
+            raise InconsistentLogDirsError(
+                f"{first.path} belongs to node {first_meta.node_id} of cluster "
+                f"{first_meta.cluster_id}, {root.path} to node {meta.node_id} of cluster "
+                f"{meta.cluster_id}"
+            )
+
+
+def _texts_of(config: LogConfig, names: Iterable[str]) -> dict[str, str]:
+    """Settings as Kafka would show them."""
+    texts = config.as_dict()
+    return {name: texts[name] for name in names}
+
+
+def _abandon(log: PartitionLog | None) -> None:
+    """Close a log whose files are not needed any more."""
+    if log is not None:
+        with suppress(StratalogError):
+            log.close()

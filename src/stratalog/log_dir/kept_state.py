@@ -1,0 +1,199 @@
+"""What a log directory has to remember and Kafka's files have no place for: `stratalog-state.json`.
+
+Kafka keeps it in its metadata quorum; here there is none, so it lies at the root of the directory,
+where a broker looks at directories and at the files it knows. It holds
+
+* the settings that topics override (a topic is known by name and id, so that settings of a topic
+  that was deleted and made again elsewhere do not come back);
+* what has been begun with a topic and not finished, so that the next open finishes it;
+* the next producer id.
+
+With several log directories each has a copy. They are written one after the other, so they may
+differ after a crash, or when a directory was opened without the others: of each topic the
+settings with the higher generation stand; what was begun stands as in the highest of all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
+from stratalog.format.metadata import decode_id, encode_id
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.storage.disk import Disk
+
+STATE_FILE: Final = "stratalog-state.json"
+VERSION: Final = 0
+FIRST_PRODUCER_ID: Final = 1 << 40
+"""A Kafka controller hands out ids from 0 by thousands. Beginning here, ids of the two do not meet
+in a directory that both have written to."""
+
+
+class KeptTopic(NamedTuple):
+    """The settings that a topic overrides."""
+
+    topic_id: uuid.UUID | None
+    overrides: Mapping[str, str]
+
+
+class PendingCreate(NamedTuple):
+    """Partitions of a topic are being made: [first_partition, partition_count)."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+    first_partition: int
+    partition_count: int
+
+
+class PendingDelete(NamedTuple):
+    """A topic is being deleted: its directories are being renamed."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """The content of the file."""
+
+    generation: int = 0
+    """Grows with each write."""
+    next_producer_id: int = FIRST_PRODUCER_ID
+    topics: Mapping[str, KeptTopic] | None = None
+    creates: tuple[PendingCreate, ...] = ()
+    deletes: tuple[PendingDelete, ...] = ()
+
+    @property
+    def kept_topics(self) -> Mapping[str, KeptTopic]:
+        return self.topics or {}
+
+
+class StateStore:
+    """The current state and its copies in the log directories."""
+
+    def __init__(self, disk: Disk, dirs: Sequence[Path]) -> None:
+        """Reads the copies. One that cannot be understood raises: settings would be lost."""
+        self._disk = disk
+        self._paths = [path / STATE_FILE for path in dirs]
+        copies = [state for path in self._paths if (state := self._read(path)) is not None]
+        self.state = merge(copies)
+
+    def _read(self, path: Path) -> KeptState | None:
+        try:
+            return decode_state(self._disk.read_bytes(path))
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            raise error.located(path) from None
+
+    def update(self, **changes: Any) -> None:
+        """Replace fields of the state. It counts once the first copy is on disk."""
+        state = replace(self.state, generation=self.state.generation + 1, **changes)
+        content = encode_state(state)
+        for number, path in enumerate(self._paths):
+            self._disk.write_atomically(path, content)
+            if number == 0:
+                self.state = state
+
+
+def merge(copies: Sequence[KeptState]) -> KeptState:
+    """One state from several copies."""
+    if not copies:
+        return KeptState()
+    ordered = sorted(copies, key=lambda state: state.generation)
+    topics: dict[str, KeptTopic] = {}
+    for state in ordered:
+        topics |= state.kept_topics
+    next_producer_id = max(state.next_producer_id for state in copies)
+    return replace(ordered[-1], topics=topics, next_producer_id=next_producer_id)
+
+
+def encode_state(state: KeptState) -> bytes:
+    """The whole file: JSON for people to read, too."""
+    content = {
+        "version": VERSION,
+        "generation": state.generation,
+        "next_producer_id": state.next_producer_id,
+        "topics": {
+            name: {"topic_id": _id_text(topic.topic_id), "config": dict(topic.overrides)}
+            for name, topic in sorted(state.kept_topics.items())
+        },
+        "creating": [_with_id(create) for create in state.creates],
+        "deleting": [_with_id(delete) for delete in state.deletes],
+    }
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def decode_state(data: bytes) -> KeptState:
+    """Strict: what is not understood would be lost with the next write."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(f"not JSON: {error}") from None
+    try:
+        return _state_of(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptCheckpointError(f"not the state of a log directory: {error!r}") from None
+
+
+def _state_of(content: Any) -> KeptState:
+    if content["version"] != VERSION:
+        raise UnsupportedError(f"{STATE_FILE} of version {content['version']!r}")
+    topics = {
+        _text(name): KeptTopic(
+            _id_of(topic["topic_id"]),
+            {_text(key): _text(value) for key, value in topic["config"].items()},
+        )
+        for name, topic in content["topics"].items()
+    }
+    creates = tuple(
+        PendingCreate(
+            _text(create["topic"]),
+            _id_of(create["topic_id"]),
+            _count(create["first_partition"]),
+            _count(create["partition_count"]),
+        )
+        for create in content["creating"]
+    )
+    deletes = tuple(
+        PendingDelete(_text(delete["topic"]), _id_of(delete["topic_id"]))
+        for delete in content["deleting"]
+    )
+    generation, next_id = _count(content["generation"]), _count(content["next_producer_id"])
+    return KeptState(generation, next_id, topics, creates, deletes)
+
+
+def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:
+    return {**pending._asdict(), "topic_id": _id_text(pending.topic_id)}
+
+
+def _id_text(topic_id: uuid.UUID | None) -> str | None:
+    return None if topic_id is None else encode_id(topic_id)
+
+
+def _id_of(text: Any) -> uuid.UUID | None:
+    if text is None:
+        return None
+    topic_id = decode_id(_text(text))
+    if topic_id is None:
+        raise ValueError(f"{text!r} is no id")
+    return topic_id
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise TypeError(f"{value!r} is no count")
+    return value

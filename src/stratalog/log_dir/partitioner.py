@@ -1,0 +1,66 @@
+"""Where a record goes when nobody says: Kafka's own choice of partition.
+
+A record with a key goes to the partition that murmur2 of the key gives, so all records of a key are
+in one partition, in order, whichever client wrote them. Records without a key stick to one
+partition until about a batch of bytes has gone there, then move to another: full batches, and
+evenly spread in the long run.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.format.buffers import Buffer
+
+_SEED: Final = 0x9747B28C
+_MIX: Final = 0x5BD1E995
+_INT32_MASK: Final = 0x7FFF_FFFF
+_UINT32_MASK: Final = 0xFFFF_FFFF
+
+
+def murmur2(data: Buffer) -> int:
+    """The 32-bit hash Kafka's clients use, as an unsigned number."""
+    size = len(data)
+    hashed = _SEED ^ size
+    body = size & ~3
+    for at in range(0, body, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MIX & _UINT32_MASK
+        word = (word ^ word >> 24) * _MIX & _UINT32_MASK
+        hashed = hashed * _MIX & _UINT32_MASK ^ word
+    if tail := data[body:]:
+        hashed = (hashed ^ int.from_bytes(tail, "little")) * _MIX & _UINT32_MASK
+    hashed = (hashed ^ hashed >> 13) * _MIX & _UINT32_MASK
+    return hashed ^ hashed >> 15
+
+
+def partition_for_key(key: Buffer, partition_count: int) -> int:
+    """The partition of a topic that all records with this key belong to."""
+    return (murmur2(key) & _INT32_MASK) % partition_count
+
+
+class StickyPartitioner:
+    """Chooses partitions of one topic for records without a key. Not thread-safe."""
+
+    def __init__(self, sticky_bytes: int, chooser: random.Random | None = None) -> None:
+        """`sticky_bytes` is what a partition gets before another has its turn."""
+        self._sticky_bytes = sticky_bytes
+        self._chooser = chooser or random.Random()
+        self._current: int | None = None
+        self._bytes = 0
+
+    def choose(self, partitions: Sequence[int], size_bytes: int) -> int:
+        """The partition for a record of about this size. `partitions` may grow between calls."""
+        if self._current is None or self._bytes >= self._sticky_bytes:
+            self._current = self._next(partitions)
+            self._bytes = 0
+        self._bytes += size_bytes
+        return self._current
+
+    def _next(self, partitions: Sequence[int]) -> int:
+        """Any but the last one, if there is another."""
+        others = [partition for partition in partitions if partition != self._current]
+        return self._chooser.choice(others or partitions)

@@ -1,0 +1,280 @@
+"""One log directory that is being written: its partitions, checkpoints and markers.
+
+A partition is opened when it is first asked for; what the checkpoints said of the others is kept
+and written back. Only after an unclean stop all are opened, so that all are recovered.
+
+Invariant: a checkpoint has no entry for a partition that is not here. A topic of that name may be
+made again, and must not begin with the offsets of its predecessor.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import (
+    InvalidNameError,
+    NotALogDirError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    DirState,
+    FileKind,
+    RootFile,
+    is_topic_name,
+    parse_partition_dir,
+    parse_partition_file,
+)
+from stratalog.log_dir.root_files import LastStop, RootFiles
+from stratalog.log_dir.trash import Trash
+from stratalog.maintenance.recovery import LoadPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from stratalog.config import BrokerConfig
+    from stratalog.format.names import PartitionDir, TopicPartition
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.storage.disk import Disk
+
+_log = logging.getLogger(__name__)
+
+CHECKPOINTS: Final = (
+    RootFile.RECOVERY_POINTS,
+    RootFile.LOG_START_OFFSETS,
+    RootFile.HIGH_WATERMARKS,
+)
+
+
+class Engine(NamedTuple):
+    """What every part of a log directory works with."""
+
+    disk: Disk
+    now_ms: Callable[[], int]
+    config: BrokerConfig
+
+
+class PartitionSlot:
+    """A partition's place in a log directory. Opens the log when it is first asked for."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        root: LogRoot,
+        load: Callable[[PartitionSlot, LoadPoint], PartitionLog],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.root = root
+        self.path = root.path / str(topic_partition)
+        self._load = load
+        self._lock = threading.Lock()
+        self._is_retired = False
+        self.loaded: PartitionLog | None = None
+        """The log, if it has been opened."""
+
+    def log(self) -> PartitionLog:
+        """The log, opened and perhaps recovered now: at first use, and again after it was closed or
+        a write has failed."""
+        log = self.loaded
+        if log is not None and log.is_usable:
+            return log
+        with self._lock:
+            if self._is_retired:
+                raise UnknownTopicOrPartitionError(f"{self.path}: deleted, or the LogDir is closed")
+            if self.loaded is None:
+                self.loaded = self._open(self.root.load_point(self.topic_partition))
+            elif not self.loaded.is_usable:
+                self.loaded = self._reopen(self.loaded)
+            return self.loaded
+
+    def _reopen(self, log: PartitionLog) -> PartitionLog:
+        log.close()  # gives back what a failed one has still open
+        return self._open(LoadPoint(log.log_start_offset, log.recovery_point))
+
+    def _open(self, point: LoadPoint) -> PartitionLog:
+        try:
+            return self._load(self, point)
+        except BaseException:
+            self.root.is_doubtful = True  # a repair may be half done
+            raise
+
+    def retire(self) -> PartitionLog | None:
+        """Open it no more. Returns the log if it was open: it is the caller's to close."""
+        with self._lock:
+            self._is_retired = True
+            log, self.loaded = self.loaded, None
+            return log
+
+
+class LogRoot:
+    """A log directory. Looking at it changes nothing; `begin` makes it the writer's."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self.path = path
+        self.files = RootFiles(path, engine.disk)
+        self.meta = self.files.meta_properties()
+        self.last_stop = LastStop(was_clean=False)
+        self.is_doubtful = False
+        """A partition could not be opened: the directory is not to be called clean."""
+        self.slots: dict[TopicPartition, PartitionSlot] = {}
+        self.found: list[TopicPartition] = []
+        """Partitions whose directories were here at the start."""
+        self.trash = Trash(engine.disk, engine.config.log_config.file_delete_delay_ms)
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._offsets: dict[RootFile, dict[TopicPartition, int]] = {}
+        self._in_trash: list[Path] = []
+        self._list()
+
+    def _list(self) -> None:
+        """Tell partitions from what is on its way out; Kafka stops at anything else."""
+        strangers = []
+        for path in sorted(self.path.iterdir()):
+            if not path.is_dir():
+                _refuse_partition_file(path)
+                continue
+            directory = _partition_dir(path)
+            if isinstance(directory, InvalidNameError):
+                strangers.append(path.name)
+            elif directory is None or directory.topic_partition.topic == CLUSTER_METADATA_TOPIC:
+                continue  # Kafka's log manager leaves these alone, too
+            elif directory.state is DirState.LIVE:
+                self.found.append(directory.topic_partition)
+            elif directory.state is DirState.DELETE:
+                self._in_trash.append(path)
+        if strangers:
+            names = ", ".join(map(repr, strangers[:10]))
+            raise InvalidNameError(
+                f"{self.path}: not in the form topic-partition: {names}; "
+                "such directories stop a Kafka broker from starting, so they stop a writer here"
+            )
+
+    def begin(self) -> None:
+        """Take over: from here on a crash is an unclean stop."""
+        self.last_stop = self.files.take_last_stop()
+        present = set(self.found)
+        for file in CHECKPOINTS:
+            offsets = self.files.read_offsets(file)
+            self._offsets[file] = {tp: offsets[tp] for tp in offsets if tp in present}
+            if len(self._offsets[file]) < len(offsets):
+                self.files.write_offsets(file, self._offsets[file])
+        for path in self._in_trash:
+            self.trash.take_over(path)
+
+    def load_point(self, topic_partition: TopicPartition) -> LoadPoint:
+        """What the checkpoints and the last stop say about a partition."""
+        return LoadPoint(
+            self._offsets[RootFile.LOG_START_OFFSETS].get(topic_partition, 0),
+            self._offsets[RootFile.RECOVERY_POINTS].get(topic_partition, 0),
+            self.last_stop.was_clean,
+        )
+
+    def load_all(self, threads: int) -> None:
+        """Open every partition, `threads` at a time. The first failure is raised."""
+        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-load") as pool:
+            for _ in pool.map(PartitionSlot.log, list(self.slots.values())):
+                pass
+
+    # -- checkpoints
+
+    def checkpoint(self, files: Iterable[RootFile] = CHECKPOINTS) -> None:
+        """Write the offset files anew, those that have changed."""
+        with self._lock:
+            for file in files:
+                offsets = self._offsets_now(file)
+                if offsets != self._offsets[file]:
+                    self.files.write_offsets(file, offsets)
+                    self._offsets[file] = offsets
+
+    def _offsets_now(self, file: RootFile) -> dict[TopicPartition, int]:
+        offsets = {}
+        known = self._offsets[file]
+        for topic_partition, slot in list(self.slots.items()):
+            log = slot.loaded
+            value = known.get(topic_partition) if log is None else _offset_of(log, file)
+            if value is not None:
+                offsets[topic_partition] = value
+        return offsets
+
+    def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Forget partitions that have left the directory: in all four files."""
+        gone = set(topic_partitions)
+        with self._lock:
+            for topic_partition in gone:
+                self.slots.pop(topic_partition, None)
+        self.checkpoint()
+        cleaned = self.files.read_offsets(RootFile.CLEANER_OFFSETS)
+        kept = {tp: offset for tp, offset in cleaned.items() if tp not in gone}
+        if len(kept) < len(cleaned):
+            self.files.write_offsets(RootFile.CLEANER_OFFSETS, kept)
+
+    # -- the end
+
+    def close(self, threads: int) -> list[StratalogError]:
+        """Close all logs and say that all is well, or return why it is not.
+
+        A partition that was never opened is as well as it was before.
+        """
+        errors: list[StratalogError] = []
+        slots = list(self.slots.values())
+        is_complete = self.last_stop.was_clean or all(slot.loaded for slot in slots)
+        is_complete = is_complete and not self.is_doubtful
+        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-close") as pool:
+            errors += [error for error in pool.map(_close, slots) if error is not None]
+        try:
+            self.checkpoint()
+            if is_complete and not errors:
+                self.files.write_clean_shutdown(self._handed_on_epoch)
+        except StratalogError as error:
+            errors.append(error)
+        return errors
+
+    @property
+    def _handed_on_epoch(self) -> int:
+        return self.last_stop.broker_epoch
+
+
+def _close(slot: PartitionSlot) -> StratalogError | None:
+    log = slot.loaded
+    if log is not None:
+        try:
+            log.close()
+        except StratalogError as error:
+            return error
+    return None
+
+
+def _offset_of(log: PartitionLog, file: RootFile) -> int | None:
+    if file is RootFile.RECOVERY_POINTS:
+        return log.recovery_point
+    if file is RootFile.HIGH_WATERMARKS:
+        return log.high_watermark
+    # The first segment's name says the same, unless the start lies inside it.
+    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
+
+
+def _partition_dir(path: Path) -> PartitionDir | InvalidNameError | None:
+    try:
+        directory = parse_partition_dir(path.name)
+    except InvalidNameError as error:
+        return error
+    if directory is not None and not is_topic_name(directory.topic_partition.topic):
+        return InvalidNameError(f"{path.name!r} is no topic that Kafka could have made")
+    return directory
+
+
+def _refuse_partition_file(path: Path) -> None:
+    """A common slip: the partition's directory in place of the log directory around it."""
+    try:
+        file = parse_partition_file(path.name)
+    except InvalidNameError:
+        return
+    if file is not None and file.kind is FileKind.LOG:
+        raise NotALogDirError(
+            f"{path.parent}: has segments in it, so it is a partition; give the directory around it"
+        )
