@@ -37,7 +37,7 @@ class Tail:
     isolation: IsolationLevel
     on_skip: Callable[[Skipped], None] | None
     on_notice: Callable[[str], None]
-    _seen: tuple[int, ...] = ()
+    _seen: tuple[int, ...] | None = None
     _polls: int = 0
 
     @property
