@@ -76,10 +76,9 @@ def compare_snapshots(partition: Path) -> Snapshots:
 
 def replay(manager: ProducerStateManager, batch: Batch) -> bytes:
     """Record the batch; the line that it adds to the transaction index."""
-    header = batch.magic_2
-    if header is None or (header.is_control and batch.marker is None):
+    if batch.magic_2 is None:
         return b""
-    completed = manager.replay(header, batch.marker)
+    completed = manager.replay(batch.magic_2, batch.marker)
     return completed.index_entry().pack() if completed and completed.is_aborted else b""
 
 

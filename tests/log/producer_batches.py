@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from stratalog.errors import AppendError
 from stratalog.format.batch import NO_SEQUENCE, BatchHeader, attributes_of
 from stratalog.format.control import ControlType, EndMarker
 from stratalog.log.origin import AppendOrigin
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from stratalog.log.txn_verification import VerificationGuard
 
 NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 PRODUCER_ID = 1001
 
 
@@ -108,3 +112,18 @@ def end(
     completed = manager.update(checked)
     manager.map_end_offset = header.next_offset
     return completed[0] if completed else None
+
+
+def refused(
+    manager: ProducerStateManager, header: BatchHeader, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> AppendError:
+    """The error of an append, which must leave everything as it was."""
+    before = (dict(manager.producers), manager.snapshot(), manager.first_unstable_offset(0))
+    with pytest.raises(AppendError) as caught:
+        manager.check([header], origin, markers={header.base_offset: commit()})
+    assert (
+        dict(manager.producers),
+        manager.snapshot(),
+        manager.first_unstable_offset(0),
+    ) == before
+    return caught.value

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from stratalog.errors import (
-    AppendError,
-    CorruptSnapshotError,
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from stratalog.format.snapshot import decode_snapshot
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.origin import AppendOrigin
 from stratalog.log.producer_state import (
@@ -25,6 +20,7 @@ from stratalog.log.producer_state import (
 )
 from stratalog.log.producers import CachedBatch, CompletedTxn
 from tests.log.producer_batches import (
+    DAY_MS,
     NOW_MS,
     PRODUCER_ID,
     abort,
@@ -34,38 +30,18 @@ from tests.log.producer_batches import (
     data,
     end,
     plain,
+    refused,
     txn_data,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stratalog.format.batch import BatchHeader
-
 CLIENT, COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR
 REPLICATION = AppendOrigin.REPLICATION
-DAY_MS = 86_400_000
 MAX_SEQUENCE = 2_147_483_647
 
 
 @pytest.fixture
 def manager() -> ProducerStateManager:
     return ProducerStateManager()
-
-
-def refused(
-    manager: ProducerStateManager, header: BatchHeader, origin: AppendOrigin = CLIENT
-) -> AppendError:
-    """The error of an append, which must leave everything as it was."""
-    before = (dict(manager.producers), manager.snapshot(), manager.first_unstable_offset(0))
-    with pytest.raises(AppendError) as caught:
-        manager.check([header], origin, markers={header.base_offset: commit()})
-    assert (
-        dict(manager.producers),
-        manager.snapshot(),
-        manager.first_unstable_offset(0),
-    ) == before
-    return caught.value
 
 
 # -- sequences and epochs
@@ -242,6 +218,7 @@ def test_replay_of_a_log_refuses_nothing(manager: ProducerStateManager) -> None:
     manager.replay(txn_data(0, sequence=0))
     manager.replay(data(1, sequence=9))
     manager.replay(plain(2))
+    manager.replay(control(2))
     assert manager.producers[PRODUCER_ID].open_txn_first_offset == 0
     txn = manager.replay(control(3), abort())
     assert txn == CompletedTxn(PRODUCER_ID, 0, 3, is_aborted=True, last_stable_offset=4)
@@ -336,98 +313,6 @@ def test_newer_protocol_lets_an_unknown_producer_begin_at_zero_only(
         append(manager, txn_data(0, sequence=1), transaction_version=2)
     append(manager, data(0, sequence=8, producer_id=2), transaction_version=2)
     append(manager, txn_data(1, sequence=0), transaction_version=2)
-
-
-# -- verification
-
-
-@pytest.fixture
-def verifying() -> ProducerStateManager:
-    return ProducerStateManager(ProducerStateConfig(transaction_verification=True))
-
-
-def test_transaction_needs_a_guard_to_begin(verifying: ProducerStateManager) -> None:
-    first = txn_data(0, sequence=0)
-    assert isinstance(refused(verifying, first), InvalidTxnStateError)
-    guard = verifying.start_verification(first, NOW_MS)
-    assert guard is not None
-    assert verifying.start_verification(first, NOW_MS) is guard
-    append(verifying, first, guard=guard)
-    second = txn_data(1, sequence=1)
-    assert verifying.start_verification(second, NOW_MS) is None
-    append(verifying, second)
-    end(verifying, control(2), commit())
-    with pytest.raises(InvalidTxnStateError):
-        append(verifying, txn_data(3, sequence=2), guard=guard)
-
-
-def test_marker_voids_the_guard(verifying: ProducerStateManager) -> None:
-    """The transaction that was asked about is over; the next one has to be asked about again."""
-    batch = txn_data(1, sequence=0)
-    stale = verifying.start_verification(batch, NOW_MS)
-    end(verifying, control(0), abort())
-    fresh = verifying.start_verification(batch, NOW_MS)
-    assert fresh is not stale
-    with pytest.raises(InvalidTxnStateError):
-        append(verifying, batch, guard=stale)
-    append(verifying, batch, guard=fresh)
-
-
-def test_plain_batches_and_replication_need_no_guard(verifying: ProducerStateManager) -> None:
-    append(verifying, data(0, sequence=0))
-    append(verifying, txn_data(1, sequence=1), REPLICATION)
-
-
-def test_plain_batch_leaves_the_guard(verifying: ProducerStateManager) -> None:
-    first = txn_data(1, sequence=1)
-    guard = verifying.start_verification(first, NOW_MS)
-    append(verifying, data(0, sequence=0))
-    append(verifying, first, guard=guard)
-
-
-def test_newer_epoch_needs_its_own_guard(verifying: ProducerStateManager) -> None:
-    first = txn_data(0, sequence=0)
-    append(verifying, first, guard=verifying.start_verification(first, NOW_MS))
-    assert isinstance(refused(verifying, txn_data(1, sequence=0, epoch=1)), InvalidTxnStateError)
-
-
-def test_fenced_producer_is_told_so_before_the_coordinator_is_asked(
-    verifying: ProducerStateManager,
-) -> None:
-    end(verifying, control(0, epoch=3), commit())
-    with pytest.raises(InvalidProducerEpochError):
-        verifying.start_verification(txn_data(1, sequence=0, epoch=2), NOW_MS)
-    assert isinstance(
-        refused(verifying, txn_data(1, sequence=0, epoch=2)), InvalidProducerEpochError
-    )
-
-
-def test_no_batch_overtakes_one_that_waits_to_be_verified(
-    verifying: ProducerStateManager,
-) -> None:
-    later, earlier = txn_data(0, sequence=4), txn_data(0, sequence=2)
-    guard = verifying.start_verification(later, NOW_MS)
-    assert verifying.start_verification(earlier, NOW_MS) is guard
-    with pytest.raises(OutOfOrderSequenceError):
-        append(verifying, later, guard=guard)
-    append(verifying, earlier, guard=guard)
-
-
-def test_new_epoch_waits_for_its_own_sequence(verifying: ProducerStateManager) -> None:
-    verifying.start_verification(txn_data(0, sequence=2), NOW_MS)
-    bumped = txn_data(0, sequence=6, epoch=1)
-    guard = verifying.start_verification(bumped, NOW_MS)
-    append(verifying, bumped, guard=guard)
-
-
-def test_guard_that_nobody_uses_expires(verifying: ProducerStateManager) -> None:
-    batch = txn_data(0, sequence=0)
-    guard = verifying.start_verification(batch, NOW_MS)
-    verifying.remove_expired(NOW_MS + DAY_MS - 1)
-    assert verifying.start_verification(batch, NOW_MS) is guard
-    verifying.remove_expired(NOW_MS + DAY_MS)
-    with pytest.raises(InvalidTxnStateError):
-        append(verifying, batch, guard=guard)
 
 
 # -- what readers may see
@@ -527,109 +412,3 @@ def test_late_transaction(manager: ProducerStateManager) -> None:
 def test_transaction_without_timestamps_is_never_late(manager: ProducerStateManager) -> None:
     append(manager, data(0, sequence=0, is_transactional=True, timestamp=-1))
     assert not manager.has_late_transaction(NOW_MS)
-
-
-# -- snapshots and reload
-
-
-def test_snapshot_bytes(manager: ProducerStateManager) -> None:
-    """One entry, computed by hand from the layout; the same as Kafka's test vector."""
-    assert manager.snapshot() == bytes.fromhex("000148674bc700000000")
-    end(manager, control(39), commit(coordinator_epoch=5))
-    append(manager, data(40, sequence=7, count=3, timestamp=1_700_000_000_000), REPLICATION)
-    assert manager.snapshot() == bytes.fromhex(
-        "0001 3d7d23e5 00000001 00000000000003e9 0000 00000009 000000000000002a 00000002"
-        "0000018bcfe56800 00000005 ffffffffffffffff"
-    )
-
-
-def test_snapshot_is_needed_when_the_log_has_moved(manager: ProducerStateManager) -> None:
-    assert (manager.needs_snapshot, manager.last_snapshot_offset) == (False, 0)
-    manager.map_end_offset = 5
-    assert (manager.needs_snapshot, manager.last_snapshot_offset) == (True, 0)
-    manager.on_snapshot_written()
-    assert (manager.needs_snapshot, manager.last_snapshot_offset) == (False, 5)
-
-
-def filled() -> ProducerStateManager:
-    """Two producers with several batches; one has a transaction open, from offset 5."""
-    manager = ProducerStateManager()
-    for at in range(3):
-        append(manager, data(at, sequence=at, producer_id=1))
-    end(manager, control(3, producer_id=2), commit(coordinator_epoch=7))
-    append(manager, data(4, sequence=0, producer_id=2))
-    append(manager, txn_data(5, sequence=1, count=2, producer_id=2))
-    return manager
-
-
-def test_restored_state_knows_the_newest_batch_of_each_producer() -> None:
-    original = filled()
-    manager = ProducerStateManager(start_offset=99)
-    manager.restore(original.snapshot(), 7, NOW_MS)
-    assert manager.snapshot() == original.snapshot()
-    assert (manager.map_end_offset, manager.last_snapshot_offset) == (7, 7)
-    assert manager.first_unstable_offset(7) == 5
-    assert append(manager, data(7, sequence=2, producer_id=1)).duplicate is not None
-    error = refused(manager, data(7, sequence=1, producer_id=1))
-    assert isinstance(error, OutOfOrderSequenceError), "that batch was not in the snapshot"
-    assert append(original, data(7, sequence=1, producer_id=1)).duplicate is not None
-    append(manager, data(7, sequence=3, producer_id=1))
-
-
-def test_restore_leaves_out_what_expired() -> None:
-    manager = ProducerStateManager()
-    manager.restore(filled().snapshot(), 7, NOW_MS + DAY_MS)
-    assert list(manager.producers) == [2], "a transaction is open"
-
-
-def test_unreadable_snapshot_changes_nothing() -> None:
-    manager = filled()
-    raw = manager.snapshot()
-    with pytest.raises(CorruptSnapshotError):
-        manager.restore(raw[:-1], 50, NOW_MS)
-    assert manager.snapshot() == raw
-    assert manager.map_end_offset == 7
-
-
-def test_reload_takes_the_newest_readable_snapshot() -> None:
-    manager = filled()
-    good = manager.snapshot()
-    append(manager, txn_data(7, sequence=3, producer_id=2))
-    end(manager, control(8, producer_id=2), commit(coordinator_epoch=7))
-    asked: list[int] = []
-
-    def newest_first() -> Iterator[tuple[int, bytes]]:
-        for offset, raw in ((8, b"\0\1junk"), (7, good), (3, b"never read")):
-            asked.append(offset)
-            yield offset, raw
-
-    assert manager.truncate_and_reload(0, 8, newest_first(), NOW_MS) == [8]
-    assert asked == [8, 7]
-    assert manager.map_end_offset == 7
-    assert manager.first_unstable_offset(8) == 5
-    assert set(decode_snapshot(manager.snapshot())) == set(decode_snapshot(good))
-
-
-def test_reload_without_any_snapshot_begins_at_the_log_start() -> None:
-    manager = filled()
-    assert manager.truncate_and_reload(4, 6, [], NOW_MS) == []
-    assert manager.is_empty
-    assert (manager.map_end_offset, manager.last_snapshot_offset) == (4, 4)
-
-
-def test_reload_at_the_same_end_keeps_what_is_in_memory() -> None:
-    """A snapshot would know less: of each producer the newest batch alone."""
-    manager = filled()
-    assert manager.truncate_and_reload(2, 7, [(6, b"never read")], NOW_MS) == []
-    assert len(manager.producers[1].batches) == 3
-    assert manager.last_snapshot_offset == 6
-
-
-def test_truncating_fully_forgets_everything() -> None:
-    manager = filled()
-    end(manager, control(7, producer_id=2), commit(coordinator_epoch=7))
-    manager.on_snapshot_written()
-    manager.truncate_fully_and_start_at(40)
-    assert manager.is_empty
-    assert manager.first_unstable_offset(0) is None
-    assert (manager.map_end_offset, manager.last_snapshot_offset) == (40, 0)

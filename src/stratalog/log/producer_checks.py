@@ -17,7 +17,7 @@ from stratalog.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from stratalog.format.batch import NO_PRODUCER_EPOCH, advance_sequence
+from stratalog.format.batch import NO_PRODUCER_EPOCH
 from stratalog.log.origin import AppendOrigin
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def check_data(before: ProducerState, header: BatchHeader, rules: AppendRules) -
     """Raise unless the producer may write this batch of data."""
     if rules.origin is not AppendOrigin.REPLICATION:
         check_epoch(before, header)
-        _check_verified(before, header, rules)
-    if rules.origin is AppendOrigin.CLIENT:
-        rules.verifications.check_sequence(header)
-        _check_sequence(before, header, rules)
+        if rules.must_be_verified:
+            _check_verified(before, header, rules)
+        if rules.origin is AppendOrigin.CLIENT:
+            _check_sequence(before, header, rules)
     if before.has_open_txn and not header.is_transactional:
         raise InvalidTxnStateError(
             f"{named(header)} is not transactional, but the producer has a transaction open "
@@ -103,12 +103,11 @@ def named(header: BatchHeader) -> str:
 
 
 def _check_verified(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
-    if not rules.must_be_verified or not header.is_transactional:
-        return
-    if is_in_transaction(before, header):
-        return
-    if not rules.verifications.is_verified(header.producer_id, rules.guard):
+    is_known = not header.is_transactional or is_in_transaction(before, header)
+    if not is_known and not rules.verifications.is_verified(header.producer_id, rules.guard):
         raise InvalidTxnStateError(f"{named(header)} belongs to no open transaction")
+    if rules.origin is AppendOrigin.CLIENT:
+        rules.verifications.check_sequence(header)
 
 
 def _check_sequence(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
@@ -118,7 +117,7 @@ def _check_sequence(before: ProducerState, header: BatchHeader, rules: AppendRul
         return  # the log may have known it once, so any sequence may come next
     expected = 0
     if header.producer_epoch == before.producer_epoch:
-        expected = advance_sequence(before.last_sequence, 1)
+        expected = before.next_sequence
     if header.base_sequence != expected:
         raise OutOfOrderSequenceError(
             f"{named(header)} has base sequence {header.base_sequence}, expected {expected}"

@@ -88,6 +88,16 @@ class ProducerStateManager:
         self._table = ProducerTable()
         self._unreplicated: list[tuple[int, int]] = []  # first offset, offset of the marker
         self._verifications = TxnVerifications()
+        self._usual_rules = {
+            origin: AppendRules(
+                origin,
+                transaction_version=0,
+                guard=None,
+                verifications=self._verifications,
+                must_be_verified=self.config.transaction_verification,
+            )
+            for origin in AppendOrigin
+        }
 
     @property
     def producers(self) -> Mapping[int, ProducerState]:
@@ -118,10 +128,9 @@ class ProducerStateManager:
         """
         for header in headers:
             if header.producer_id >= 0:
-                must_be_verified = self.config.transaction_verification
-                rules = AppendRules(
-                    origin, transaction_version, guard, self._verifications, must_be_verified
-                )
+                rules = self._usual_rules[origin]
+                if guard is not None or transaction_version:
+                    rules = rules._replace(guard=guard, transaction_version=transaction_version)
                 return self._check(headers, markers, rules)
         return NOTHING_TO_UPDATE
 
@@ -172,10 +181,11 @@ class ProducerStateManager:
     def replay(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTxn | None:
         """Record a batch that is in the log already. It is never refused: a log must open.
 
-        (Kafka stops at a batch that is not transactional inside an open transaction.) Give the
-        marker of a control batch, and leave out control batches that have none.
+        (Kafka stops at a batch that is not transactional inside an open transaction.) A control
+        batch without a marker is passed over. Transactions that ended are kept until
+        `on_high_watermark_updated`: call it now and then when much is replayed.
         """
-        if header.producer_id < 0:
+        if header.producer_id < 0 or (marker is None and header.is_control):
             return None
         before = self._table.state_of(header.producer_id)
         txn = self._table.apply(Change.of_batch(before, header, marker))

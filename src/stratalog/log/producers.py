@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
 
+SEQUENCES: Final = 1 << 31  # they count to 2147483647 and then start over at 0
 CACHED_BATCHES_MAX: Final = 5  # as many as an idempotent producer may have in flight
 NO_COORDINATOR_EPOCH: Final = -1
 
@@ -78,7 +79,11 @@ class ProducerState(NamedTuple):
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Self:
-        """As a snapshot tells it: with its newest batch alone."""
+        """As a snapshot tells it: with its newest batch alone.
+
+        The file has one timestamp for both. If a marker came after the batch, it is the marker's,
+        and a retry of the batch will be answered with that: so does Kafka.
+        """
         batches: tuple[CachedBatch, ...] = ()
         if entry.has_batch:
             newest = CachedBatch(
@@ -96,8 +101,13 @@ class ProducerState(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest batch in this epoch; -1 when there is none, so that 0 comes next."""
+        """Of the newest batch in this epoch; -1 when there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def next_sequence(self) -> int:
+        """The one that the next batch in this epoch begins with."""
+        return (self.batches[-1].last_sequence + 1) % SEQUENCES if self.batches else 0
 
     @property
     def has_open_txn(self) -> bool:
@@ -121,7 +131,10 @@ class ProducerState(NamedTuple):
         """The producer wrote this batch. The first transactional one opens a transaction."""
         base_offset, delta = header.base_offset, header.last_offset_delta
         timestamp, epoch = header.max_timestamp, header.producer_epoch
-        newest = CachedBatch(header.last_sequence, base_offset + delta, delta, timestamp)
+        sequence = header.base_sequence
+        if sequence >= 0:
+            sequence = (sequence + delta) % SEQUENCES
+        newest = CachedBatch(sequence, base_offset + delta, delta, timestamp)
         if epoch == self.producer_epoch:
             batches = (*self.batches[1 - CACHED_BATCHES_MAX :], newest)
         else:
@@ -148,6 +161,8 @@ class ProducerState(NamedTuple):
     def find_duplicate(self, header: BatchHeader) -> CachedBatch | None:
         """The cached batch that has the same sequences in the same epoch."""
         if header.producer_epoch != self.producer_epoch:
+            return None
+        if header.base_sequence == self.next_sequence:  # by far the most do, and are none
             return None
         delta, last_sequence = header.last_offset_delta, header.last_sequence
         for batch in self.batches:  # same last and same count, hence same first
@@ -191,10 +206,11 @@ class Change(NamedTuple):
     @classmethod
     def of_batch(cls, before: ProducerState, header: BatchHeader, marker: EndMarker | None) -> Self:
         """By a marker, or by a batch of data if there is none."""
+        last_offset = header.base_offset + header.last_offset_delta
         if marker is None:
-            return cls(before.after_data(header), header.last_offset)
+            return cls(before.after_data(header), last_offset)
         after = before.after_marker(header, marker)
-        return cls(after, header.last_offset, is_abort=marker.type is ControlType.ABORT)
+        return cls(after, last_offset, is_abort=marker.type is ControlType.ABORT)
 
 
 class ProducerTable:
