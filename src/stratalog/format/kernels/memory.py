@@ -108,8 +108,8 @@ def prefetch(_typing: Any, address: Any) -> Any:
 
 @part
 def copy(target: int, source: int, size: int, readable_end: int) -> None:
-    """Copy `size` bytes. May write up to COPY_SLACK_BYTES more, which the target must have room for,
-    and reads below `readable_end` only.
+    """Copy `size` bytes. May write up to COPY_SLACK_BYTES more, for which the target must have
+    room, and reads below `readable_end` only.
 
     Short runs are copied in wide strides: a call to memcpy costs more than the bytes do.
     """
