@@ -159,7 +159,12 @@ def test_the_kernel_is_loaded_once_it_pays_off(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "LOAD_KERNEL_AFTER_RECORDS", 10)
     monkeypatch.delitem(sys.modules, "stratalog.format.kernels.validate", raising=False)
     loaded = []
-    monkeypatch.setattr(module, "import_module", lambda name: loaded.append(name) or _Kernel)
+
+    def load(name: str) -> type[_Kernel]:
+        loaded.append(name)
+        return _Kernel
+
+    monkeypatch.setattr(module, "import_module", load)
     leader = LeaderValidator()
     for _ in range(5):
         leader.validate(request_of(3), AppendRules(), ASSIGN)

@@ -1,0 +1,306 @@
+"""Records in columns into magic-2 batches: the compiled twin of `record.encode_batch`.
+
+Works through rows and cuts a batch where the next record would make it larger than the limit. What
+the kernel may touch, and nothing else:
+
+* reads: the slots, and of every column the entries of the rows given;
+* writes: the slots it fills, and [OUT, OUT_END + COPY_SLACK_BYTES).
+
+Every record is measured before it is written, so output never runs past its end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_BYTES,
+    LEADER_EPOCH_AT,
+    MAGIC_2,
+    MAGIC_AT,
+    PREFIX_BYTES,
+)
+from stratalog.format.kernels.big_endian import store_be_i16, store_be_i32, store_be_i64
+from stratalog.format.kernels.crc import crc32c_at
+from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.memory import (
+    copy,
+    load_le_i64,
+    load_le_u32,
+    load_u8,
+    memcpy,
+    store_i64,
+    store_u8,
+)
+
+# A binary column: its offsets (int32), data, end of data, validity or 0, bits before the first row.
+OFFSETS, DATA, DATA_END, VALID, VALID_BIT = range(5)
+COLUMN_SLOTS = 5
+
+# Slots the caller fills.
+KEY, VALUE, HEADER_KEY, HEADER_VALUE = 0, 5, 10, 15
+HEADERS, HEADERS_VALID, HEADERS_VALID_BIT = 20, 21, 22  # the lists: offsets (int32) or 0, validity
+TIMESTAMPS = 23
+OUT, OUT_END = 24, 25
+BATCH_BYTES, BATCH_BYTES_MAX = 26, 27
+ATTRIBUTES, LEADER_EPOCH, PRODUCER_ID, PRODUCER_EPOCH = 28, 29, 30, 31
+MAX_TIMESTAMP, HAS_MAX_TIMESTAMP = 32, 33
+RESTARTS_OFFSETS, IS_SEALED = 34, 35
+ROWS = 36
+# Slots the kernel goes on from, and leaves where it stopped.
+ROW, NEXT_OFFSET, NEXT_SEQUENCE = 37, 38, 39
+# Slots the kernel fills.
+USED, NEEDED = 40, 41
+SLOTS = 42
+
+DONE, FULL, TOO_LARGE = range(3)
+
+_NULL = -1
+_SEQUENCES = 1 << 31
+_LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
+
+
+@part
+def _get(slots: int, slot: int) -> int:
+    number: int = load_le_i64(slots + 8 * slot)
+    return number
+
+
+@part
+def _set(slots: int, slot: int, number: int) -> None:
+    store_i64(slots + 8 * slot, number)
+
+
+@part
+def _zigzag(number: int) -> int:
+    return number << 1 ^ number >> 63
+
+
+@outlined
+def _long_size(raw: int) -> int:
+    size = 1
+    while raw < 0 or raw >= 0x80:
+        raw = raw >> 7 & _LOGICAL_7
+        size += 1
+    return size
+
+
+@part
+def _size(raw: int) -> int:
+    """Bytes of a number that is zig-zagged already."""
+    if 0 <= raw < 0x80:
+        return 1
+    if 0 <= raw < 0x4000:
+        return 2
+    return _long_size(raw)
+
+
+@outlined
+def _put_long(at: int, raw: int) -> int:
+    while raw < 0 or raw >= 0x80:
+        store_u8(at, raw & 0x7F | 0x80)
+        raw = raw >> 7 & _LOGICAL_7
+        at += 1
+    store_u8(at, raw)
+    return at + 1
+
+
+@part
+def _put(at: int, raw: int) -> int:
+    """Write a number that is zig-zagged already; the position after it."""
+    if 0 <= raw < 0x80:
+        store_u8(at, raw)
+        return at + 1
+    if 0 <= raw < 0x4000:
+        store_u8(at, raw & 0x7F | 0x80)
+        store_u8(at + 1, raw >> 7)
+        return at + 2
+    return _put_long(at, raw)
+
+
+@part
+def _is_null(valid: int, bit: int) -> bool:
+    return valid != 0 and load_u8(valid + (bit >> 3)) >> (bit & 7) & 1 == 0
+
+
+@part
+def _column(slots: int, first: int) -> tuple[int, int, int, int, int]:
+    return (
+        _get(slots, first + OFFSETS),
+        _get(slots, first + DATA),
+        _get(slots, first + DATA_END),
+        _get(slots, first + VALID),
+        _get(slots, first + VALID_BIT),
+    )
+
+
+@part
+def _field(column: Any, row: int) -> tuple[int, int]:
+    """Address and length of one entry; _NULL stands for the length of none."""
+    offsets, data, _, valid, first_bit = column
+    if offsets == 0 or _is_null(valid, first_bit + row):
+        return 0, _NULL
+    start = load_le_u32(offsets + 4 * row)
+    return data + start, load_le_u32(offsets + 4 * row + 4) - start
+
+
+@part
+def _field_size(length: int) -> int:
+    return _size(_zigzag(length)) + max(length, 0)
+
+
+@part
+def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
+    at = _put(at, _zigzag(length))
+    if length <= 0:
+        return at
+    copy(at, source, length, readable_end)
+    return at + length
+
+
+@part
+def _header_range(slots: int, row: int) -> tuple[int, int]:
+    """The first header of a row and the one after its last."""
+    lists = _get(slots, HEADERS)
+    if lists == 0 or _is_null(_get(slots, HEADERS_VALID), _get(slots, HEADERS_VALID_BIT) + row):
+        return 0, 0
+    return load_le_u32(lists + 4 * row), load_le_u32(lists + 4 * row + 4)
+
+
+@outlined
+def _headers_size(slots: int, first: int, end: int) -> int:
+    key, value = _column(slots, HEADER_KEY), _column(slots, HEADER_VALUE)
+    size = 0
+    for header in range(first, end):
+        _, length = _field(key, header)
+        size += _field_size(length)
+        _, length = _field(value, header)
+        size += _field_size(length)
+    return size
+
+
+@part
+def _put_header_field(at: int, source: int, length: int) -> int:
+    at = _put(at, _zigzag(length))
+    if length <= 0:
+        return at
+    memcpy(at, source, length)
+    return at + length
+
+
+@outlined
+def _put_headers(at: int, slots: int, first: int, end: int) -> int:
+    key, value = _column(slots, HEADER_KEY), _column(slots, HEADER_VALUE)
+    for header in range(first, end):
+        source, length = _field(key, header)
+        at = _put_header_field(at, source, length)
+        source, length = _field(value, header)
+        at = _put_header_field(at, source, length)
+    return at
+
+
+@outlined
+def _crc(batch: int, size: int) -> int:
+    crc: int = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+    return crc
+
+
+@outlined
+def _close(slots: int, batch: int, end: int, count: int, times: tuple[int, int]) -> None:
+    """Write the header of the batch in [batch, end) and move on to the next one."""
+    base_timestamp, largest = times
+    offset, sequence = _get(slots, NEXT_OFFSET), _get(slots, NEXT_SEQUENCE)
+    store_be_i64(batch, offset)
+    store_be_i32(batch + 8, end - batch - PREFIX_BYTES)
+    store_be_i32(batch + LEADER_EPOCH_AT, _get(slots, LEADER_EPOCH))
+    store_u8(batch + MAGIC_AT, MAGIC_2)
+    store_be_i16(batch + ATTRIBUTES_AT, _get(slots, ATTRIBUTES))
+    store_be_i32(batch + 23, count - 1)
+    store_be_i64(batch + 27, base_timestamp)
+    if _get(slots, HAS_MAX_TIMESTAMP):
+        largest = _get(slots, MAX_TIMESTAMP)
+    store_be_i64(batch + 35, largest)
+    store_be_i64(batch + 43, _get(slots, PRODUCER_ID))
+    store_be_i16(batch + 51, _get(slots, PRODUCER_EPOCH))
+    store_be_i32(batch + 53, sequence)
+    store_be_i32(batch + 57, count)
+    if _get(slots, IS_SEALED):
+        store_be_i32(batch + CRC_AT, _crc(batch, end - batch))
+    if _get(slots, RESTARTS_OFFSETS) == 0:
+        _set(slots, NEXT_OFFSET, offset + count)
+    if sequence >= 0:
+        _set(slots, NEXT_SEQUENCE, (sequence + count) % _SEQUENCES)
+
+
+@part
+def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -> tuple[int, int]:
+    """Write one record at `at`: the position after it. Without room: -1, and that position."""
+    columns, limit = room
+    key, value = columns
+    timestamp_delta, offset_delta = _zigzag(deltas[0]), _zigzag(deltas[1])
+    key_at, key_bytes = _field(key, row)
+    value_at, value_bytes = _field(value, row)
+    header, headers_end = _header_range(slots, row)
+    body = 1 + _size(timestamp_delta) + _size(offset_delta)
+    body += _field_size(key_bytes) + _field_size(value_bytes)
+    body += _size(_zigzag(headers_end - header))
+    if headers_end > header:
+        body += _headers_size(slots, header, headers_end)
+    end = at + _size(_zigzag(body)) + body
+    if end > limit:
+        return -1, end
+    at = _put(at, _zigzag(body))
+    store_u8(at, 0)
+    at = _put(at + 1, timestamp_delta)
+    at = _put(at, offset_delta)
+    at = _put_field(at, key_at, key_bytes, key[2])
+    at = _put_field(at, value_at, value_bytes, value[2])
+    at = _put(at, _zigzag(headers_end - header))
+    if headers_end > header:
+        at = _put_headers(at, slots, header, headers_end)
+    return at, end
+
+
+@part
+def _stop(slots: int, batch: int, row: int, needed: int, reason: int) -> int:
+    _set(slots, USED, batch - _get(slots, OUT))
+    _set(slots, ROW, row)
+    _set(slots, NEEDED, needed)
+    return reason
+
+
+@kernel(types.int64(types.int64))
+def encode(slots: int) -> int:
+    """Encode rows from slot ROW on. DONE: all are; USED bytes of whole batches are there.
+
+    FULL: the batch that starts with slot ROW needs at least NEEDED bytes of room. TOO_LARGE: the
+    record of slot ROW makes a batch of NEEDED bytes even alone.
+    """
+    columns = (_column(slots, KEY), _column(slots, VALUE))
+    timestamps, rows = _get(slots, TIMESTAMPS), _get(slots, ROWS)
+    batch_bytes, out_end = _get(slots, BATCH_BYTES), _get(slots, OUT_END)
+    row, at = _get(slots, ROW), _get(slots, OUT)
+    while row < rows:
+        batch, first = at, row
+        at += HEADER_BYTES
+        base = largest = load_le_i64(timestamps + 8 * row)
+        while row < rows:
+            limit = batch + (batch_bytes if row > first else _get(slots, BATCH_BYTES_MAX))
+            timestamp = load_le_i64(timestamps + 8 * row)
+            deltas = (timestamp - base, row - first)
+            after, end = _record(at, slots, row, deltas, (columns, min(limit, out_end)))
+            if after < 0:
+                break
+            largest = max(largest, timestamp)
+            at = after
+            row += 1
+        if row < rows and end <= limit:
+            return _stop(slots, batch, first, end - batch, FULL)
+        if row == first:
+            return _stop(slots, batch, row, end - batch, TOO_LARGE)
+        _close(slots, batch, at, row - first, (base, largest))
+    return _stop(slots, at, row, 0, DONE)
