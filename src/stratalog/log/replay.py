@@ -51,6 +51,8 @@ class ProducerReload:
             due = due[len(reached) :]
             self._take(reached)
             self._producers.replay(header, marker)
+            if marker is not None:  # nobody reads meanwhile, so an ended transaction blocks nobody
+                self._producers.on_high_watermark_updated(header.next_offset)
         self._take(due)
 
     def _restore(self, end_offset: int, now_ms: int) -> None:
