@@ -190,6 +190,7 @@ class PartitionView(LogReader):
         """
         looks = 0
         while True:
+            self._check_range(offset)
             try:
                 for part in self._segments.parts_from(offset, trace):
                     _ = part.segment.file  # stays readable from here on, whatever becomes of it
@@ -202,7 +203,6 @@ class PartitionView(LogReader):
                 if looks > LOOKS_MAX:
                     raise
                 self.refresh()
-                self._check_range(offset)
 
     def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
         find = super().find_time
