@@ -33,6 +33,8 @@ class LiveBroker:
         self.path = path
         self.published_offset = 0
         """Log end offset: every batch below it is whole on disk."""
+        self.begun_offset = 0
+        """No batch above it has been begun."""
         self.deleted_offset = 0
         """Everything below it may be gone."""
         self._source = source
@@ -60,6 +62,7 @@ class LiveBroker:
     def _write(self, log: Path, base_offset: int) -> Iterator[None]:
         aborted = self._aborted(log)
         for batch in batches_of(log.read_bytes()):
+            self.begun_offset = batch.next_offset
             yield from append(self.path, base_offset, batch.raw, self._rng)
             self.published_offset = batch.next_offset
             if (entry := aborted.get(batch.next_offset - 1)) is not None:
