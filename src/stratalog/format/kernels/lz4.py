@@ -11,6 +11,7 @@ from typing import Any
 from stratalog.format.kernels.jit import outlined, part
 from stratalog.format.kernels.memory import (
     copy,
+    copy_16,
     copy_back,
     load_le_u16,
     load_le_u32,
@@ -76,34 +77,56 @@ def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
     return length, at
 
 
+@part
+def _literals(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, int]:
+    """Copy the literals of a sequence; the addresses after them in input and output, or FAILED."""
+    length = token >> 4
+    if length < 15 and end - at >= 16 and out_end - out >= 16:
+        copy_16(out, at)
+        return at + length, out + length
+    if length == 15:
+        length, at = _lengthened(length, at, end)
+    if at < 0 or length > end - at or length > out_end - out:
+        return FAILED, out
+    copy(out, at, length, end)
+    return at + length, out + length
+
+
+@part
+def _match(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, int, int]:
+    """How long a match is, how far back it lies, and the position after it or FAILED."""
+    if end - at < 2:
+        return 0, 0, FAILED
+    distance = load_le_u16(at)
+    at += 2
+    length = token & 15
+    if length == 15:
+        length, at = _lengthened(length, at, end)
+    length += 4
+    if length > out_end - out or distance == 0:
+        return 0, 0, FAILED
+    return length, distance, at
+
+
 @outlined
 def _block(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress one block; the address after what came out, or FAILED. May write slack."""
     out_start = out
     while at < end:
         token = load_u8(at)
-        at += 1
-        length = token >> 4
-        if length == 15:
-            length, at = _lengthened(length, at, end)
-        if at < 0 or length > end - at or length > out_end - out:
+        at, out = _literals(token, at + 1, end, out, out_end)
+        if at < 0:
             return FAILED
-        copy(out, at, length, end)
-        at += length
-        out += length
         if at == end:
             return out
-        if end - at < 2:
+        length, distance, at = _match(token, at, end, out, out_end)
+        if at < 0 or distance > out - out_start:
             return FAILED
-        distance = load_le_u16(at)
-        at += 2
-        length = token & 15
-        if length == 15:
-            length, at = _lengthened(length, at, end)
-        length += 4
-        if at < 0 or distance == 0 or distance > out - out_start or length > out_end - out:
-            return FAILED
-        copy_back(out, distance, length)
+        if distance >= 16 and length <= 32:
+            copy_16(out, out - distance)
+            copy_16(out + 16, out + 16 - distance)
+        else:
+            copy_back(out, distance, length)
         out += length
     return FAILED
 

@@ -80,15 +80,22 @@ def memcpy(_typing: Any, target: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def _copy_wide(_typing: Any, target: Any, source: Any) -> Any:
+def _copier(size: int) -> Any:
+    kind = ir.VectorType(ir.IntType(8), size).as_pointer()
+
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        wide = ir.VectorType(ir.IntType(8), _WIDE_BYTES).as_pointer()
-        value = builder.load(builder.inttoptr(args[1], wide), align=1)
-        builder.store(value, builder.inttoptr(args[0], wide), align=1)
+        value = builder.load(builder.inttoptr(args[1], kind), align=1)
+        builder.store(value, builder.inttoptr(args[0], kind), align=1)
         return _context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), codegen
+    def copy_fixed(_context: Any, target: Any, source: Any) -> Any:
+        return types.void(types.int64, types.int64), codegen
+
+    return intrinsic(copy_fixed)
+
+
+copy_16 = _copier(16)
+_copy_wide = _copier(_WIDE_BYTES)
 
 
 @intrinsic
