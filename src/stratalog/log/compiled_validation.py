@@ -2,19 +2,29 @@
 
 The requests are laid end to end in one buffer, which the kernel patches and which is then written.
 Plain batches go to the kernel in runs, compressed ones one by one with their records decompressed
-beside them. A request that the kernel leaves alone goes the readable way; if it is refused or comes
-back as other bytes, the buffer is put together anew from what was accepted.
+beside them. If the topic wants another codec, the records are copied into a new batch. A request
+that the kernel leaves alone goes the readable way. Where a request is refused or comes back as
+other bytes, the buffer is put together anew from what was accepted.
 """
 
 from __future__ import annotations
 
 import struct
 import threading
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from stratalog.errors import AppendError, StratalogError
-from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, NO_TIMESTAMP, BatchHeader, Codec
-from stratalog.format.compression import decompress_into
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Codec,
+    attributes_of,
+)
+from stratalog.format.compression import compress, decompress_into
+from stratalog.format.record import seal_batch
 from stratalog.format.scratch import Scratch
 from stratalog.log.appends import Assignment, GroupAppend, ValidatedAppend, next_assignment
 from stratalog.log.batch_assigning import keeps_codec, one_batch
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
     Readable: TypeAlias = Callable[[Buffer, AppendRules, Assignment], AppendResult]
 
+_CANONICAL_KERNEL: Final = "stratalog.format.kernels.canonical"
 _SCRATCH_BYTES_KEPT: Final = 4 << 20
 _RUN_REQUESTS_MAX: Final = 256
 _CODEC_MASK: Final = 0x07
@@ -70,7 +81,7 @@ class CompiledValidation:
         """One request, or None if the kernel does not take it."""
         codec = self._kept_codec(data)
         if codec is None:
-            return None
+            return self._rewritten(data, assign)
         out = bytearray(data)
         terms = self._terms(assign, assign.next_offset) + _SIZE.pack(len(out))
         if not self._run(out, codec, len(out), terms):
@@ -98,8 +109,9 @@ class CompiledValidation:
                 next_offset = header.next_offset
                 start += size
             if not done:
-                at = assign._replace(next_offset=next_offset)
-                results.append(readably(requests[len(results)], self.rules, at))
+                at, request = assign._replace(next_offset=next_offset), requests[len(results)]
+                rewritten = self._rewritten(request, at) if codec is None else None
+                results.append(rewritten or readably(request, self.rules, at))
                 next_offset = next_assignment(at, results[-1]).next_offset
                 start += sizes[0]
                 is_as_sent = False
@@ -140,8 +152,41 @@ class CompiledValidation:
         done: int = self._kernel.validate(buf, payload, terms)
         return done
 
+    def _rewritten(self, data: Buffer, assign: Assignment) -> ValidatedAppend | None:
+        """One batch with the codec of the topic; None if that takes more than copying records."""
+        rules, target = self.rules, self.rules.codec
+        if target is None or len(data) < HEADER_BYTES:
+            return None
+        out, records = bytearray(data), memoryview(data)[HEADER_BYTES:]
+        codec = out[_LOW_ATTRIBUTES_AT] & _CODEC_MASK
+        plain = records if codec == Codec.NONE else _plain_records(codec, records)
+        if plain is None:
+            return None
+        terms = self._terms(assign, assign.next_offset) + _SIZE.pack(len(out))
+        if not self._kernel.validate(out, None if plain is records else plain, terms):
+            return None
+        header = BatchHeader.unpack(out)
+        canonical = import_module(_CANONICAL_KERNEL)
+        if not canonical.is_canonical(plain, header.record_count, header.base_timestamp):
+            return None
+        header = header._replace(attributes=_rewritten_attributes(header, target))
+        made = seal_batch(header, compress(target, bytes(plain), level=rules.level))
+        if len(made) > min(rules.max_message_bytes, rules.segment_bytes):
+            return None
+        append = one_batch(made, BatchHeader.unpack(made), self._log_append_time(assign))
+        return append._replace(was_rewritten=True)
+
     def _log_append_time(self, assign: Assignment) -> int:
         return assign.now_ms if self._is_log_append_time else NO_TIMESTAMP
+
+
+def _rewritten_attributes(header: BatchHeader, codec: Codec) -> int:
+    return attributes_of(
+        codec=codec,
+        timestamp_type=header.timestamp_type,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+    )
 
 
 def _joined(results: Sequence[AppendResult]) -> bytes:

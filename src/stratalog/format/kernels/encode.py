@@ -36,6 +36,7 @@ from stratalog.format.kernels.memory import (
     store_i64,
     store_u8,
 )
+from stratalog.format.kernels.wrapping import wrapping_sub
 
 # A binary column: its offsets (int32), data, end of data, validity or 0, bits before the first row.
 OFFSETS, DATA, DATA_END, VALID, VALID_BIT = range(5)
@@ -76,7 +77,8 @@ def _set(slots: int, slot: int, number: int) -> None:
 
 
 @part
-def _zigzag(number: int) -> int:
+def zigzag(number: int) -> int:
+    """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
     return number << 1 ^ number >> 63
 
 
@@ -90,7 +92,7 @@ def _long_size(raw: int) -> int:
 
 
 @part
-def _size(raw: int) -> int:
+def varint_size(raw: int) -> int:
     """Bytes of a number that is zig-zagged already."""
     if 0 <= raw < 0x80:
         return 1
@@ -150,12 +152,12 @@ def _field(column: Any, row: int) -> tuple[int, int]:
 
 @part
 def _field_size(length: int) -> int:
-    return _size(_zigzag(length)) + max(length, 0)
+    return varint_size(zigzag(length)) + max(length, 0)
 
 
 @part
 def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
-    at = _put(at, _zigzag(length))
+    at = _put(at, zigzag(length))
     if length <= 0:
         return at
     copy(at, source, length, readable_end)
@@ -185,7 +187,7 @@ def _headers_size(slots: int, first: int, end: int) -> int:
 
 @part
 def _put_header_field(at: int, source: int, length: int) -> int:
-    at = _put(at, _zigzag(length))
+    at = _put(at, zigzag(length))
     if length <= 0:
         return at
     memcpy(at, source, length)
@@ -241,25 +243,25 @@ def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -
     """Write one record at `at`: the position after it. Without room: -1, and that position."""
     columns, limit = room
     key, value = columns
-    timestamp_delta, offset_delta = _zigzag(deltas[0]), _zigzag(deltas[1])
+    timestamp_delta, offset_delta = zigzag(deltas[0]), zigzag(deltas[1])
     key_at, key_bytes = _field(key, row)
     value_at, value_bytes = _field(value, row)
     header, headers_end = _header_range(slots, row)
-    body = 1 + _size(timestamp_delta) + _size(offset_delta)
+    body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     body += _field_size(key_bytes) + _field_size(value_bytes)
-    body += _size(_zigzag(headers_end - header))
+    body += varint_size(zigzag(headers_end - header))
     if headers_end > header:
         body += _headers_size(slots, header, headers_end)
-    end = at + _size(_zigzag(body)) + body
+    end = at + varint_size(zigzag(body)) + body
     if end > limit:
         return -1, end
-    at = _put(at, _zigzag(body))
+    at = _put(at, zigzag(body))
     store_u8(at, 0)
     at = _put(at + 1, timestamp_delta)
     at = _put(at, offset_delta)
     at = _put_field(at, key_at, key_bytes, key[2])
     at = _put_field(at, value_at, value_bytes, value[2])
-    at = _put(at, _zigzag(headers_end - header))
+    at = _put(at, zigzag(headers_end - header))
     if headers_end > header:
         at = _put_headers(at, slots, header, headers_end)
     return at, end
@@ -291,7 +293,7 @@ def encode(slots: int) -> int:
         while row < rows:
             limit = batch + (batch_bytes if row > first else _get(slots, BATCH_BYTES_MAX))
             timestamp = load_le_i64(timestamps + 8 * row)
-            deltas = (timestamp - base, row - first)
+            deltas = (wrapping_sub(timestamp, base), row - first)
             after, end = _record(at, slots, row, deltas, (columns, min(limit, out_end)))
             if after < 0:
                 break

@@ -37,6 +37,7 @@ from stratalog.format.kernels.memory import (
     load_u8,
 )
 from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.wrapping import wrapping_add, wrapping_sub
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
@@ -143,10 +144,11 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
         delta, at = read_long(at + 1, end)
         if at < 0:
             return _BAD
-        timestamp = base + delta
+        timestamp = wrapping_add(base, delta)
         largest = max(largest, timestamp)
-        age = now - timestamp
-        if checks_time and timestamp != _NO_TIMESTAMP and (age > before or -age > after):
+        age = wrapping_sub(now, timestamp)
+        is_limited = checks_time and timestamp != _NO_TIMESTAMP
+        if is_limited and (age > before or wrapping_sub(0, age) > after):
             return _BAD
         delta, at = read_int(at, end)
         if delta != index or _fields_end(at, end, needs_key) != end:

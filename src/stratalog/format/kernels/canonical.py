@@ -1,0 +1,126 @@
+"""Whether records are written the one way that every encoder writes them.
+
+Varints may be longer than they need to be, a null may have any negative length, the unused
+attributes may be used: readers do not mind. Records without such freedoms come out of decoding and
+encoding as the same bytes, so that whoever wants to put them into another batch can copy them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from numba import types
+
+from stratalog.format.kernels.encode import varint_size, zigzag
+from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.memory import load_u8
+from stratalog.format.kernels.varint import INT_BYTES_MAX, LONG_BYTES_MAX, read_int, read_long
+from stratalog.format.kernels.wrapping import wrapping_add
+
+if TYPE_CHECKING:
+    from stratalog.format.buffers import Buffer
+
+_NULL = -1
+_NO_TIMESTAMP = -1
+_LAST_INT_BYTE_MAX = 0x0F
+_LAST_LONG_BYTE_MAX = 0x01
+
+
+@part
+def _is_int_short(value: int, at: int, after: int) -> bool:
+    size = after - at
+    if size == INT_BYTES_MAX and load_u8(after - 1) > _LAST_INT_BYTE_MAX:
+        return False
+    return size == varint_size(zigzag(value))
+
+
+@part
+def _is_long_short(value: int, at: int, after: int) -> bool:
+    size = after - at
+    if size == LONG_BYTES_MAX and load_u8(after - 1) > _LAST_LONG_BYTE_MAX:
+        return False
+    return size == varint_size(zigzag(value))
+
+
+@part
+def _field(at: int, end: int) -> int:
+    """The position after a key or value, or -1."""
+    if at < 0:
+        return -1
+    length, after = read_int(at, end)
+    if after < 0 or length < _NULL or length > end - after or not _is_int_short(length, at, after):
+        return -1
+    return after + max(length, 0)
+
+
+@part
+def _is_ascii(at: int, end: int) -> bool:
+    while at < end:
+        if load_u8(at) >= 0x80:
+            return False
+        at += 1
+    return True
+
+
+@outlined
+def _headers(at: int, end: int, count: int) -> int:
+    """The position after the headers, or -1. Keys of ASCII need no look at their UTF-8."""
+    for _ in range(count):
+        key = at
+        at = _field(at, end)
+        if at < 0 or not _is_ascii(key, at):
+            return -1
+        at = _field(at, end)
+        if at < 0:
+            return -1
+    return at
+
+
+@part
+def _numbers(at: int, end: int, index: int, base_timestamp: int) -> int:
+    """The position after attributes and both deltas, or -1."""
+    delta, after = read_long(at + 1, end)
+    if after < 0 or load_u8(at) != 0 or not _is_long_short(delta, at + 1, after):
+        return -1
+    if wrapping_add(base_timestamp, delta) < _NO_TIMESTAMP or (index == 0 and delta != 0):
+        return -1
+    delta, at = read_int(after, end)
+    return at if at >= 0 and _is_int_short(delta, after, at) else -1
+
+
+@part
+def _all_headers(at: int, end: int) -> int:
+    """The position after the count of headers and all of them, or -1. `at` may be -1 already."""
+    if at < 0:
+        return -1
+    count, after = read_int(at, end)
+    if after < 0 or count < 0 or not _is_int_short(count, at, after):
+        return -1
+    return _headers(after, end, count) if count else after
+
+
+@kernel(types.boolean(*[types.int64] * 4))
+def _is_canonical(at: int, stop: int, count: int, base_timestamp: int) -> bool:
+    for index in range(count):
+        length, body = read_int(at, stop)
+        if body < 0 or length < 1 or length > stop - body or not _is_int_short(length, at, body):
+            return False
+        end = body + length
+        at = _numbers(body, end, index, base_timestamp)
+        at = _all_headers(_field(_field(at, end), end), end)
+        if at != end:
+            return False
+    return at == stop
+
+
+def is_canonical(payload: Buffer, count: int, base_timestamp: int) -> bool:
+    """Whether encoding these records again gives the same bytes: with the first one's timestamp as
+    the base, and none before -1, which encoders refuse.
+
+    False where that is not certain, and for what is no `count` records.
+    """
+    records = pa.py_buffer(payload)
+    start = records.address
+    answer: bool = _is_canonical(start, start + records.size, count, base_timestamp)
+    return answer
