@@ -1,11 +1,12 @@
 """Decoding a log beside aiokafka (compiled) and kafka-python: same bytes, same core, CRC checked.
 
-Ours hands over Arrow batches with all record columns; the others hand over one object a record.
-The logs are in memory, in the page cache's place.
+Ours hands over Arrow batches with all record columns; the others hand over one object a record. All
+sum the offsets. The logs are in memory, in the page cache's place; the clock is CPU time.
 """
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,11 @@ def run(report: Report) -> None:
         log = build_log(bytes_min=size, value_bytes=value_bytes, codec=codec)
         _check_answer(log)
         name = f"{value_bytes} B values, {codec}"
-        timings = report.race(name, _sides(log, codec))
+        timings = report.race(name, _sides(log, codec), time.process_time)
         ours, theirs = timings["stratalog"], timings["aiokafka"]
         ratio = ours.records_per_second / theirs.records_per_second
-        report.require(f"decode, {name}: speed over aiokafka", ratio, at_least=promised)
+        if promised is not None:
+            report.require(f"{name}: over aiokafka", ratio, at_least=promised)
 
 
 def _sides(log: BenchLog, codec: str) -> dict[str, Work]:
@@ -72,7 +74,12 @@ def _sides(log: BenchLog, codec: str) -> dict[str, Work]:
 def _copy(report: Report, size: int) -> None:
     """The limit: reading and writing every byte once."""
     source, target = np.ones(size, np.uint8), np.zeros(size, np.uint8)
-    report.time("copy of memory", "numpy", Work(partial(np.copyto, target, source), None, 0, size))
+    report.time(
+        "copy of memory",
+        "numpy",
+        Work(partial(np.copyto, target, source), None, 0, size),
+        time.process_time,
+    )
 
 
 def _decode(data: bytes) -> Iterator[pa.RecordBatch]:
