@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.config import LogConfig
 from stratalog.errors import (
@@ -59,6 +61,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+MAKERS: Final = 8
+"""Partitions that are made at a time: most of it is waiting for the disk."""
+
 
 class TopicCatalog:
     """Every topic and where its partitions are. Changes take turns; looking needs no lock."""
@@ -103,6 +108,10 @@ class TopicCatalog:
             known = ", ".join(sorted(self.topics)[:10]) or "none"
             raise UnknownTopicOrPartitionError(f"no topic {name!r}; topics here: {known}")
         return info
+
+    def find(self, topic_partition: TopicPartition) -> PartitionSlot | None:
+        """A partition's place, if there is one."""
+        return self._slots.get(topic_partition)
 
     def slot(self, topic_partition: TopicPartition) -> PartitionSlot:
         """A partition's place."""
@@ -218,8 +227,8 @@ class TopicCatalog:
 
     def _create(self, pending: PendingCreate, config: LogConfig, **changes: Any) -> TopicInfo:
         before = self.store.state
-        self.store.update(creates=(*before.creates, pending), **changes)
         try:
+            self.store.update(creates=(*before.creates, pending), **changes)
             info = self._make_partitions(pending, config)
         except StratalogError:
             self._undo_create(pending, before.creates)
@@ -236,8 +245,10 @@ class TopicCatalog:
             if slot is None:
                 root = self.roots[emptiest([len(root.slots) for root in self.roots])]
                 slot = self._add_slot(root, topic_partition)
-            self._make_partition(slot, pending.topic_id, config)
             slots.append(slot)
+        with ThreadPoolExecutor(MAKERS, thread_name_prefix="stratalog-create") as pool:
+            make = partial(self._make_partition, topic_id=pending.topic_id, config=config)
+            list(pool.map(make, slots))
         for root in {slot.root for slot in slots}:
             self._engine.disk.fsync_dir(root.path)
         info = self.topics.get(pending.topic)
@@ -246,7 +257,7 @@ class TopicCatalog:
         return self._describe(pending.topic, pending.topic_id, {*present, *made})
 
     def _make_partition(
-        self, slot: PartitionSlot, topic_id: uuid.UUID | None, config: LogConfig
+        self, slot: PartitionSlot, *, topic_id: uuid.UUID | None, config: LogConfig
     ) -> None:
         disk = self._engine.disk
         disk.mkdir(slot.path, exist_ok=True)

@@ -16,6 +16,7 @@ settings with the higher generation stand; what was begun stands as in the highe
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -81,6 +82,7 @@ class StateStore:
     def __init__(self, disk: Disk, dirs: Sequence[Path]) -> None:
         """Reads the copies. One that cannot be understood raises: settings would be lost."""
         self._disk = disk
+        self._lock = threading.Lock()
         self._paths = [path / STATE_FILE for path in dirs]
         copies = [state for path in self._paths if (state := self._read(path)) is not None]
         self.state = merge(copies)
@@ -95,11 +97,11 @@ class StateStore:
 
     def update(self, **changes: Any) -> None:
         """Replace fields of the state. It counts once the first copy is on disk."""
-        state = replace(self.state, generation=self.state.generation + 1, **changes)
-        content = encode_state(state)
-        for number, path in enumerate(self._paths):
-            self._disk.write_atomically(path, content)
-            if number == 0:
+        with self._lock:
+            state = replace(self.state, generation=self.state.generation + 1, **changes)
+            content = encode_state(state)
+            for path in self._paths:
+                self._disk.write_atomically(path, content)
                 self.state = state
 
 

@@ -1,0 +1,241 @@
+"""The transaction coordinator: who may write under a transactional id, and how it ended.
+
+Invariants:
+
+* a state is written before it counts, and a partition is part of the written state before data goes
+  there: so after a crash the log tells every partition that may have to be cleaned up;
+* a transaction is decided by the write of its prepared state. From then on its markers are written,
+  again after a failure or a crash, until all are there;
+* of all producers that ever began under an id, only the latest can write.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.errors import (
+    InvalidNameError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
+from stratalog.log_dir import transaction_steps as steps
+from stratalog.log_dir.transaction_log import TransactionLog
+from stratalog.log_dir.transaction_steps import ProducerIdentity
+
+if TYPE_CHECKING:
+    from stratalog.format.names import TopicPartition
+    from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.producer_ids import ProducerIds
+    from stratalog.log_dir.root import Engine, PartitionSlot
+
+_log = logging.getLogger(__name__)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that has not ended."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    since_ms: int
+    partitions: tuple[TopicPartition, ...]
+    is_decided: bool
+    """Commit or abort is certain; only markers are missing."""
+
+
+class TransactionCoordinator:
+    """Begins and ends transactions. Thread-safe."""
+
+    def __init__(self, catalog: TopicCatalog, ids: ProducerIds, engine: Engine) -> None:
+        self._catalog = catalog
+        self._ids = ids
+        self._engine = engine
+        self._states = TransactionLog(catalog, engine)
+        self._lock = threading.RLock()
+        self._begun_here: dict[str, ProducerIdentity] = {}
+
+    # -- what a producer asks for
+
+    def begin_producer(self, transactional_id: str, timeout_ms: int | None) -> ProducerIdentity:
+        """Make the caller the only producer of the id, and end what its predecessor left open."""
+        if not transactional_id:
+            raise InvalidNameError("a transactional id cannot be empty")
+        longest_ms = self._engine.config.transaction_max_timeout_ms
+        timeout_ms = longest_ms if timeout_ms is None else timeout_ms
+        if not 0 < timeout_ms <= longest_ms:
+            raise InvalidTransactionTimeoutError(
+                f"a timeout of {timeout_ms} ms is not in 1 to {longest_ms}, "
+                "which is transaction.max.timeout.ms"
+            )
+        with self._lock:
+            self._states.create()
+            self._end_if_open(transactional_id)
+            state = self._states.find(transactional_id)
+            if state is None or not steps.has_epochs_left(state):
+                identity = ProducerIdentity(self._ids.take(), 0)
+            else:
+                identity = ProducerIdentity(state.producer_id, state.producer_epoch + 1)
+            begun = steps.begun(identity, timeout_ms, self._engine.now_ms())
+            self._states.write(transactional_id, begun)
+            self._begun_here[transactional_id] = identity
+            return identity
+
+    def add_partition(
+        self, transactional_id: str, identity: ProducerIdentity, topic_partition: TopicPartition
+    ) -> None:
+        """The producer is about to write to this partition."""
+        with self._lock:
+            state = self._state_for(transactional_id, identity)
+            if steps.is_prepared(state):
+                raise InvalidTxnStateError(f"the transaction of {transactional_id!r} is ending")
+            after = steps.with_partition(state, topic_partition, self._engine.now_ms())
+            self._states.write(transactional_id, after)
+
+    def end(
+        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, flush: bool
+    ) -> None:
+        """End the producer's transaction. With `flush` the end survives a crash of the machine."""
+        with self._lock:
+            state = self._state_for(transactional_id, identity)
+            if steps.is_idle(state):
+                return  # it never wrote anything
+            if state.status is TransactionStatus.ONGOING:
+                state = self._decide(transactional_id, state, commit=commit, flush=flush)
+            elif commit != (state.status is TransactionStatus.PREPARE_COMMIT):
+                raise InvalidTxnStateError(
+                    f"the transaction of {transactional_id!r} is {state.status.kafka_name} already"
+                )
+            self._finish(transactional_id, state, flush=flush)
+
+    def _state_for(self, transactional_id: str, identity: ProducerIdentity) -> TransactionState:
+        state = self._states.find(transactional_id)
+        if state is None or steps.identity_of(state) != identity:
+            raise ProducerFencedError(
+                f"another producer has taken over transactional id {transactional_id!r}, "
+                "or its transaction took too long"
+            )
+        return state
+
+    # -- what is left over
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Every transaction that has not ended, left by a crash or just going on."""
+        with self._lock:
+            return [
+                OpenTransaction(
+                    transactional_id,
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.start_timestamp,
+                    tuple(steps.partitions_of(state)),
+                    steps.is_prepared(state),
+                )
+                for transactional_id, state in self._states.all()
+                if not steps.is_idle(state)
+            ]
+
+    def abort(self, transactional_id: str) -> bool:
+        """End what is open under the id: abort it, unless it is decided already. Whether there was
+        something to end. Its producer is fenced."""
+        with self._lock:
+            return self._end_if_open(transactional_id)
+
+    def finish_decided(self) -> None:
+        """Write the markers that a crash or a failure left out."""
+        with self._lock:
+            for transactional_id, state in list(self._states.all()):
+                if steps.is_prepared(state):
+                    self._finish(transactional_id, state)
+
+    def end_overdue(self) -> None:
+        """Abort transactions that have been open for longer than their producers asked for."""
+        with self._lock:
+            now_ms = self._engine.now_ms()
+            for transactional_id, state in self._states.loaded():
+                is_ongoing = state.status is TransactionStatus.ONGOING
+                if is_ongoing and now_ms - state.start_timestamp > state.timeout_ms:
+                    _log.warning("transaction of %r timed out", transactional_id)
+                    self._end_if_open(transactional_id)
+                elif steps.is_prepared(state):
+                    self._finish(transactional_id, state)
+
+    def forget_idle(self) -> None:
+        """Drop transactional ids that were not used for `transactional.id.expiration.ms`."""
+        with self._lock:
+            oldest_ms = self._engine.now_ms() - self._engine.config.transactional_id_expiration_ms
+            for transactional_id, state in self._states.loaded():
+                if steps.is_idle(state) and state.last_update_timestamp <= oldest_ms:
+                    self._states.write(transactional_id, None)
+
+    def close(self) -> None:
+        """Abort what producers of this process have left open."""
+        with self._lock:
+            for transactional_id, identity in self._begun_here.items():
+                state = self._states.find(transactional_id)
+                if state is not None and steps.identity_of(state) == identity:
+                    self._end_if_open(transactional_id)
+
+    # -- ending
+
+    def _end_if_open(self, transactional_id: str) -> bool:
+        state = self._states.find(transactional_id)
+        if state is None or steps.is_idle(state):
+            return False
+        if not steps.is_prepared(state):
+            state = self._decide(transactional_id, steps.fenced(state), commit=False)
+        self._finish(transactional_id, state)
+        return True
+
+    def _decide(
+        self, transactional_id: str, state: TransactionState, *, commit: bool, flush: bool = False
+    ) -> TransactionState:
+        if flush:  # a decision to commit must not outlive the data it is about
+            for slot in self._slots_of(state):
+                slot.log().flush()
+        decided = steps.prepared(state, commit=commit, now_ms=self._engine.now_ms())
+        self._states.write(transactional_id, decided)
+        if flush:
+            self._states.flush(transactional_id)
+        return decided
+
+    def _finish(
+        self, transactional_id: str, state: TransactionState, *, flush: bool = False
+    ) -> None:
+        """Write all markers. Where one fails the others are written, and the state stays."""
+        failure: StratalogError | None = None
+        epoch = self._states.coordinator_epoch(transactional_id)
+        for slot in self._slots_of(state):
+            try:
+                self._write_marker(slot, state, epoch, flush=flush)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted just now
+            except StratalogError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        now_ms = self._engine.now_ms()
+        self._states.write(transactional_id, steps.completed(state, now_ms))
+
+    def _write_marker(
+        self, slot: PartitionSlot, state: TransactionState, coordinator_epoch: int, *, flush: bool
+    ) -> None:
+        log = slot.log()
+        log.end_transaction(
+            state.producer_id,
+            state.producer_epoch,
+            commit=state.status is TransactionStatus.PREPARE_COMMIT,
+            coordinator_epoch=coordinator_epoch,
+        )
+        if flush:
+            log.flush()
+
+    def _slots_of(self, state: TransactionState) -> list[PartitionSlot]:
+        """A topic that was deleted meanwhile needs no marker."""
+        found = (self._catalog.find(tp) for tp in steps.partitions_of(state))
+        return [slot for slot in found if slot is not None]

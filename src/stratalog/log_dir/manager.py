@@ -1,0 +1,442 @@
+"""LogDir: log directories opened for writing, as a Kafka broker would open its own.
+
+    with LogDir.open("data") as logs:
+        logs.create_topic("orders", 3)
+        logs.append("orders", b"2 apples", key=b"alice")
+        for record in logs.partition("orders", 0).read("earliest"):
+            ...
+
+Kafka's `.lock` is held from `open` to `close`, so no broker and no other writer comes in between;
+readers need no lock. What a broker does at its start and end is done here too: recovery where the
+last stop was not clean, checkpoints, and the marker of a clean stop.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from stratalog.config import BrokerConfig
+from stratalog.errors import InconsistentLogDirsError, NotALogDirError, StratalogError
+from stratalog.format.batch import Codec
+from stratalog.format.names import RootFile, TopicPartition
+from stratalog.log_dir.catalog import TopicCatalog
+from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
+from stratalog.log_dir.lock import lock_dirs
+from stratalog.log_dir.producer import Numbering, Producer, ProducerOptions, RecordMetadata
+from stratalog.log_dir.producer_ids import ProducerIds
+from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
+from stratalog.log_dir.schedule import Schedule
+from stratalog.log_dir.transaction_steps import ProducerIdentity
+from stratalog.log_dir.transactions import Transaction, TransactionalProducer
+from stratalog.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.producer import Headers
+    from stratalog.log_dir.topics import TopicInfo
+    from stratalog.storage.disk import Disk as DiskType
+
+_MS_NS = 1_000_000
+
+
+class LogDir:
+    """One or several log directories with one writer: this one. Thread-safe."""
+
+    def __init__(
+        self, engine: Engine, catalog: TopicCatalog, locks: ExitStack, schedule: Schedule
+    ) -> None:
+        """`LogDir.open` makes one."""
+        self._engine = engine
+        self._catalog = catalog
+        self._locks = locks
+        self._schedule = schedule
+        self._ids = ProducerIds(catalog.store)
+        self._coordinator = TransactionCoordinator(catalog, self._ids, engine)
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._direct = Producer(catalog, engine, schedule, ProducerOptions(linger_ms=0))
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        *paths: Path | str,
+        config: BrokerConfig | Mapping[str, object] | Path | str | None = None,
+        create: bool = True,
+        background: bool = True,
+        disk: DiskType | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> Self:
+        """Open log directories for writing; without `paths`, those that the config names.
+
+        `config` is a broker's: an object, its properties, or a `server.properties` file. With
+        `create` a directory that is not there is made. `background` keeps a thread for what is due
+        from time to time (checkpoints, removals, timeouts); without it, call `run_due_tasks`.
+
+        Raises LogDirLockedError while a broker or another writer has one of them open.
+        """
+        broker_config = _config_of(config)
+        dirs = [Path(path) for path in paths]
+        if not dirs and config is not None:
+            dirs = list(broker_config.log_dir_paths)
+        engine = Engine(disk or Disk(), now_ms or _wall_clock_ms, broker_config)
+        _check_dirs(dirs)
+        for path in dirs:
+            _prepare(engine.disk, path, create=create)
+        with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
+            catalog = TopicCatalog([LogRoot(path, engine) for path in dirs], engine)
+            undo.callback(_give_up, catalog)
+            logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
+            logs._begin(background=background)
+            undo.pop_all()
+            logs._locks = locks.pop_all()
+            return logs
+
+    def _begin(self, *, background: bool) -> None:
+        roots = self._catalog.roots
+        for root in roots:
+            root.begin()
+        self._catalog.begin()
+        unclean = [root for root in roots if not root.last_stop.was_clean]
+        self._load([slot for root in unclean for slot in root.slots.values()], len(unclean))
+        if unclean:
+            self._coordinator.finish_decided()
+        self._plan_tasks()
+        if background:
+            self._schedule.start("stratalog-log-dir")
+
+    def _load(self, slots: Sequence[PartitionSlot], dirs: int) -> None:
+        threads = self._engine.config.num_recovery_threads_per_data_dir * dirs
+        if slots:
+            with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-load") as pool:
+                for _ in pool.map(PartitionSlot.log, slots):
+                    pass
+
+    def _plan_tasks(self) -> None:
+        config, every = self._engine.config, self._schedule.every
+        first_ms = config.log_initial_task_delay_ms
+        every(
+            config.log_flush_offset_checkpoint_interval_ms,
+            "recovery point checkpoint",
+            lambda: self._checkpoint(RootFile.RECOVERY_POINTS),
+            delay_ms=first_ms,
+        )
+        every(
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            "log start offset checkpoint",
+            lambda: self._checkpoint(RootFile.LOG_START_OFFSETS),
+            delay_ms=first_ms,
+        )
+        every(
+            config.replica_high_watermark_checkpoint_interval_ms,
+            "high watermark checkpoint",
+            lambda: self._checkpoint(RootFile.HIGH_WATERMARKS),
+        )
+        every(config.log_flush_scheduler_interval_ms, "flush of dirty logs", self._flush_dirty)
+        every(_removal_interval_ms(config), "removal of deleted partitions", self._remove_deleted)
+        every(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            "abort of timed-out transactions",
+            self._coordinator.end_overdue,
+        )
+        every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            "expiry of transactional ids",
+            self._coordinator.forget_idle,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LogDir({', '.join(repr(str(path)) for path in self.paths)})"
+
+    def close(self) -> None:
+        """Write what waits, abort open transactions, close all logs, mark the stop as clean, and
+        give the lock back. Idempotent.
+
+        If something cannot be written, the first error is raised at the end. The directory is then
+        recovered by whoever opens it next.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._schedule.stop()
+        errors: list[StratalogError] = []
+        for action in (*(producer.close for producer in self._producers), self._coordinator.close):
+            try:
+                action()
+            except StratalogError as error:
+                errors.append(error)
+        with self._locks:
+            self._remove_deleted()
+            for root in self._catalog.roots:
+                threads = self._engine.config.num_recovery_threads_per_data_dir
+                errors += root.close(threads)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"also: {other}")
+            raise errors[0]
+
+    # -- what there is
+
+    @property
+    def paths(self) -> list[Path]:
+        """The log directories."""
+        return [root.path for root in self._catalog.roots]
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._engine.config
+
+    @property
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name, those of the log directory itself (`is_internal`) included."""
+        return dict(sorted(self._catalog.topics.items()))
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; raises UnknownTopicOrPartitionError."""
+        return self._catalog.topic(name)
+
+    def partition(self, topic: str, partition: int) -> PartitionLog:
+        """One partition, to read from by offset and time, or to append ready batches to."""
+        return self._catalog.slot(TopicPartition(topic, partition)).log()
+
+    def partitions_of(self, topic: str) -> Iterator[PartitionLog]:
+        """Every partition of a topic, in order."""
+        info = self._catalog.topic(topic)
+        return (self.partition(topic, number) for number in info.partitions)
+
+    # -- topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        config: Mapping[str, object] | None = None,
+        replication_factor: int | None = None,
+    ) -> TopicInfo:
+        """Create a topic. `partitions` defaults to the config's `num.partitions`; `config` has
+        settings by Kafka's names (`retention.ms`, …). One broker has one replica."""
+        return self._catalog.create(
+            name, partitions, replication_factor=replication_factor, overrides=config
+        )
+
+    def add_partitions(self, name: str, partitions: int) -> TopicInfo:
+        """Let a topic have `partitions` partitions in all. Keys may go elsewhere from then on."""
+        return self._catalog.add_partitions(name, partitions)
+
+    def alter_config(self, name: str, changes: Mapping[str, object | None]) -> TopicInfo:
+        """Change settings of a topic by Kafka's names; None takes the override back."""
+        return self._catalog.alter_config(name, changes)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Its files go after `log.segment.delete.delay.ms`, a minute by default."""
+        self._catalog.delete(name)
+
+    # -- records
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Append one record at once, see `Producer.append`. For many, use a `producer`."""
+        delivery = self._direct.append(
+            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+        )
+        return delivery.result()
+
+    def producer(
+        self,
+        *,
+        linger_ms: int = 5,
+        batch_bytes: int = 16_384,
+        compression: Codec | str = Codec.NONE,
+        compression_level: int | None = None,
+        idempotent: bool = False,
+    ) -> Producer:
+        """A producer that gathers records into batches.
+
+        With `idempotent` it has a producer id and numbers its batches, so that the log takes each
+        of them once, even if a failed append is tried again.
+        """
+        options = ProducerOptions(linger_ms, batch_bytes, _codec_of(compression), compression_level)
+        numbering = None
+        if idempotent:
+            numbering = Numbering(self._new_identity, is_transactional=False)
+        producer = Producer(
+            self._catalog, self._engine, self._schedule, options, numbering=numbering
+        )
+        self._producers.add(producer)
+        return producer
+
+    def _new_identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self._ids.take(), 0)
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
+        """Delete the records below `before_offset`; the new log start offset. The files go when
+        whole segments are below it."""
+        log = self.partition(topic, partition)
+        log.delete_records(before_offset)
+        return log.log_start_offset
+
+    def flush(self) -> None:
+        """Make everything appended so far survive a crash of the machine.
+
+        Raises what producers' records were refused with, too."""
+        for producer in list(self._producers):
+            producer.flush()
+        for slot in self._catalog.slots():
+            if slot.loaded is not None:
+                slot.log().flush()
+
+    # -- transactions
+
+    def transaction(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int | None = None,
+        flush: bool = False,
+        **options: Any,
+    ) -> Transaction:
+        """Begin a transaction; use it as a context manager. See `transactional_producer`.
+
+        With `flush`, a commit survives a crash of the machine.
+        """
+        producer = self.transactional_producer(transactional_id, timeout_ms=timeout_ms, **options)
+        return producer.transaction(flush=flush)
+
+    def transactional_producer(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int | None = None,
+        linger_ms: int = 5,
+        batch_bytes: int = 16_384,
+        compression: Codec | str = Codec.NONE,
+        compression_level: int | None = None,
+    ) -> TransactionalProducer:
+        """Become the producer of a transactional id, for several transactions.
+
+        Whoever was it before is fenced: what it left open is aborted, and what it still tries
+        raises ProducerFencedError. `timeout_ms` is how long a transaction may stay open, at most
+        and by default `transaction.max.timeout.ms`.
+        """
+        options = ProducerOptions(linger_ms, batch_bytes, _codec_of(compression), compression_level)
+        parts = (self._catalog, self._engine, self._schedule)
+        return TransactionalProducer(
+            parts, self._coordinator, transactional_id, options, timeout_ms
+        )
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Transactions that have not ended, those that a crash left included."""
+        return self._coordinator.open_transactions()
+
+    def abort_transaction(self, transactional_id: str) -> bool:
+        """End what is open under the id (a crash left it, or its producer hangs) and fence its
+        producer. Whether there was something to end."""
+        return self._coordinator.abort(transactional_id)
+
+    # -- upkeep
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log start offsets and high watermarks now."""
+        for root in self._catalog.roots:
+            root.checkpoint()
+
+    def run_due_tasks(self) -> int:
+        """Do what is due by now; how many tasks that were. Needed only without `background`."""
+        return self._schedule.run_due()
+
+    def _checkpoint(self, file: RootFile) -> None:
+        for root in self._catalog.roots:
+            root.checkpoint([file])
+
+    def _remove_deleted(self) -> None:
+        for root in self._catalog.roots:
+            root.trash.remove_due(self._engine.now_ms())
+
+    def _flush_dirty(self) -> None:
+        now_ms = self._engine.now_ms()
+        for slot in self._catalog.slots():
+            if slot.loaded is not None:
+                slot.log().flush_if_due(now_ms)
+
+
+def _config_of(
+    config: BrokerConfig | Mapping[str, object] | Path | str | None,
+) -> BrokerConfig:
+    if config is None:
+        return BrokerConfig()
+    if isinstance(config, BrokerConfig):
+        return config
+    if isinstance(config, Path | str):
+        return BrokerConfig.from_properties_file(Path(config))
+    return BrokerConfig.parse(config)
+
+
+def _check_dirs(dirs: Sequence[Path]) -> None:
+    if not dirs:
+        raise NotALogDirError("no log directory given")
+    resolved = [path.resolve() for path in dirs]
+    for path in resolved:
+        if resolved.count(path) > 1:
+            raise InconsistentLogDirsError(f"{path} is given twice")
+
+
+def _prepare(disk: Disk, path: Path, *, create: bool) -> None:
+    if path.is_dir():
+        return
+    if not create:
+        raise NotALogDirError(f"{path}: no such directory")
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        disk.mkdir(directory, exist_ok=True)
+        disk.fsync_dir(directory.parent)
+
+
+def _removal_interval_ms(config: BrokerConfig) -> int:
+    """Often enough that nothing stays for much longer than the delay."""
+    return max(config.log_config.file_delete_delay_ms // 4, 1000)
+
+
+def _codec_of(compression: Codec | str) -> Codec:
+    if isinstance(compression, Codec):
+        return compression
+    try:
+        return Codec[compression.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise ValueError(f"compression is {compression!r}, not one of {names}") from None
+
+
+def _give_up(catalog: TopicCatalog) -> None:
+    """Opening failed: close what is open. The next one recovers."""
+    for slot in catalog.slots():
+        log = slot.retire()
+        if log is not None:
+            try:
+                log.close()
+            except StratalogError:
+                continue
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // _MS_NS

@@ -1,0 +1,140 @@
+"""`__transaction_state`: where each transactional id stands, in Kafka's own topic and format.
+
+A transactional id lives in the partition that the hash of its name gives. A partition is read when
+one of its ids is asked for; the last record of an id is its state, a tombstone that it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stratalog.format.messages.transaction_records import (
+    TransactionState,
+    encode_transaction_state,
+    encode_transactional_id,
+    key_version,
+    read_transaction_state,
+    read_transactional_id,
+)
+from stratalog.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.origin import AppendOrigin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.root import Engine
+
+_KEY_VERSION: Final = 0
+
+
+class TransactionLog:
+    """The states of all transactional ids. Not thread-safe: the coordinator has a lock."""
+
+    def __init__(self, catalog: TopicCatalog, engine: Engine) -> None:
+        self._catalog = catalog
+        self._engine = engine
+        self._states: dict[int, dict[str, TransactionState]] = {}
+
+    @property
+    def exists(self) -> bool:
+        return TRANSACTION_STATE_TOPIC in self._catalog.topics
+
+    def create(self) -> None:
+        """Make the topic, as Kafka would; a single broker has one replica of it."""
+        if self.exists:
+            return
+        self._catalog.create(
+            TRANSACTION_STATE_TOPIC,
+            self._engine.config.transaction_state_log_num_partitions,
+            replication_factor=1,
+            overrides={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "segment.bytes": self._engine.config.transaction_state_log_segment_bytes,
+            },
+        )
+
+    def find(self, transactional_id: str) -> TransactionState | None:
+        """Where the id stands; None if it was never used, or not for long."""
+        if not self.exists:
+            return None
+        return self._partition(self._partition_of(transactional_id)).get(transactional_id)
+
+    def all(self) -> Iterator[tuple[str, TransactionState]]:
+        """Every id and its state, as of now. Reads the whole topic once."""
+        if self.exists:
+            for partition in self._catalog.topic(TRANSACTION_STATE_TOPIC).partitions:
+                yield from list(self._partition(partition).items())
+
+    def loaded(self) -> list[tuple[str, TransactionState]]:
+        """Those ids that have been read already."""
+        return [item for states in list(self._states.values()) for item in states.items()]
+
+    def write(self, transactional_id: str, state: TransactionState | None) -> None:
+        """The id's new state; None forgets the id. It counts once it is in the log."""
+        partition = self._partition_of(transactional_id)
+        states = self._partition(partition)
+        record = Record(
+            0,
+            self._engine.now_ms(),
+            key=encode_transactional_id(transactional_id),
+            value=None if state is None else encode_transaction_state(state),
+        )
+        self._log(partition).append(
+            encode_batch([record], BatchFields()), origin=AppendOrigin.COORDINATOR
+        )
+        if state is None:
+            states.pop(transactional_id, None)
+        else:
+            states[transactional_id] = state
+
+    def flush(self, transactional_id: str) -> None:
+        """Make the id's state durable."""
+        self._log(self._partition_of(transactional_id)).flush()
+
+    def coordinator_epoch(self, transactional_id: str) -> int:
+        """Of the markers: the leader epoch of the partition that the id lives in."""
+        return self._log(self._partition_of(transactional_id)).leader_epoch
+
+    def _partition_of(self, transactional_id: str) -> int:
+        count = self._catalog.topic(TRANSACTION_STATE_TOPIC).partition_count
+        return java_abs(java_hash(transactional_id)) % count
+
+    def _log(self, partition: int) -> PartitionLog:
+        return self._catalog.slot(TopicPartition(TRANSACTION_STATE_TOPIC, partition)).log()
+
+    def _partition(self, partition: int) -> dict[str, TransactionState]:
+        states = self._states.get(partition)
+        if states is None:
+            states = self._states[partition] = _read_states(self._log(partition))
+        return states
+
+
+def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
+    states: dict[str, TransactionState] = {}
+    for record in log.read("earliest"):
+        if record.key is None or key_version(record.key) != _KEY_VERSION:
+            continue  # of a later Kafka
+        transactional_id = read_transactional_id(record.key)
+        if record.value is None:
+            states.pop(transactional_id, None)
+        else:
+            states[transactional_id] = read_transaction_state(record.value)
+    return states
+
+
+def java_hash(text: str) -> int:
+    """Java's hash of a string: over UTF-16 units, wrapping around at 32 bits."""
+    hashed = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        hashed = hashed * 31 + int.from_bytes(units[at : at + 2]) & 0xFFFF_FFFF
+    return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
+
+
+def java_abs(value: int) -> int:
+    """Kafka's: the smallest int, which has no positive twin, counts as 0."""
+    return 0 if value == -(1 << 31) else abs(value)

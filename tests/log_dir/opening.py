@@ -1,0 +1,51 @@
+"""Log directories for tests: with a clock that is set by hand, and an end like a kill's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stratalog.log_dir.manager import LogDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.storage.disk import Disk
+
+NOW_MS = 1_800_000_000_000
+
+ONE_STATE_PARTITION = {"transaction.state.log.num.partitions": 1}
+"""Kafka's fifty take their time to be made."""
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+
+def open_logs(
+    *paths: Path, clock: Clock | None = None, disk: Disk | None = None, **properties: Any
+) -> LogDir:
+    """A LogDir without a thread. Properties are a broker's, with `_` for `.`."""
+    config = {name.replace("_", "."): value for name, value in properties.items()}
+    return LogDir.open(
+        *paths,
+        config={**ONE_STATE_PARTITION, **config},
+        background=False,
+        disk=disk,
+        now_ms=clock or Clock(),
+    )
+
+
+def kill(logs: LogDir) -> None:
+    """Leave the directories as a process that was killed does: nothing more is written, and the
+    kernel gives the lock back."""
+    logs._locks.close()
+    logs._is_closed = True
