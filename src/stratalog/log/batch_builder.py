@@ -1,0 +1,222 @@
+"""Single records gathered into batches, by the rules of Kafka's producer.
+
+A batch takes records as long as its estimated size stays within `batch_bytes`; a larger record gets
+a batch of its own. Batches go once they are full or their first record has waited for `linger_ms`.
+Compressed sizes are estimated by how well the last batches compressed, as Kafka does: quick to
+expect the worse, slow to expect the better. Whatever is expected, no batch exceeds
+`max_message_bytes`.
+
+Pure: the clock is an argument, and nothing is written. What comes out is what a producer sends:
+offsets from 0, to be validated like any other request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import MessageTooLargeError
+from stratalog.format.batch import HEADER_BYTES, Codec, advance_sequence
+from stratalog.format.record import BatchFields, Header, Record, encode_batch
+from stratalog.format.varint import size_of_int, size_of_long
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BATCH_BYTES_DEFAULT: Final = 16_384
+LINGER_MS_DEFAULT: Final = 5
+MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+
+_RATIO_SAFETY: Final = 1.05
+_RATIO_STEP_UP: Final = 0.05
+_RATIO_STEP_DOWN: Final = 0.005
+
+
+class NewRecord(NamedTuple):
+    """A record that has no offset yet."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None = None
+    """In milliseconds; None: when it is added."""
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuilderOptions:
+    """How batches are built. The defaults are those of a Kafka 4.0 producer and topic."""
+
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    linger_ms: int = LINGER_MS_DEFAULT
+    max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
+    fields: BatchFields = field(default_factory=BatchFields)
+    """Codec, level and producer. The base sequence runs on from batch to batch."""
+
+
+class BuiltBatch(NamedTuple):
+    """A batch as a producer sends it."""
+
+    data: bytes
+    record_count: int
+
+
+class BatchBuilder:
+    """Gathers the records of one partition. Not thread-safe: its owner has a lock anyway."""
+
+    def __init__(self, options: BuilderOptions | None = None) -> None:
+        self._options = options or BuilderOptions()
+        self._closed: list[_Gathered] = []
+        self._open: _Gathered | None = None
+        self._next_sequence = self._options.fields.base_sequence
+        self.compression_ratio = 1.0
+        """Expected size of records after compression, as a part of their size before."""
+
+    def add(self, record: NewRecord, now_ms: int) -> None:
+        """Take `record`. Raises MessageTooLargeError if it does not fit a batch even alone."""
+        timestamp = now_ms if record.timestamp is None else record.timestamp
+        if timestamp < 0:
+            raise ValueError(f"timestamp {timestamp} is negative")
+        placed = Record(0, timestamp, record.key, record.value, record.headers)
+        batch = self._open
+        if batch is not None:
+            size = batch.size_with(placed)
+            if self._has_room(size):
+                batch.add(placed, size)
+                return
+        fresh = _Gathered(now_ms)
+        size = fresh.size_with(placed)
+        if HEADER_BYTES + size > self._options.max_message_bytes:
+            raise MessageTooLargeError(
+                f"record makes a batch of {HEADER_BYTES + size} bytes, "
+                f"more than max.message.bytes, which is {self._options.max_message_bytes}"
+            )
+        if batch is not None:
+            self._closed.append(batch)
+        fresh.add(placed, size)
+        self._open = fresh
+
+    @property
+    def record_count(self) -> int:
+        """Records that wait."""
+        open_count = len(self._open.records) if self._open is not None else 0
+        return open_count + sum(len(batch.records) for batch in self._closed)
+
+    def ready(self, now_ms: int) -> bool:
+        """Whether `drain` has anything to give."""
+        return self.ready_in_ms(now_ms) == 0
+
+    def ready_in_ms(self, now_ms: int) -> int | None:
+        """How long until a batch is ready if nothing more is added; None if there is none."""
+        if self._closed:
+            return 0
+        if self._open is None:
+            return None
+        if self._is_full(self._open):
+            return 0
+        return max(0, self._open.created_ms + self._options.linger_ms - now_ms)
+
+    def drain(self, now_ms: int) -> list[BuiltBatch]:
+        """Every batch that is ready, oldest first."""
+        batch = self._open
+        if batch is not None and (
+            self._is_full(batch) or now_ms - batch.created_ms >= self._options.linger_ms
+        ):
+            return self.flush()
+        return self._take()
+
+    def flush(self) -> list[BuiltBatch]:
+        """Every record that waits, ready or not."""
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+        return self._take()
+
+    def _take(self) -> list[BuiltBatch]:
+        built = [made for batch in self._closed for made in self._build(batch)]
+        self._closed.clear()
+        return built
+
+    def _build(self, batch: _Gathered) -> list[BuiltBatch]:
+        """One batch; or, if compression made it larger than any may be, several smaller ones."""
+        data = self._encode(batch.records, self._options.fields.codec)
+        if len(data) <= self._options.max_message_bytes:
+            self._learn((len(data) - HEADER_BYTES) / batch.payload_bytes)
+            return [self._built(data, len(batch.records))]
+        self.compression_ratio = 1.0
+        return self._split(batch.records)
+
+    def _split(self, records: Sequence[Record]) -> list[BuiltBatch]:
+        """Halves, and halves of them, as long as they are too large; a single one goes plain."""
+        half = len(records) // 2
+        codec = self._options.fields.codec if half else Codec.NONE
+        data = self._encode(records, codec)
+        if len(data) <= self._options.max_message_bytes:
+            return [self._built(data, len(records))]
+        return [*self._split(records[:half]), *self._split(records[half:])]
+
+    def _encode(self, records: Sequence[Record], codec: Codec) -> bytes:
+        fields = self._options.fields._replace(codec=codec, base_sequence=self._next_sequence)
+        if codec is Codec.NONE:
+            fields = fields._replace(level=None)
+        numbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
+        return encode_batch(numbered, fields)
+
+    def _built(self, data: bytes, record_count: int) -> BuiltBatch:
+        if self._next_sequence >= 0:
+            self._next_sequence = advance_sequence(self._next_sequence, record_count)
+        return BuiltBatch(data, record_count)
+
+    def _learn(self, ratio: float) -> None:
+        expected = self.compression_ratio
+        if ratio > expected:
+            self.compression_ratio = max(expected + _RATIO_STEP_UP, ratio)
+        elif ratio < expected:
+            self.compression_ratio = max(expected - _RATIO_STEP_DOWN, ratio)
+
+    def _has_room(self, payload_bytes: int) -> bool:
+        return (
+            self._estimate(payload_bytes) <= self._options.batch_bytes
+            and HEADER_BYTES + payload_bytes <= self._options.max_message_bytes
+        )
+
+    def _is_full(self, batch: _Gathered) -> bool:
+        return self._estimate(batch.payload_bytes) >= self._options.batch_bytes
+
+    def _estimate(self, payload_bytes: int) -> int:
+        """The size of a batch, as far as it can be known before compressing."""
+        if self._options.fields.codec is Codec.NONE:
+            return HEADER_BYTES + payload_bytes
+        return HEADER_BYTES + int(payload_bytes * self.compression_ratio * _RATIO_SAFETY)
+
+
+class _Gathered:
+    """Records that will be one batch, if nothing comes between."""
+
+    def __init__(self, created_ms: int) -> None:
+        self.created_ms = created_ms
+        self.records: list[Record] = []
+        self.payload_bytes = 0
+        """Before compression, exactly."""
+
+    def size_with(self, record: Record) -> int:
+        """What `payload_bytes` would be with `record` as well."""
+        base_timestamp = self.records[0].timestamp if self.records else record.timestamp
+        body = (
+            1
+            + size_of_long(record.timestamp - base_timestamp)
+            + size_of_int(len(self.records))
+            + _field_size(record.key)
+            + _field_size(record.value)
+            + size_of_int(len(record.headers))
+        )
+        for key, value in record.headers:
+            body += _field_size(key.encode()) + _field_size(value)
+        return self.payload_bytes + size_of_int(body) + body
+
+    def add(self, record: Record, payload_bytes: int) -> None:
+        self.records.append(record)
+        self.payload_bytes = payload_bytes
+
+
+def _field_size(data: bytes | None) -> int:
+    return size_of_int(-1) if data is None else size_of_int(len(data)) + len(data)
