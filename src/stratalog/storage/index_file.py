@@ -47,13 +47,16 @@ class IndexFile(ABC):
         self.path = path
         self.base_offset = base_offset
         self._disk = disk
-        slots = (disk.size_of(path) or 0) // self.entry_bytes
+        slots, partial_bytes = divmod(disk.size_of(path) or 0, self.entry_bytes)
         slots_max = bytes_max // self.entry_bytes
+        if partial_bytes:
+            disk.truncate(path, slots * self.entry_bytes)
         self.buffer = disk.map_file(path, max(slots, slots_max) * self.entry_bytes)
         self.entries = self._count_entries()
         if not self.entries and slots == 1 < slots_max:
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
+        self._tail_bytes = (slots - self.entries) * self.entry_bytes
         self.entries_reserved = self.entries
         self._load_last()
 
@@ -100,6 +103,14 @@ class IndexFile(ABC):
         self._disk.truncate(self.path, self.used_bytes)
         self.entries_max = self.entries_reserved = self.entries
 
+    def _check_tail(self) -> None:
+        """Raise CorruptIndexError unless zeros followed the entries when the file was opened."""
+        start = self.used_bytes
+        tail = bytes(self.buffer[start : start + self._tail_bytes])
+        if tail.count(0) != len(tail):
+            reason = f"bytes other than zero follow {self.entries} entries"
+            raise CorruptIndexError(reason, position=start, path=self.path)
+
     def flush(self) -> None:
         self._disk.fsync(self.path)
 
@@ -145,7 +156,11 @@ class OffsetIndexFile(IndexFile):
         return offset_index.lookup(self.buffer, entries, self.base_offset, target)
 
     def check(self, *, log_bytes: int, next_offset: int) -> None:
-        """Raise CorruptIndexError unless these can be the entries of a log that ends there."""
+        """Raise CorruptIndexError unless a log that ends there can have these entries.
+
+        To be called before anything is appended.
+        """
+        self._check_tail()
         offset_index.check_entries(self.buffer, self.entries, log_bytes=log_bytes)
         if self.entries and self.last_offset >= next_offset:
             raise CorruptIndexError(f"offset {self.last_offset} lies past the log", path=self.path)
@@ -201,7 +216,11 @@ class TimeIndexFile(IndexFile):
         return time_index.lookup(self.buffer, entries, self.base_offset, target)
 
     def check(self, *, next_offset: int) -> None:
-        """Raise CorruptIndexError unless these can be the entries of a log that ends there."""
+        """Raise CorruptIndexError unless a log that ends there can have these entries.
+
+        To be called before anything is appended.
+        """
+        self._check_tail()
         time_index.check_entries(self.buffer, self.entries)
         if self.entries and self.last_offset >= next_offset:
             raise CorruptIndexError(f"offset {self.last_offset} lies past the log", path=self.path)

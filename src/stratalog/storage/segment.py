@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import CorruptBatchError, CorruptIndexError, StorageError
+from stratalog.format.batch_span import BatchSpan
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.live_view import LiveSegmentView
@@ -26,7 +27,7 @@ from stratalog.storage.log_file import LogFile
 from stratalog.storage.roll import NO_FIRST_TIMESTAMP, RollLimits
 from stratalog.storage.segment_recovery import check_segment
 from stratalog.storage.segment_view import Seek, SegmentView
-from stratalog.storage.segment_writer import BatchSpan, SegmentWriter
+from stratalog.storage.segment_writer import SegmentWriter
 from stratalog.storage.txn_index_file import TxnIndexFile
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Segment:
         writer.truncate(offset, position, self.reader)
         if not writer.published.position:
             writer.created_ms = now_ms
-        self._view = None
+        self._drop_view()
         return size_bytes - writer.published.position
 
     def flush(self) -> None:
@@ -215,7 +216,8 @@ class Segment:
         writer = SegmentWriter(log, offset_index, time_index, next_offset, interval_bytes)
         writer.first_timestamp = self.first_timestamp
         writer.created_ms = now_ms
-        self._writer, self._view = writer, None
+        self._writer = writer
+        self._drop_view()
         self.configure(self._config)
 
     def _checked_next_offset(self) -> int:
@@ -259,7 +261,8 @@ class Segment:
         if writer is not None:
             writer.seal()
             self._size_bytes, self._next_offset = writer.published
-            self._writer = self._view = None
+            self._writer = None
+            self._drop_view()
 
     def close(self) -> None:
         """As after `become_inactive`, and let go of what readers had open. Syncs nothing."""
@@ -312,7 +315,7 @@ class Segment:
         """The segment up to its published end, for everything that can be asked of a segment."""
         view, writer = self._view, self._writer
         if writer is None:
-            if view is None:
+            if view is None or view.size_bytes != self._size_bytes:
                 view = self._view = SegmentView(self.path, self.base_offset, self._size_bytes)
             return view
         end = writer.published
@@ -321,6 +324,7 @@ class Segment:
                 "offset": writer.offset_index,
                 "time": writer.time_index,
             }
+            self._drop_view()
             view = LiveSegmentView(self.path, self.base_offset, end, self.reader, indexes)
             self._view = view
         return view
@@ -340,7 +344,14 @@ class Segment:
 
     def release(self) -> None:
         """Let go of what readers opened. The next use opens it again."""
-        self._view = self._reader = None
+        self._drop_view()
+        self._reader = None
+
+    def _drop_view(self) -> None:
+        """Whoever has the view may go on with it; the last one to let go of it closes the file."""
+        view, self._view = self._view, None
+        if view is not None:
+            view.__dict__.pop("times", None)  # it refers back to the view
 
     # -- files
 

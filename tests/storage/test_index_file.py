@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.errors import CorruptIndexError, DiskFullError
+from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
+from tests.disks import FaultyDisk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASE = 100
+OFFSET_ENTRY = bytes.fromhex("0000003700001068")  # offset 155 at position 4200
+TIME_ENTRY = bytes.fromhex("0000018bcfe5680000000037")  # 1700000000000 reached at offset 155
+TIMESTAMP = 1_700_000_000_000
+
+
+def open_offsets(path: Path, bytes_max: int = 96, disk: Disk | None = None) -> OffsetIndexFile:
+    return OffsetIndexFile(disk or Disk(), path / "index", BASE, bytes_max)
+
+
+def open_times(path: Path, bytes_max: int = 96, disk: Disk | None = None) -> TimeIndexFile:
+    return TimeIndexFile(disk or Disk(), path / "timeindex", BASE, bytes_max)
+
+
+def content(path: Path) -> bytes:
+    return next(path.iterdir()).read_bytes()
+
+
+# -- bytes and sizes
+
+
+def test_an_active_offset_index_is_preallocated_and_trimmed_to_its_entries(tmp_path: Path) -> None:
+    index = open_offsets(tmp_path, 100)
+    assert content(tmp_path) == bytes(96)
+    index.append(155, 4200)
+    assert content(tmp_path) == OFFSET_ENTRY + bytes(88)
+    index.trim()
+    assert content(tmp_path) == OFFSET_ENTRY
+
+
+def test_an_active_time_index_is_preallocated_and_trimmed_to_its_entries(tmp_path: Path) -> None:
+    index = open_times(tmp_path, 100)
+    assert content(tmp_path) == bytes(96)
+    index.append(TIMESTAMP, 155)
+    assert content(tmp_path) == TIME_ENTRY + bytes(84)
+    index.trim()
+    assert content(tmp_path) == TIME_ENTRY
+
+
+def test_default_sizes_are_kafkas_and_take_no_space(tmp_path: Path) -> None:
+    open_offsets(tmp_path, 10 << 20)
+    open_times(tmp_path, 10 << 20)
+    sizes = {file.name: file.stat().st_size for file in tmp_path.iterdir()}
+    assert sizes == {"index": 10_485_760, "timeindex": 10_485_756}
+    assert all(file.stat().st_blocks == 0 for file in tmp_path.iterdir())
+
+
+def test_space_is_taken_ahead_of_the_entries(tmp_path: Path) -> None:
+    index = open_offsets(tmp_path, 10 << 20)
+    index.append(101, 1)
+    assert (tmp_path / "index").stat().st_blocks * 512 == 4096
+    for number in range(2, 514):
+        index.append(100 + number, number)
+    assert (tmp_path / "index").stat().st_blocks * 512 == 16_384
+    assert index.entries_reserved == 2048
+
+
+# -- what may be appended
+
+
+def test_offsets_must_grow(tmp_path: Path) -> None:
+    index = open_offsets(tmp_path)
+    index.append(100, 0)  # the base offset itself may be the first
+    with pytest.raises(ValueError, match="not above"):
+        index.append(100, 10)
+    assert (index.entries, index.last_offset) == (1, 100)
+
+
+def test_the_time_index_takes_newer_timestamps_only(tmp_path: Path) -> None:
+    index = open_times(tmp_path)
+    index.append(-1, 100)
+    assert index.entries == 0
+    index.append(50, 110)
+    index.append(50, 120)
+    index.append(40, 130)
+    assert (index.entries, index.last_timestamp, index.last_offset) == (1, 50, 110)
+    with pytest.raises(ValueError, match="below"):
+        index.append(60, 109)
+    index.append(60, 110)
+    assert index.entries == 2
+
+
+def test_an_offset_index_is_full_when_it_is_full(tmp_path: Path) -> None:
+    index = open_offsets(tmp_path, 24)
+    for number in (1, 2):
+        index.append(100 + number, number)
+        assert not index.is_full
+    index.append(103, 3)
+    assert index.is_full
+    index.append(104, 4)
+    assert (index.entries, index.last_offset) == (3, 103)
+    assert len(content(tmp_path)) == 24
+
+
+def test_a_time_index_keeps_a_slot_for_the_entry_that_closes_the_segment(tmp_path: Path) -> None:
+    index = open_times(tmp_path, 96)  # eight slots
+    for number in range(1, 8):
+        assert not index.is_full
+        index.append(number, 100 + number)
+    assert index.is_full
+    index.append(8, 108)
+    assert index.entries == 7
+    index.append(9, 109, is_closing=True)
+    index.append(10, 110, is_closing=True)
+    assert (index.entries, index.last_timestamp) == (8, 9)
+    index.trim()
+    assert len(content(tmp_path)) == 96
+
+
+@pytest.mark.parametrize("bytes_max", [0, 4, 11])
+def test_an_index_without_room_for_an_entry_is_always_full(tmp_path: Path, bytes_max: int) -> None:
+    times = open_times(tmp_path, bytes_max)
+    times.append(1, 101)
+    times.append(1, 101, is_closing=True)
+    assert times.is_full
+    assert times.lookup(5) == (-1, -1, BASE)
+    times.trim()
+    assert content(tmp_path) == b""
+
+
+def test_no_space_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    faulty = FaultyDisk()
+    index = open_offsets(tmp_path, disk=faulty.disk)
+    faulty.fail_next(errno.ENOSPC)
+    with pytest.raises(DiskFullError, match="reserve space"):
+        index.append(155, 4200)
+    assert (index.entries, content(tmp_path)) == (0, bytes(96))
+    index.append(155, 4200)
+    assert index.entries == 1
+
+
+def test_closing_needs_no_space_that_was_not_taken_before(tmp_path: Path) -> None:
+    """Seven entries of 12 bytes in a page: the eighth, which closes, lies in it too."""
+    faulty = FaultyDisk()
+    index = open_times(tmp_path, 10_000, disk=faulty.disk)
+    entries = 4096 // 12
+    for number in range(1, entries):
+        index.append(number, 100 + number)
+    assert faulty.history.count("posix_fallocate") == 1
+    faulty.fail_next(errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        index.append(entries, 100 + entries)  # would leave no slot for the closing entry
+    faulty.fail_next(errno.ENOSPC)
+    index.append(entries, 100 + entries, is_closing=True)
+    assert index.entries == entries
+
+
+# -- looking up
+
+
+def test_lookups_find_the_greatest_entry_at_or_below(tmp_path: Path) -> None:
+    offsets, times = open_offsets(tmp_path), open_times(tmp_path)
+    assert offsets.lookup(500) == (-1, 100, 0)
+    for number in (1, 2, 3):
+        offsets.append(100 + 10 * number, 1000 * number)
+        times.append(50 * number, 100 + 10 * number)
+    assert offsets.lookup(109) == (-1, 100, 0)
+    assert offsets.lookup(110) == (0, 110, 1000)
+    assert offsets.lookup(129) == (1, 120, 2000)
+    assert offsets.lookup(9999) == (2, 130, 3000)
+    assert times.lookup(49) == (-1, -1, 100)
+    assert times.lookup(101) == (1, 100, 120)
+    assert [offsets.entries_below(offset) for offset in (110, 111, 131)] == [0, 1, 3]
+
+
+# -- truncating
+
+
+@pytest.mark.parametrize(
+    ("offset", "kept"),
+    [
+        pytest.param(120, 1, id="an exact match goes too"),
+        pytest.param(121, 2, id="between two entries"),
+        pytest.param(110, 0, id="the first"),
+        pytest.param(50, 0, id="below the base offset"),
+        pytest.param(131, 3, id="above all"),
+    ],
+)
+def test_truncation_keeps_smaller_offsets(tmp_path: Path, offset: int, kept: int) -> None:
+    offsets, times = open_offsets(tmp_path), open_times(tmp_path)
+    for number in (1, 2, 3):
+        offsets.append(100 + 10 * number, 1000 * number)
+        times.append(50 * number, 100 + 10 * number)
+    offsets.truncate_to(offset)
+    times.truncate_to(offset)
+    assert (offsets.entries, times.entries) == (kept, kept)
+    assert offsets.last_offset == 100 + 10 * kept
+    assert (times.last_timestamp, times.last_offset) == (50 * kept or -1, 100 + 10 * kept)
+    assert (tmp_path / "index").read_bytes()[8 * kept :] == bytes(96 - 8 * kept)
+    assert (tmp_path / "timeindex").read_bytes()[12 * kept :] == bytes(96 - 12 * kept)
+    offsets.append(140, 4000)
+    times.append(200, 140)
+    assert offsets.lookup(140) == (kept, 140, 4000)
+    assert times.lookup(999) == (kept, 200, 140)
+
+
+# -- opening what is there
+
+
+def test_a_trimmed_file_grows_back_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "index").write_bytes(OFFSET_ENTRY)
+    index = open_offsets(tmp_path)
+    assert (index.entries, index.last_offset, index.entries_max) == (1, 155, 12)
+    assert content(tmp_path) == OFFSET_ENTRY + bytes(88)
+    index.append(160, 9000)
+    index.trim()
+    assert content(tmp_path) == OFFSET_ENTRY + bytes.fromhex("0000003c00002328")
+
+
+def test_a_preallocated_file_is_opened_at_its_entries(tmp_path: Path) -> None:
+    (tmp_path / "timeindex").write_bytes(TIME_ENTRY + bytes(84))
+    index = open_times(tmp_path)
+    assert (index.entries, index.last_timestamp, index.last_offset) == (1, TIMESTAMP, 155)
+
+
+def test_a_partial_entry_at_the_end_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "index").write_bytes(OFFSET_ENTRY + b"\xff\xff\xff")
+    index = open_offsets(tmp_path)
+    assert index.entries == 1
+    index.trim()
+    assert content(tmp_path) == OFFSET_ENTRY
+
+
+def test_an_entry_of_zeros_in_a_trimmed_file_is_an_entry(tmp_path: Path) -> None:
+    """Timestamp 0 at the base offset: Kafka, too, counts it by the length of the file."""
+    (tmp_path / "timeindex").write_bytes(bytes(12))
+    index = open_times(tmp_path)
+    assert (index.entries, index.last_timestamp) == (1, 0)
+    index.append(5, 101)
+    index.trim()
+    assert content(tmp_path) == bytes(12) + bytes.fromhex("000000000000000500000001")
+
+
+def test_more_entries_than_allowed_are_kept_and_make_it_full(tmp_path: Path) -> None:
+    index = open_offsets(tmp_path, 96)
+    for number in range(1, 6):
+        index.append(100 + number, number)
+    index.trim()
+    index = open_offsets(tmp_path, 16)
+    assert index.entries == 5
+    assert index.is_full
+    index.append(110, 10)
+    index.trim()
+    assert len(content(tmp_path)) == 40
+
+
+def test_entries_that_no_log_can_have_are_told(tmp_path: Path) -> None:
+    offsets, times = open_offsets(tmp_path), open_times(tmp_path)
+    offsets.append(155, 4200)
+    times.append(TIMESTAMP, 155)
+    offsets.check(log_bytes=4300, next_offset=156)
+    times.check(next_offset=156)
+    with pytest.raises(CorruptIndexError, match="past"):
+        offsets.check(log_bytes=4200, next_offset=156)
+    with pytest.raises(CorruptIndexError, match="past"):
+        offsets.check(log_bytes=4300, next_offset=155)
+    with pytest.raises(CorruptIndexError, match="past"):
+        times.check(next_offset=155)
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 24, bytes(range(1, 97)), b"\0" * 8 + b"\x80" * 16])
+def test_junk_is_opened_and_told(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / "index").write_bytes(junk)
+    (tmp_path / "timeindex").write_bytes(junk)
+    with pytest.raises(CorruptIndexError):
+        open_offsets(tmp_path).check(log_bytes=1 << 30, next_offset=1 << 40)
+    with pytest.raises(CorruptIndexError):
+        open_times(tmp_path).check(next_offset=101)
+
+
+def test_flushing_syncs_what_was_written_through_memory(tmp_path: Path) -> None:
+    synced: list[bytes] = []
+    calls = SystemCalls(fsync=lambda fd: synced.append((tmp_path / "index").read_bytes()))
+    index = open_offsets(tmp_path, 16, Disk(calls))
+    index.append(155, 4200)
+    index.flush()
+    assert synced == [OFFSET_ENTRY + bytes(8)]
