@@ -175,3 +175,20 @@ def test_view_looks_again_when_its_files_are_gone_for_good(
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
+
+
+@over_readers
+def test_aborted_records_stay_hidden_when_their_index_goes(
+    reader: Reader, compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The old segments are open still, but whose marker was an abort was in a file that is gone."""
+    swap = Swap.of("txn-rounds", 0, compaction_dir("txn-rounds"))
+    level = IsolationLevel.READ_COMMITTED
+    committed = read(swap.before, level), read(swap.after, level)
+    path = copy_partition(swap.before, tmp_path)
+    with PartitionView(path, log_start_offset=0) as view:
+        assert len(list(reader(view))) > len(committed[0])
+        for group in swap.groups:
+            for _ in (*replace_group(path, swap.after, group), *purge(path)):
+                pass
+        assert list(reader(view, isolation=level)) in committed

@@ -64,10 +64,10 @@ def _scan(path: Path) -> list[ListedFile]:
     """What the directory holds, with sizes.
 
     Reading a directory is not atomic: a file that is renamed meanwhile may be met twice or not at
-    all. So names are read until they stay the same. Sizes come after names: a segment that has a
+    all. So it is read until nothing has moved. Sizes come after names: a segment that has a
     successor does not grow any more, so its size is then its last.
     """
-    entries = _entries(path)
+    changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(LOOKS_MAX):
         found = [
             ListedFile(Path(entry.path), file, status.st_size, status.st_ino)
@@ -75,10 +75,19 @@ def _scan(path: Path) -> list[ListedFile]:
             if (status := _status(entry)) is not None
         ]
         again = _entries(path)
-        if _log_names(again) == _log_names(entries):
+        changed_again_at = _changed_at(path)
+        # The clock of a file system may tick slowly, so names are compared too.
+        if changed_again_at == changed_at and _log_names(again) == _log_names(entries):
             break
-        entries = again
+        changed_at, entries = changed_again_at, again
     return found
+
+
+def _changed_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _entries(path: Path) -> list[tuple[os.DirEntry[str], PartitionFile]]:
