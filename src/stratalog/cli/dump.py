@@ -160,8 +160,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     finds wrong goes to standard error. Unlike Kafka's tool, one bad batch or file does not end the
     run.
     """
-    targets = [*(paths or []), *(path for text in files or [] for path in text.split(","))]
-    found = _find(targets, log_dir or [], topic or [], kind or [])
     decoder, notices = _decoder(
         (offsets_decoder, transaction_log_decoder, cluster_metadata_decoder),
         (key_decoder_class, value_decoder_class),
@@ -191,6 +189,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
         limit=limit,
     )
+    targets = [*(paths or []), *(path for text in files or [] for path in text.split(","))]
+    found = _find(targets, log_dir or [], topic or [], kind or [])
     raise typer.Exit(dump(found, options, as_json=json))
 
 

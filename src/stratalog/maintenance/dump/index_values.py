@@ -7,9 +7,11 @@ an entry that leads nowhere at all is an error, and ends the file.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stratalog.errors import CorruptError, CorruptIndexError
 from stratalog.format import offset_index, time_index
 from stratalog.format.batch import NO_TIMESTAMP
 
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
     from stratalog.format.time_index import TimeEntry
     from stratalog.maintenance.dump.log_headers import LogHeaders
     from stratalog.maintenance.dump.report import DumpReport
+
+
+@contextmanager
+def _at_slot(slot: int, entry_bytes: int) -> Iterator[None]:
+    """Errors are told for the entry that led to them."""
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptIndexError(error.reason, position=slot * entry_bytes) from None
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,8 @@ class SegmentIndexes:
             if slot and entry.offset == self.base_offset:
                 return
             if self.log is not None:
-                found = self.log.at(entry.position, bytes_max).last_offset
+                with _at_slot(slot, offset_index.ENTRY_BYTES):
+                    found = self.log.at(entry.position, bytes_max).last_offset
                 if found != entry.offset:
                     report.index_mismatches[name].add(entry.offset, found)
             yield entry
@@ -59,7 +71,8 @@ class SegmentIndexes:
             if slot and entry.offset == self.base_offset:
                 return
             if self.log is not None:
-                self._check_time(entry, before, report.absolute(path), report)
+                with _at_slot(slot, time_index.ENTRY_BYTES):
+                    self._check_time(entry, before, report.absolute(path), report)
             yield entry
             before = entry.timestamp
 
