@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from stratalog.errors import StratalogError
 from stratalog.format.batch import HEADER_BYTES, Codec
-from stratalog.format.compression import decompress_into, unzstd_into
+from stratalog.format.compression import decompress_into, unzstd_frame_into
 from stratalog.format.kernels import expand, zstd
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
@@ -131,7 +131,8 @@ class PayloadReader:
         limit = self.decompressed_bytes_max
         try:
             if declared[0] != zstd.FAILED:
-                return unzstd_into(stored, self._scratch, at, (declared[0], declared[1]), limit)
+                frame = (declared[0], declared[1])
+                return unzstd_frame_into(stored, self._scratch, at, frame, limit)
             if codec_id == Codec.NONE:
                 limit = len(stored)
             return decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)

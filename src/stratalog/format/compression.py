@@ -52,6 +52,7 @@ _STEP_BYTES = 64 << 10
 
 _ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_MARGIN = 128
+_ZSTD_ONE_GO_BYTES = 100_000  # larger results are taken from the system and given back each time
 _GZIP_LEVEL_DEFAULT = -1
 
 _thread = threading.local()
@@ -222,14 +223,33 @@ def unzstd_into(
     return end + got
 
 
+def unzstd_frame_into(
+    data: Buffer, out: Scratch, at: int, declared: tuple[int, int], bytes_max: int
+) -> int:
+    """The same for a single frame. One that declares its size is decompressed in one go."""
+    least, most = declared
+    if least != most or not 0 < least <= min(bytes_max, _ZSTD_ONE_GO_BYTES):
+        return unzstd_into(data, out, at, declared, bytes_max)
+    zstd = _zstd_of_thread()
+    try:
+        plain = zstd.decompress(data)
+    except zstd.error as error:
+        raise CorruptRecordError(f"zstd: {error}") from None
+    end = at + len(plain)
+    out.reserve(at, len(plain))[at:end] = plain
+    return end
+
+
 class _Zstd:
     """A decoder that is used again and again: making one costs as much as a small batch."""
 
     def __init__(self) -> None:
         import zstandard  # noqa: PLC0415 - paid for by compressed batches only
 
+        decompressor = zstandard.ZstdDecompressor()
         self.error = zstandard.ZstdError
-        self.read = zstandard.ZstdDecompressor().stream_reader
+        self.read = decompressor.stream_reader
+        self.decompress = decompressor.decompress
 
 
 def _zstd_of_thread() -> _Zstd:
