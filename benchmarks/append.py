@@ -1,0 +1,136 @@
+"""Appending ready batches as a leader: everything checked, offsets given, written; beside the bare
+writing of the same bytes.
+
+Each batch is a request of its own, as producers send them. Requests are validated and written one
+by one, or in groups as a broker finds them waiting: each has its own result, the group one write.
+Files are in the page cache and nothing is flushed; the clock is CPU time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.logs import TIMESTAMP_MS, build_log
+from benchmarks.report import Work
+from stratalog.format.batch import BatchHeader, Codec, next_entry
+from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
+from stratalog.log.validation import LeaderValidator, validate_follower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.report import Report
+
+GROUP = 16
+ASSIGN = Assignment(next_offset=0, leader_epoch=0, now_ms=TIMESTAMP_MS + 600_000)
+FOLLOWER_BYTES = 1 << 20  # a fetch
+
+# (values in bytes, codec of the batches, codec of the topic, share of bare writing promised)
+CASES = (
+    (100, "none", None, 0.6),
+    (1024, "none", None, 0.6),
+    (100, "lz4", None, None),
+    (100, "zstd", None, None),
+    (100, "none", Codec.LZ4, None),
+)
+
+
+def run(report: Report) -> None:
+    size = (4 if report.is_quick else 32) << 20
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for value_bytes, codec, target, promised in CASES:
+            log = build_log(bytes_min=size, value_bytes=value_bytes, codec=codec)
+            name = f"append, {value_bytes} B values, {codec}"
+            name += f" to {target.name.lower()}" if target is not None else ""
+            sides = _sides(file.fileno(), log.data, log.records, AppendRules(codec=target))
+            found = report.race(name, sides, time.process_time)
+            bare = found["os.write alone"].seconds
+            if promised is not None:
+                share = bare / found[f"leader, groups of {GROUP}"].seconds
+                report.require(f"{name}: of bare writing", share, at_least=promised)
+
+
+def _sides(file: int, data: bytes, records: int, rules: AppendRules) -> dict[str, Work]:
+    requests = _requests(data)
+    leader = LeaderValidator(compiled=True)
+    works: dict[str, Callable[[], int]] = {
+        "os.write alone": partial(_write, file, requests, records),
+        "leader, one by one": partial(_append, file, requests, rules, leader),
+        f"leader, groups of {GROUP}": partial(_append_groups, file, requests, rules, leader),
+    }
+    if rules.codec is None:
+        works["follower"] = partial(_follow, file, data)
+    return {who: Work(work, records, records, len(data)) for who, work in works.items()}
+
+
+def _requests(data: bytes) -> list[bytes]:
+    """The batches of a log as they were sent, with offsets from 0."""
+    found = []
+    at = 0
+    while (entry := next_entry(data, at)) is not None:
+        header = BatchHeader.unpack(data, at)._replace(base_offset=0)
+        found.append(header.pack() + data[at + 61 : entry.end])
+        at = entry.end
+    return found
+
+
+def _start(file: int) -> None:
+    os.ftruncate(file, 0)
+    os.lseek(file, 0, os.SEEK_SET)
+
+
+def _write(file: int, requests: list[bytes], records: int) -> int:
+    _start(file)
+    for data in requests:
+        os.write(file, data)
+    return records
+
+
+def _append(file: int, requests: list[bytes], rules: AppendRules, leader: LeaderValidator) -> int:
+    _start(file)
+    next_offset, (_, epoch, now_ms, origin) = 0, ASSIGN
+    for data in requests:
+        append = leader.validate(data, rules, Assignment(next_offset, epoch, now_ms, origin))
+        os.write(file, append.data)
+        next_offset = append.last_offset + 1
+    return _checked(file, next_offset)
+
+
+def _append_groups(
+    file: int, requests: list[bytes], rules: AppendRules, leader: LeaderValidator
+) -> int:
+    _start(file)
+    assign = ASSIGN
+    for first in range(0, len(requests), GROUP):
+        group = leader.validate_group(requests[first : first + GROUP], rules, assign)
+        assert all(isinstance(result, ValidatedAppend) for result in group.results)
+        os.write(file, group.data)
+        assign = assign._replace(next_offset=group.next_offset)
+    return _checked(file, assign.next_offset)
+
+
+def _follow(file: int, data: bytes) -> int:
+    """Chunks as a fetch brings them, the last batch cut."""
+    _start(file)
+    view = memoryview(data)
+    at = next_offset = 0
+    while at < len(data):
+        append = validate_follower(view[at : at + FOLLOWER_BYTES], log_end_offset=next_offset)
+        os.write(file, append.data)
+        next_offset = append.next_offset
+        at += len(append.data)
+    return _checked(file, next_offset)
+
+
+def _checked(file: int, next_offset: int) -> int:
+    """The offset that comes next, if the last batch in the file says so as well."""
+    size = os.fstat(file).st_size
+    tail = os.pread(file, 4 << 10, 0)
+    assert struct.unpack_from(">q", tail)[0] == 0
+    assert size > len(tail)
+    return next_offset
