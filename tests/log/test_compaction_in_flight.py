@@ -186,19 +186,19 @@ def test_view_looks_again_when_its_files_are_gone_for_good(
 
 @over_readers
 def test_aborted_records_stay_hidden_when_their_index_goes(reader: Reader, tmp_path: Path) -> None:
-    """The old segment is open still, but what tells its aborted records is gone with its name."""
+    """The old segments are open still; what tells their aborted records is gone with their names."""
     case, level = GoldenCase("txn"), IsolationLevel.READ_COMMITTED
     path = copy_partition(case.partition_dir, tmp_path)
-    old = path / log_name(11)
+    old = b"".join((path / log_name(base_offset)).read_bytes() for base_offset in (0, 11))
     committed = {record.offset for record in consumed(case, level)}
     kept = [
         batch.raw
-        for batch in batches_of(old.read_bytes())
+        for batch in batches_of(old)
         if not batch.records or batch.first_offset in committed
     ]
-    cleaned = write_partition(tmp_path / "cleaned", {11: b"".join(kept)})
+    cleaned = write_partition(tmp_path / "cleaned", {0: b"".join(kept)})
     with PartitionView(path) as view:
         assert len(list(reader(view))) > len(committed)
-        for _ in (*replace_group(path, cleaned, [11]), *purge(path)):
+        for _ in (*replace_group(path, cleaned, [0, 11]), *purge(path)):
             pass
         assert tuple(reader(view, isolation=level)) == consumed(case, level)
