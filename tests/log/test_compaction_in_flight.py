@@ -186,7 +186,7 @@ def test_view_looks_again_when_its_files_are_gone_for_good(
 
 @over_readers
 def test_aborted_records_stay_hidden_when_their_index_goes(reader: Reader, tmp_path: Path) -> None:
-    """The old segments are open still; what tells their aborted records is gone with their names."""
+    """The old segments are open still; what tells their aborted records went with their names."""
     case, level = GoldenCase("txn"), IsolationLevel.READ_COMMITTED
     path = copy_partition(case.partition_dir, tmp_path)
     old = b"".join((path / log_name(base_offset)).read_bytes() for base_offset in (0, 11))
