@@ -48,13 +48,15 @@ class SegmentedLog(LogReader):
         self._log_start_offset = state.log_start_offset
         self._recovery_point = state.recovery_point
         self._lock = threading.RLock()
-        self._failure: StorageError | None = None
+        self._failure: BaseException | None = None
         self._is_closed = False
         self._are_names_synced = False
         self._leader_epoch = max(0, state.epochs.latest_epoch or 0)
         self._unflushed_messages = 0
         self._last_flush_ms = state.now_ms()
-        self._readable: tuple[int, SegmentList] | None = None
+        self._generation = 0  # of the list of segments: another one means that some are gone
+        self._is_sealing_synced = True  # what closing the active segment adds is synced with it
+        self._readable: tuple[int, int, SegmentList] | None = None
         self._end = self._high_watermark = self._last_stable_offset = 0
         self._publish(self._segments[-1].next_offset)
 
@@ -72,12 +74,11 @@ class SegmentedLog(LogReader):
     @property
     def segments(self) -> SegmentList:
         """As readers see them now."""
-        readable = self._readable
-        end = self._end
-        if readable is None or readable[0] != end:
-            views = [segment.view() for segment in list(self._segments)]
-            readable = self._readable = (end, SegmentList(views))
-        return readable[1]
+        readable, now = self._readable, (self._generation, self._end)
+        if readable is None or readable[:2] != now:
+            views = SegmentList([segment.view() for segment in self._segments])
+            readable = self._readable = (*now, views)
+        return readable[2]
 
     @property
     def log_start_offset(self) -> int:
@@ -237,6 +238,16 @@ class SegmentedLog(LogReader):
     def is_usable(self) -> bool:
         """Open, and no write has failed in a way that only opening it again can mend."""
         return not self._is_closed and self._failure is None
+
+    @property
+    def has_failed(self) -> bool:
+        """A write has failed so, before or while it was closed: the files await recovery."""
+        return self._failure is not None
+
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget producers that were idle for longer than `producer.id.expiration.ms`."""
+        with self._lock:
+            self._producers.remove_expired(now_ms)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from stratalog.errors import (
     CorruptError,
     InconsistentLogDirsError,
     InvalidTopicError,
+    LogOfflineError,
     StorageError,
     StratalogError,
     TopicDeletionDisabledError,
@@ -53,7 +54,7 @@ from stratalog.maintenance.recovery import open_log
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.root import Engine
@@ -75,6 +76,7 @@ class TopicCatalog:
         self._engine = engine
         self._config = engine.config
         self._lock = threading.RLock()
+        self._is_closed = False
         self._slots: dict[TopicPartition, PartitionSlot] = {}
         self._producer_config = ProducerStateConfig(
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
@@ -99,6 +101,18 @@ class TopicCatalog:
         if state.deletes or state.creates:
             self.store.update(creates=(), deletes=())
 
+    def close(self) -> None:
+        """Change nothing any more: others may hold the lock from now on."""
+        with self._lock:
+            self._is_closed = True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._lock:
+            if self._is_closed:
+                raise LogOfflineError(self.roots[0].path, "the LogDir is closed")
+            yield
+
     # -- finding
 
     def topic(self, name: str) -> TopicInfo:
@@ -118,8 +132,10 @@ class TopicCatalog:
         slot = self._slots.get(topic_partition)
         if slot is None:
             info = self.topic(topic_partition.topic)
-            has = f"{info.name!r} has {len(info.partitions)} partitions here"
-            raise UnknownTopicOrPartitionError(f"no partition {topic_partition}; {has}")
+            here = ", ".join(map(str, info.partitions[:10]))
+            raise UnknownTopicOrPartitionError(
+                f"no partition {topic_partition}; of {info.name!r} there are here: {here}"
+            )
         return slot
 
     def slots(self) -> list[PartitionSlot]:
@@ -195,7 +211,7 @@ class TopicCatalog:
         overrides: Mapping[str, object] | None = None,
     ) -> TopicInfo:
         """Create a topic with all its partitions, or nothing."""
-        with self._lock:
+        with self._changing():
             check_new_topic(name, self.topics)
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
@@ -209,7 +225,7 @@ class TopicCatalog:
 
     def add_partitions(self, name: str, partition_count: int) -> TopicInfo:
         """Let a topic have `partition_count` partitions in all."""
-        with self._lock:
+        with self._changing():
             info = self.topic(name)
             check_more_partitions(info, partition_count)
             pending = PendingCreate(name, info.topic_id, info.partition_count, partition_count)
@@ -220,7 +236,7 @@ class TopicCatalog:
         info = self.topics.get(name)
         if info is not None:
             return info
-        with self._lock:
+        with self._changing():
             if name in self.topics or not self._config.auto_create_topics_enable:
                 return self.topic(name)
             return self.create(name)
@@ -287,7 +303,7 @@ class TopicCatalog:
 
     def alter_config(self, name: str, changes: Mapping[str, object | None]) -> TopicInfo:
         """Override settings of a topic; None takes an override back."""
-        with self._lock:
+        with self._changing():
             info = self.topic(name)
             wanted: dict[str, object] = {**info.overrides}
             for key, value in changes.items():
@@ -310,7 +326,7 @@ class TopicCatalog:
 
     def delete(self, name: str) -> None:
         """Delete a topic: it is gone at once, its files after `log.segment.delete.delay.ms`."""
-        with self._lock:
+        with self._changing():
             if not self._config.delete_topic_enable:
                 raise TopicDeletionDisabledError(f"delete.topic.enable is false: {name!r} stays")
             info = self.topic(name)

@@ -21,7 +21,6 @@ from stratalog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
     StratalogError,
-    UnknownTopicOrPartitionError,
 )
 from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
 from stratalog.log_dir import transaction_steps as steps
@@ -213,8 +212,6 @@ class TransactionCoordinator:
         for slot in self._slots_of(state):
             try:
                 self._write_marker(slot, state, epoch, flush=flush)
-            except UnknownTopicOrPartitionError:
-                continue  # deleted just now
             except StratalogError as error:
                 failure = failure or error
         if failure is not None:

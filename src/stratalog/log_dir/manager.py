@@ -150,6 +150,11 @@ class LogDir:
             "expiry of transactional ids",
             self._coordinator.forget_idle,
         )
+        every(
+            config.producer_id_expiration_check_interval_ms,
+            "expiry of producers",
+            self._forget_producers,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -177,6 +182,7 @@ class LogDir:
                 action()
             except StratalogError as error:
                 errors.append(error)
+        self._catalog.close()
         with self._locks:
             self._remove_deleted()
             for root in self._catalog.roots:
@@ -372,6 +378,12 @@ class LogDir:
     def _remove_deleted(self) -> None:
         for root in self._catalog.roots:
             root.trash.remove_due(self._engine.now_ms())
+
+    def _forget_producers(self) -> None:
+        now_ms = self._engine.now_ms()
+        for slot in self._catalog.slots():
+            if slot.loaded is not None:
+                slot.loaded.remove_expired_producers(now_ms)
 
     def _flush_dirty(self) -> None:
         now_ms = self._engine.now_ms()

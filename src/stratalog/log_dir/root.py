@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
     InvalidNameError,
+    LogOfflineError,
     NotALogDirError,
     StratalogError,
-    UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
@@ -85,7 +85,7 @@ class PartitionSlot:
             return log
         with self._lock:
             if self._is_retired:
-                raise UnknownTopicOrPartitionError(f"{self.path}: deleted, or the LogDir is closed")
+                raise LogOfflineError(self.path, "it was deleted, or its LogDir closed")
             if self.loaded is None:
                 self.loaded = self._open(self.root.load_point(self.topic_partition))
             elif not self.loaded.is_usable:
@@ -107,8 +107,7 @@ class PartitionSlot:
         """Open it no more. Returns the log if it was open: it is the caller's to close."""
         with self._lock:
             self._is_retired = True
-            log, self.loaded = self.loaded, None
-            return log
+            return self.loaded
 
 
 class LogRoot:
@@ -174,12 +173,6 @@ class LogRoot:
             self.last_stop.was_clean,
         )
 
-    def load_all(self, threads: int) -> None:
-        """Open every partition, `threads` at a time. The first failure is raised."""
-        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-load") as pool:
-            for _ in pool.map(PartitionSlot.log, list(self.slots.values())):
-                pass
-
     # -- checkpoints
 
     def checkpoint(self, files: Iterable[RootFile] = CHECKPOINTS) -> None:
@@ -220,32 +213,26 @@ class LogRoot:
 
         A partition that was never opened is as well as it was before.
         """
-        errors: list[StratalogError] = []
-        slots = list(self.slots.values())
-        is_complete = self.last_stop.was_clean or all(slot.loaded for slot in slots)
-        is_complete = is_complete and not self.is_doubtful
+        logs = [slot.retire() for slot in self.slots.values()]
+        opened = [log for log in logs if log is not None]
         with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-close") as pool:
-            errors += [error for error in pool.map(_close, slots) if error is not None]
+            errors = [error for error in pool.map(_close, opened) if error is not None]
+        is_complete = self.last_stop.was_clean or len(opened) == len(logs)
+        is_sound = not self.is_doubtful and not any(log.has_failed for log in opened)
         try:
             self.checkpoint()
-            if is_complete and not errors:
-                self.files.write_clean_shutdown(self._handed_on_epoch)
+            if is_complete and is_sound:
+                self.files.write_clean_shutdown(self.last_stop.broker_epoch)
         except StratalogError as error:
             errors.append(error)
         return errors
 
-    @property
-    def _handed_on_epoch(self) -> int:
-        return self.last_stop.broker_epoch
 
-
-def _close(slot: PartitionSlot) -> StratalogError | None:
-    log = slot.loaded
-    if log is not None:
-        try:
-            log.close()
-        except StratalogError as error:
-            return error
+def _close(log: PartitionLog) -> StratalogError | None:
+    try:
+        log.close()
+    except StratalogError as error:
+        return error
     return None
 
 

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
+from stratalog.log_dir.kept_state import (
+    FIRST_PRODUCER_ID,
+    STATE_FILE,
+    KeptState,
+    KeptTopic,
+    PendingCreate,
+    PendingDelete,
+    StateStore,
+    decode_state,
+    encode_state,
+    merge,
+)
+from stratalog.log_dir.producer_ids import BLOCK, ProducerIds
+from stratalog.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID = uuid.UUID(int=5)
+STATE = KeptState(
+    generation=3,
+    next_producer_id=FIRST_PRODUCER_ID + 1000,
+    topics={"orders": KeptTopic(ID, {"retention.ms": "1000"})},
+    creates=(PendingCreate("new", ID, 0, 4),),
+    deletes=(PendingDelete("old", None),),
+)
+TEXT = """{
+ "version": 0,
+ "generation": 3,
+ "next_producer_id": 1099511628776,
+ "topics": {
+  "orders": {
+   "topic_id": "AAAAAAAAAAAAAAAAAAAABQ",
+   "config": {
+    "retention.ms": "1000"
+   }
+  }
+ },
+ "creating": [
+  {
+   "topic": "new",
+   "topic_id": "AAAAAAAAAAAAAAAAAAAABQ",
+   "first_partition": 0,
+   "partition_count": 4
+  }
+ ],
+ "deleting": [
+  {
+   "topic": "old",
+   "topic_id": null
+  }
+ ]
+}
+"""
+
+
+def test_content_of_the_file() -> None:
+    assert encode_state(STATE).decode() == TEXT
+    assert decode_state(TEXT.encode()) == STATE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generation": -1},
+        {"generation": True},
+        {"next_producer_id": 1 << 63},
+        {"topics": []},
+        {"topics": {"a": {"topic_id": None, "config": {"x": 1}}}},
+        {"topics": {"a": {"topic_id": "short", "config": {}}}},
+        {"creating": [{"topic": "a"}]},
+        {"deleting": [3]},
+        {"deleting": None},
+    ],
+)
+def test_what_is_not_understood_is_an_error(change: dict[str, object]) -> None:
+    content = json.dumps({**json.loads(TEXT), **change}).encode()
+    with pytest.raises(CorruptCheckpointError):
+        decode_state(content)
+
+
+def test_later_versions_are_not_guessed_at() -> None:
+    with pytest.raises(UnsupportedError):
+        decode_state(TEXT.replace('"version": 0', '"version": 1').encode())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_give_a_state_or_a_typed_error(data: bytes) -> None:
+    with suppress(StratalogError):
+        decode_state(data)
+
+
+def test_deep_nesting_is_no_crash() -> None:
+    with pytest.raises(CorruptCheckpointError):
+        decode_state(b"[" * 100_000)
+
+
+def test_each_directory_has_a_copy(tmp_path: Path) -> None:
+    dirs = [tmp_path / "1", tmp_path / "2"]
+    for path in dirs:
+        path.mkdir()
+    store = StateStore(Disk(), dirs)
+    store.update(topics=STATE.topics)
+    copies = [(path / STATE_FILE).read_bytes() for path in dirs]
+    assert copies[0] == copies[1]
+    (dirs[0] / STATE_FILE).unlink()
+    assert StateStore(Disk(), dirs).state == store.state
+
+
+def test_the_newer_copy_stands() -> None:
+    older = replace(
+        STATE, generation=2, next_producer_id=9, topics={"a": KeptTopic(ID, {"x": "1"})}
+    )
+    newer = replace(
+        STATE, generation=4, topics={"a": KeptTopic(ID, {"x": "2"})}, creates=(), deletes=()
+    )
+    merged = merge([newer, older])
+    assert merged.kept_topics == {"a": KeptTopic(ID, {"x": "2"})}
+    assert merged.creates == ()
+    assert merged.next_producer_id == STATE.next_producer_id
+    assert merge([older, STATE]).kept_topics.keys() == {"a", "orders"}
+    assert merge([]) == KeptState()
+
+
+def test_damage_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_bytes(b"{}")
+    with pytest.raises(CorruptCheckpointError) as damage:
+        StateStore(Disk(), [tmp_path])
+    assert damage.value.path == tmp_path / STATE_FILE
+
+
+def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
+    ids = ProducerIds(StateStore(Disk(), [tmp_path]))
+    first = [ids.take() for _ in range(BLOCK + 1)]
+    assert first == list(range(FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + BLOCK + 1))
+    again = ProducerIds(StateStore(Disk(), [tmp_path]))
+    assert again.take() == FIRST_PRODUCER_ID + 2 * BLOCK
