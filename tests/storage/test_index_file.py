@@ -61,13 +61,23 @@ def test_default_sizes_are_kafkas_and_take_no_space(tmp_path: Path) -> None:
 
 
 def test_space_is_taken_ahead_of_the_entries(tmp_path: Path) -> None:
-    index = open_offsets(tmp_path, 10 << 20)
-    index.append(101, 1)
-    assert (tmp_path / "index").stat().st_blocks * 512 == 4096
-    for number in range(2, 514):
-        index.append(100 + number, number)
-    assert (tmp_path / "index").stat().st_blocks * 512 == 16_384
-    assert index.entries_reserved == 2048
+    """A page first, then 16 KiB at a time, whether entries divide it evenly or not."""
+    faulty = FaultyDisk()
+    offsets = open_offsets(tmp_path, 10 << 20, faulty.disk)
+    times = open_times(tmp_path, 10 << 20, faulty.disk)
+    faulty.history.clear()
+    for number in range(1, 5001):
+        offsets.append(100 + number, number)
+        times.append(number, 100 + number)
+        for index in (offsets, times):
+            assert index.entries <= index.entries_reserved
+        used = (number * 8, (number + 1) * 12)
+        taken = [(tmp_path / name).stat().st_blocks * 512 for name in ("index", "timeindex")]
+        assert all(
+            taken_bytes >= used_bytes for taken_bytes, used_bytes in zip(taken, used, strict=True)
+        )
+    assert taken == [3 * 16_384, 4 * 16_384]
+    assert faulty.history == ["posix_fallocate"] * (4 + 5)
 
 
 # -- what may be appended

@@ -58,6 +58,7 @@ class IndexFile(ABC):
         self.entries_max = max(slots_max, self.entries)
         self._tail_bytes = (slots - self.entries) * self.entry_bytes
         self.entries_reserved = self.entries
+        self._reserved_bytes = self.used_bytes
         self._load_last()
 
     @abstractmethod
@@ -82,11 +83,12 @@ class IndexFile(ABC):
 
     def reserve(self) -> None:
         """Make sure that the next entries find space on disk. Raises StorageError."""
-        start = self.entries_reserved * self.entry_bytes
+        start = self._reserved_bytes
         step = RESERVE_BYTES if start else FIRST_RESERVE_BYTES
         end = min(start // step * step + step, len(self.buffer))
         if end > start:
             self._disk.reserve(self.path, start, end)
+            self._reserved_bytes = end
             self.entries_reserved = end // self.entry_bytes
 
     def truncate_to(self, offset: int) -> None:
