@@ -38,6 +38,7 @@ from tests.log.readers import over_readers
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stratalog.log.log_reader import StartOffset
     from tests.log.readers import Reader
 
 
@@ -57,7 +58,7 @@ def offsets(
     max_bytes: int = NO_LIMIT,
     max_records: int = NO_LIMIT,
 ) -> list[int]:
-    first = "earliest" if start is None else start
+    first: StartOffset = "earliest" if start is None else start
     records = reader(view, first, end, max_bytes=max_bytes, max_records=max_records)
     return [record.offset for record in records]
 
