@@ -13,9 +13,6 @@ import numpy as np
 from stratalog.format.kernels.jit import outlined, spliced
 from stratalog.format.kernels.memory import copy, load_le_i64, load_u8, store_u8
 
-INT_CHARS_MAX: Final = 20  # -9223372036854775808
-REPLACEMENT_BYTES: Final = 3  # U+FFFD
-
 _HIGH_BITS: Final = -0x7F7F_7F7F_7F7F_7F80  # 0x8080808080808080 as a signed long
 _PAIRS: Final = np.frombuffer(
     "".join(f"{number:02d}" for number in range(100)).encode(), np.uint8
@@ -147,7 +144,7 @@ def _well_formed(at: int, end: int) -> int:
 
 @spliced
 def _malformed(at: int, end: int) -> int:
-    """How many bytes one U+FFFD stands for: see `utf8.malformed_bytes`."""
+    """How many bytes one U+FFFD stands for."""
     lead = load_u8(at)
     left = end - at
     if lead < 0xE0 or lead > 0xF4:
