@@ -3,7 +3,9 @@ writing of the same bytes.
 
 Each batch is a request of its own, as producers send them. Requests are validated and written one
 by one, or in groups as a broker finds them waiting: each has its own result, the group one write.
-Files are in the page cache and nothing is flushed; the clock is CPU time.
+`leader` is validation and a bare write; `PartitionLog` is all of it, with indexes, roll decision,
+producers, epochs and publishing. Files are in the page cache and nothing is flushed; the clock is
+CPU time.
 """
 
 from __future__ import annotations
@@ -13,20 +15,28 @@ import struct
 import tempfile
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.logs import TIMESTAMP_MS, build_log
 from benchmarks.report import Work
+from stratalog.config import LogConfig
+from stratalog.errors import AppendError
 from stratalog.format.batch import BatchHeader, Codec, next_entry
 from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
 from stratalog.log.validation import LeaderValidator, validate_follower
+from stratalog.maintenance.recovery import open_log
+from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.report import Report
+    from stratalog.log.partition_log import PartitionLog
 
 GROUP = 16
+BARE = "os.write alone"
+PARTITION_GROUPS = f"PartitionLog, groups of {GROUP}"
 ASSIGN = Assignment(next_offset=0, leader_epoch=0, now_ms=TIMESTAMP_MS + 600_000)
 FOLLOWER_BYTES = 1 << 20  # a fetch
 
@@ -42,24 +52,52 @@ CASES = (
 
 def run(report: Report) -> None:
     size = (4 if report.is_quick else 32) << 20
-    with tempfile.TemporaryFile(buffering=0) as file:
+    with tempfile.TemporaryFile(buffering=0) as file, tempfile.TemporaryDirectory() as directory:
         for value_bytes, codec, target, promised in CASES:
             log = build_log(bytes_min=size, value_bytes=value_bytes, codec=codec)
             name = f"append, {value_bytes} B values, {codec}"
             name += f" to {target.name.lower()}" if target is not None else ""
             sides = _sides(file.fileno(), log.data, log.records, AppendRules(codec=target))
-            found = report.race(name, sides, time.process_time)
-            bare = found["os.write alone"].seconds
+            with _open(Path(directory) / "bench-0", target) as partition:
+                sides |= _partition_sides(partition, log.data, log.records)
+                found = report.race(name, sides, time.process_time)
             if promised is not None:
-                share = bare / found[f"leader, groups of {GROUP}"].seconds
+                share = found[BARE].seconds / found[PARTITION_GROUPS].seconds
                 report.require(f"{name}: of bare writing", share, at_least=promised)
+
+
+def _open(path: Path, codec: Codec | None) -> PartitionLog:
+    compression = {"compression.type": codec.name.lower()} if codec is not None else {}
+    config = LogConfig.parse(compression)
+    return open_log(path, config, disk=Disk(), now_ms=lambda: ASSIGN.now_ms)
+
+
+def _partition_sides(partition: PartitionLog, data: bytes, records: int) -> dict[str, Work]:
+    requests = _requests(data)
+    works = {
+        "PartitionLog, one by one": partial(_append_to, partition, requests, 1),
+        PARTITION_GROUPS: partial(_append_to, partition, requests, GROUP),
+    }
+    return {who: Work(work, records, records, len(data)) for who, work in works.items()}
+
+
+def _append_to(partition: PartitionLog, requests: list[bytes], group: int) -> int:
+    partition.truncate_fully_and_start_at(0)
+    if group == 1:
+        for data in requests:
+            partition.append(data)
+    else:
+        for first in range(0, len(requests), group):
+            results = partition.append_many(requests[first : first + group])
+            assert not any(isinstance(result, AppendError) for result in results)
+    return partition.log_end_offset
 
 
 def _sides(file: int, data: bytes, records: int, rules: AppendRules) -> dict[str, Work]:
     requests = _requests(data)
     leader = LeaderValidator(compiled=True)
     works: dict[str, Callable[[], int]] = {
-        "os.write alone": partial(_write, file, requests, records),
+        BARE: partial(_write, file, requests, records),
         "leader, one by one": partial(_append, file, requests, rules, leader),
         f"leader, groups of {GROUP}": partial(_append_groups, file, requests, rules, leader),
     }

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from stratalog.config import LogConfig
 from stratalog.errors import AppendError
 from stratalog.format.batch import NO_TIMESTAMP, Codec, TimestampType
+from stratalog.format.batch_span import BatchSpan
 from stratalog.log.origin import AppendOrigin
 
 if TYPE_CHECKING:
-    from stratalog.format.batch_span import BatchSpan
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
 
@@ -130,8 +130,8 @@ class GroupAppend(NamedTuple):
         found: list[BatchSpan] = []
         start = 0
         for append in self.accepted:
-            for span in append.spans:
-                found.append(span._replace(position=start + span.position))
+            for position, size_bytes, first, last, max_timestamp in append.spans:
+                found.append(BatchSpan(start + position, size_bytes, first, last, max_timestamp))
             start += len(append.data)
         return found
 
