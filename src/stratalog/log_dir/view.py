@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
+    CorruptError,
     InvalidNameError,
     NotALogDirError,
     StratalogError,
@@ -85,11 +86,13 @@ class LogDirView:
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
+        path = self.path / RootFile.META_PROPERTIES.value
         try:
-            raw = (self.path / RootFile.META_PROPERTIES.value).read_bytes()
+            return decode_meta_properties(path.read_bytes())
         except FileNotFoundError:
             return None
-        return decode_meta_properties(raw)
+        except CorruptError as error:
+            raise error.located(path) from None
 
     def checkpoint(self, file: RootFile) -> dict[TopicPartition, int]:
         """One of the four offset files; empty when it is missing or, as for Kafka, unreadable."""

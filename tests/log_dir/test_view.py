@@ -1,0 +1,176 @@
+"""Several log directories as one, read-only: topics, partitions, root files, refusals."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.errors import (
+    CorruptCheckpointError,
+    NotALogDirError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.names import DirState, RootFile, TopicPartition
+from stratalog.log_dir import LogDirView, open_dirs, open_partition
+from tests.golden.cases import log_dir_case
+from tests.log.building import plain_segment, write_partition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def two_dirs(tmp_path: Path) -> list[Path]:
+    """Topic `a-b` in both, `c` in the second; leftovers of deletions and moves in the first."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one / "a-b-0", one / "a-b-10", two / "a-b-2", two / "c-0"):
+        write_partition(path, {0: plain_segment(0, 2)})
+    for suffix in ("delete", "stray", "future"):
+        write_partition(one / f"gone-0.{'0' * 32}-{suffix}", {0: plain_segment(0, 1)})
+    (two / "log-start-offset-checkpoint").write_text("0\n1\nc 0 3\n")
+    return [one, two]
+
+
+def test_topics_of_all_directories(two_dirs: list[Path]) -> None:
+    logs = open_dirs(*two_dirs)
+    assert logs.topics == {"a-b": [0, 2, 10], "c": [0]}
+    assert logs.topic_partitions == [
+        TopicPartition("a-b", 0),
+        TopicPartition("a-b", 2),
+        TopicPartition("a-b", 10),
+        TopicPartition("c", 0),
+    ]
+
+
+def test_partitions_on_their_way_out_are_listed_apart(two_dirs: list[Path]) -> None:
+    one, _ = open_dirs(*two_dirs).dirs
+    states = {listed.directory.state for listed in one.partitions}
+    assert states == {DirState.LIVE, DirState.DELETE, DirState.STRAY, DirState.FUTURE}
+
+
+def test_one_partition(two_dirs: list[Path]) -> None:
+    with open_dirs(*map(str, two_dirs)).partition("a-b", 2) as view:
+        assert view.path == two_dirs[1] / "a-b-2"
+        assert [record.offset for record in view.read()] == [0, 1, 2, 3]
+
+
+def test_partitions_of_a_topic(two_dirs: list[Path]) -> None:
+    views = list(open_dirs(*two_dirs).partitions_of("a-b"))
+    assert [view.topic_partition.partition for view in views] == [0, 2, 10]
+
+
+def test_log_start_offset_and_its_moves(two_dirs: list[Path]) -> None:
+    with open_dirs(*two_dirs).partition("c", 0) as view:
+        assert view.log_start_offset == 3
+        (two_dirs[1] / "log-start-offset-checkpoint").write_text("0\n1\nc 0 4\n")
+        view.refresh()
+        assert view.log_start_offset == 4
+
+
+def test_unknown_names_say_what_there_is(two_dirs: list[Path]) -> None:
+    logs = open_dirs(*two_dirs)
+    with pytest.raises(UnknownTopicOrPartitionError, match="a-b, c"):
+        logs.partition("orders", 0)
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"\[0, 2, 10\], not 1"):
+        logs.partition("a-b", 1)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        logs.partitions_of("gone")
+
+
+def test_partition_in_two_places(two_dirs: list[Path]) -> None:
+    shutil.copytree(two_dirs[0] / "a-b-0", two_dirs[1] / "a-b-0")
+    with pytest.raises(StratalogError, match="two places") as caught:
+        open_dirs(*two_dirs).partition("a-b", 0)
+    assert all(str(path) in str(caught.value) for path in two_dirs)
+
+
+def test_directories_that_are_no_partitions(two_dirs: list[Path]) -> None:
+    (two_dirs[0] / "lost+found").mkdir()
+    (two_dirs[0] / "remote-log-index-cache").mkdir()
+    (two_dirs[0] / "topic-x").mkdir()
+    view = LogDirView(two_dirs[0])
+    assert {path.name for path in view.strangers} == {"lost+found", "topic-x"}
+    assert open_dirs(two_dirs[0]).topics == {"a-b": [0, 10]}
+
+
+def test_not_a_log_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "nowhere", tmp_path / "file", tmp_path / "empty"):
+        with pytest.raises(NotALogDirError, match=str(path)):
+            open_dirs(path)
+    with pytest.raises(NotALogDirError):
+        open_dirs()
+    with pytest.raises(NotALogDirError):
+        open_partition(tmp_path / "empty")
+
+
+def test_garbage_in_root_files(two_dirs: list[Path]) -> None:
+    """Checkpoints are taken for empty, as Kafka does; identity is not guessed."""
+    for file in RootFile:
+        (two_dirs[1] / file.value).write_bytes(b"\xff\x00garbage")
+    logs = open_dirs(*two_dirs)
+    with logs.partition("c", 0) as view:
+        assert [record.offset for record in view.read()] == [0, 1, 2, 3]
+    second = logs.dirs[1]
+    assert second.checkpoint(RootFile.RECOVERY_POINTS) == {}
+    (two_dirs[1] / "meta.properties").write_text("version=1\nnode.id=one\n")
+    with pytest.raises(CorruptCheckpointError) as caught:
+        _ = second.meta_properties
+    assert caught.value.path == two_dirs[1] / "meta.properties"
+
+
+def test_broker_directory() -> None:
+    """Root files and internal topics, as a real broker left them."""
+    logs = open_dirs(log_dir_case().root)
+    assert set(logs.topics) == {"__cluster_metadata", "__consumer_offsets", "__transaction_state"}
+    (only,) = logs.dirs
+    assert only.has_clean_shutdown
+    assert only.strangers == []
+    meta = only.meta_properties
+    assert meta is not None
+    assert (meta.node_id, meta.cluster_id) == (1, "L_0Za8S1S7WFAosY2JyK9g")
+    directory_id = uuid.UUID(bytes=base64.urlsafe_b64decode("MtYdq_KPCbmiow0LcoAMAw=="))
+    assert meta.directory_id == directory_id
+    assert only.checkpoint(RootFile.LOG_START_OFFSETS) == {}
+    assert only.checkpoint(RootFile.CLEANER_OFFSETS) == {}
+    recovery = only.checkpoint(RootFile.RECOVERY_POINTS)
+    assert len(recovery) == 36
+    assert recovery[TopicPartition("multiseg", 0)] == 1500
+    assert only.checkpoint(RootFile.HIGH_WATERMARKS)[TopicPartition("txn-simple", 0)] == 24
+
+
+@pytest.mark.parametrize(
+    "topic", ["__cluster_metadata", "__consumer_offsets", "__transaction_state"]
+)
+def test_internal_topics(topic: str) -> None:
+    """Kafka's dump tells every batch; what lies between markers must be read."""
+    case = log_dir_case()
+    with open_dirs(case.root).partition(topic, 0) as view:
+        dumps = case.dumps(view.path)
+        expected = [
+            int(line.split("offset: ")[1].split()[0])
+            for segment in view.segments
+            for line in _data_lines(dumps[segment.path.name, "deep"].stdout)
+        ]
+        assert [record.offset for record in view.read()] == expected
+        assert view.log_start_offset == 0
+        high_watermark = open_dirs(case.root).dirs[0].checkpoint(RootFile.HIGH_WATERMARKS)
+        if topic != "__cluster_metadata":  # the metadata log keeps its own
+            assert view.log_end_offset >= high_watermark[TopicPartition(topic, 0)]
+
+
+def _data_lines(dump: str) -> list[str]:
+    """Record lines of data batches. A control batch says so in the line above its record."""
+    lines, is_control = [], False
+    for line in dump.splitlines():
+        if line.startswith("baseOffset: "):
+            is_control = "isControl: true" in line
+        elif line.startswith("| offset: ") and not is_control:
+            lines.append(line)
+    return lines
