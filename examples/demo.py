@@ -40,7 +40,7 @@ STEPS = [
     ),
     (
         "Only what was committed",
-        "Records of aborted transactions are left out, and reading stops at the last stable offset.",
+        "Aborted transactions are left out, and reading stops at the last stable offset.",
         f"read {GOLDEN / 'txn' / 'txn-0'} --isolation-level read_committed -n 3",
     ),
     (

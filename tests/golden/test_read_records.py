@@ -136,7 +136,7 @@ def test_damage_in_the_middle_is_an_error_after_all_that_precedes_it(
     bad_crc: PartitionView,
 ) -> None:
     case = GoldenCase("u-badcrc")
-    seen = []
+    seen: list[Record] = []
     with pytest.raises(CorruptBatchError) as caught:
         seen.extend(bad_crc.read())
     assert tuple(seen) == visible(case)

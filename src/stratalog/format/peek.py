@@ -60,7 +60,7 @@ class Peek(NamedTuple):
     magic: int
 
     def is_plausible(self, offset_min: int, bytes_left: int) -> bool:
-        """Whether this can be a batch that lies wholly in `bytes_left` bytes at `offset_min` or above."""
+        """Whether this can be a whole batch of `bytes_left` bytes, at `offset_min` or above."""
         if not 0 <= self.magic <= MAGIC_2 or self.size_bytes > bytes_left:
             return False
         return self.size_bytes >= size_bytes_min(self.magic) and (
