@@ -1,5 +1,8 @@
 """Where the plain records of batches lie: in the caller's buffer, or decompressed beside it.
 
+The kernels of codecs are loaded when the first compressed batch is met: they take seconds to
+compile on a first start, which readers of plain logs need not wait for.
+
 Batches are cut into parts of about `part_bytes` of plain records, so that what is held at once
 stays bounded however well the records were compressed.
 """
@@ -14,7 +17,6 @@ import pyarrow as pa
 from stratalog.errors import StratalogError
 from stratalog.format.batch import HEADER_BYTES, Codec
 from stratalog.format.compression import decompress_into, unzstd_frame_into
-from stratalog.format.kernels import expand, zstd
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import RECORD_BYTES_MIN
@@ -91,6 +93,8 @@ class PayloadReader:
 
     def _expand(self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]) -> int:
         """As many batches as compiled codecs can do; ends[0] is where they start."""
+        from stratalog.format.kernels import expand  # noqa: PLC0415 - see above
+
         room = min(len(self._scratch.view) - COPY_SLACK_BYTES, self.part_bytes)
         source, target = pa.py_buffer(buf), pa.py_buffer(self._scratch.view)
         start, limit = int(ends[0]), self.decompressed_bytes_max
@@ -106,6 +110,8 @@ class PayloadReader:
     ) -> tuple[int, bool]:
         """Batches one by one, up to one that a compiled codec can do, but at least one if the part
         has room; and whether the batch after those is bad."""
+        from stratalog.format.kernels import zstd  # noqa: PLC0415 - see above
+
         declared = np.empty((len(rows), 2), np.int64)
         zstd.declare(pa.py_buffer(buf).address, rows, declared)
         columns = [rows[name].tolist() for name in ("position", "size_bytes", "record_count")]
@@ -130,7 +136,7 @@ class PayloadReader:
     ) -> int | None:
         limit = self.decompressed_bytes_max
         try:
-            if declared[0] != zstd.FAILED:
+            if declared[0] >= 0:
                 frame = (declared[0], declared[1])
                 return unzstd_frame_into(stored, self._scratch, at, frame, limit)
             if codec_id == Codec.NONE:

@@ -17,7 +17,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from stratalog.format.batch import ATTRIBUTES_AT, MAGIC_2
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.layout import BATCHES
 from stratalog.format.kernels.memory import CACHE_LINE_BYTES, load_le_i64, load_u8, prefetch
 
@@ -147,7 +147,7 @@ def _stretches(table: Any, size: int, so_far: int, at: int) -> int:
     return _shift(table, _shift(table, a) ^ b) ^ c
 
 
-@part
+@outlined
 def crc32c_at(at: int, size: int) -> int:
     """The CRC-32C of the `size` bytes at address `at`."""
     so_far = 0xFFFF_FFFF

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., object]")
 _HERE = Path(__file__).parent
+_NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""For what only kernels call: compiling the way in from Python takes as long as the function. Tests
+call `py_func` instead."""
 
 
 def kernel(signature: object) -> Callable[[_F], _F]:
@@ -40,7 +43,7 @@ def kernel(signature: object) -> Callable[[_F], _F]:
 
 def part(function: _F) -> _F:
     """Compiled into the kernels that call it: their speed depends on it."""
-    return _njit(forceinline=True)(function)
+    return _njit(forceinline=True, **_NO_WRAPPERS)(function)
 
 
 def spliced(function: _F) -> _F:
@@ -51,7 +54,7 @@ def spliced(function: _F) -> _F:
 
 def outlined(function: _F) -> _F:
     """Called by kernels, for what happens rarely and would only make them larger."""
-    return _njit()(function)
+    return _njit(**_NO_WRAPPERS)(function)
 
 
 def _njit(*signature: object, **options: bool | str) -> Callable[[_F], _F]:

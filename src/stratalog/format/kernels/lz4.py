@@ -64,7 +64,7 @@ def xxh32(at: int, size: int) -> int:
     return value ^ value >> 16
 
 
-@part
+@outlined
 def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
     """A length of 15 goes on in the next bytes, up to one that is not 255."""
     byte = 255
@@ -131,7 +131,7 @@ def _block(at: int, end: int, out: int, out_end: int) -> int:
     return FAILED
 
 
-@part
+@outlined
 def _header(at: int, end: int) -> tuple[int, int, bool]:
     """Where the blocks start or FAILED, how large one may be, whether each has a checksum."""
     if end - at < 7 or load_le_u32(at) != _MAGIC:

@@ -23,7 +23,7 @@ _XERIAL_HEADER_BYTES = 16
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2
 
 
-@part
+@outlined
 def _declared_size(at: int, end: int) -> tuple[int, int]:
     size = shift = 0
     while at < end and shift < 35:
