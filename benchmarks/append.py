@@ -23,7 +23,7 @@ from benchmarks.report import Work
 from stratalog.config import LogConfig
 from stratalog.errors import AppendError
 from stratalog.format.batch import BatchHeader, Codec, next_entry
-from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
+from stratalog.log.appends import AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator, validate_follower
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
@@ -146,7 +146,7 @@ def _append_groups(
     assign = ASSIGN
     for first in range(0, len(requests), GROUP):
         group = leader.validate_group(requests[first : first + GROUP], rules, assign)
-        assert all(isinstance(result, ValidatedAppend) for result in group.results)
+        assert not any(isinstance(place, AppendError) for place in group.offsets)
         os.write(file, group.data)
         assign = assign._replace(next_offset=group.next_offset)
     return _checked(file, assign.next_offset)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import AppendError, InvalidRecordError
-from stratalog.format.batch import Codec, TimestampType, next_entry
+from stratalog.format.batch import BatchHeader, Codec, TimestampType, next_entry
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
+from stratalog.log.appends import AppendRules, Assignment, GroupAppend, ValidatedAppend
 from stratalog.log.validation import LeaderValidator
 
 NOW_MS = 1_700_000_000_000
@@ -64,6 +64,10 @@ def test_a_refused_request_takes_no_offsets(leader: LeaderValidator) -> None:
     assert [append.first_offset for append in group.accepted] == [100, 103]
     assert group.next_offset == 107
     assert len(group.data) == len(request_of(3) + request_of(4))
+    assert [span.base_offset for span in group.spans] == [100, 103]
+    offsets = group.offsets
+    assert offsets[1] == (100, 102)
+    assert offsets[0] is group.results[0]
 
 
 def test_rewritten_requests_go_along(leader: LeaderValidator) -> None:
@@ -79,7 +83,9 @@ def test_requests_without_a_batch(leader: LeaderValidator) -> None:
     group = leader.validate_group([b"", request_of(1), b"abc"], AppendRules(), ASSIGN)
     assert [append.record_count for append in group.accepted] == [0, 1, 0]
     assert group.next_offset == 101
-    assert leader.validate_group([], AppendRules(), ASSIGN) == (b"", (), 100)
+    assert group.offsets == [(-1, -1), (100, 100), (-1, -1)]
+    nothing = leader.validate_group([], AppendRules(), ASSIGN)
+    assert (bytes(nothing.data), nothing.results, nothing.next_offset) == (b"", (), 100)
 
 
 def test_more_requests_than_the_kernel_takes_at_once(leader: LeaderValidator) -> None:
@@ -130,6 +136,29 @@ def test_a_group_is_its_requests_one_after_the_other(
         group = leader.validate_group(requests, rules, ASSIGN)
         assert [_comparable(result) for result in group.results] == expected
         assert group.next_offset == assign.next_offset
+        _check_flat(group)
+
+
+def _check_flat(group: GroupAppend) -> None:
+    """What the group says about all its batches is what its requests say."""
+    accepted = group.accepted
+    assert bytes(group.data) == b"".join(bytes(append.data) for append in accepted)
+    assert group.headers == [header for append in accepted for header in append.headers]
+    at = 0
+    for span, header in zip(group.spans, group.headers, strict=True):
+        assert isinstance(header, BatchHeader)
+        assert span == (
+            at,
+            header.size_bytes,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp,
+        )
+        at += span.size_bytes
+    assert at == len(group.data)
+    for place, result in zip(group.offsets, group.results, strict=True):
+        if not isinstance(result, AppendError):
+            assert place == (result.first_offset, result.last_offset)
 
 
 def _comparable(result: ValidatedAppend | AppendError) -> object:

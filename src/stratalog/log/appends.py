@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.config import LogConfig
 from stratalog.errors import AppendError
-from stratalog.format.batch import NO_TIMESTAMP, Codec, TimestampType
+from stratalog.format.batch import NO_TIMESTAMP, BatchHeader, Codec, TimestampType
 from stratalog.format.batch_span import BatchSpan
 from stratalog.log.origin import AppendOrigin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
 
@@ -110,30 +112,99 @@ EMPTY_APPEND: Final = ValidatedAppend(
 AppendResult: TypeAlias = ValidatedAppend | AppendError
 
 
-class GroupAppend(NamedTuple):
-    """Several requests that are written together. Each stands or falls on its own."""
+class GroupAppend:
+    """Several requests that are written together. Each stands or falls on its own.
 
-    data: Buffer
-    """What is to be written: the accepted requests end to end."""
-    results: tuple[AppendResult, ...]
-    """One for each request, in order. A `ValidatedAppend` counts positions in its own data."""
-    next_offset: int
-    """The log end offset once this is written."""
+    The usual group, in which every request is one batch that is stored as it came, is kept as its
+    batches; results of single requests are made of them when somebody asks.
+    """
+
+    __slots__ = ("_results", "data", "headers", "log_append_time_ms", "next_offset", "spans")
+
+    def __init__(
+        self,
+        data: Buffer,
+        spans: list[BatchSpan],
+        headers: list[EntryHeader],
+        next_offset: int,
+        log_append_time_ms: int,
+    ) -> None:
+        """Of requests that are one batch each."""
+        self.data = data
+        """What is to be written: the accepted requests end to end."""
+        self.spans = spans
+        """Where their batches lie in `data`."""
+        self.headers = headers
+        """Of the same batches."""
+        self.next_offset = next_offset
+        """The log end offset once this is written."""
+        self.log_append_time_ms = log_append_time_ms
+        """The broker's time where the topic asks for it, else -1."""
+        self._results: tuple[AppendResult, ...] | None = None
+
+    @classmethod
+    def of(
+        cls, results: Sequence[AppendResult], next_offset: int, log_append_time_ms: int
+    ) -> GroupAppend:
+        """Of requests with any results."""
+        spans: list[BatchSpan] = []
+        headers: list[EntryHeader] = []
+        pieces: list[Buffer] = []
+        start = 0
+        for result in results:
+            if not isinstance(result, AppendError):
+                for position, size_bytes, *facts in result.spans:
+                    spans.append(BatchSpan(start + position, size_bytes, *facts))
+                headers += result.headers
+                pieces.append(result.data)
+                start += len(result.data)
+        group = cls(b"".join(pieces), spans, headers, next_offset, log_append_time_ms)
+        group._results = tuple(results)
+        return group
+
+    @property
+    def results(self) -> tuple[AppendResult, ...]:
+        """One for each request, in order. A `ValidatedAppend` counts positions in its own data."""
+        if self._results is None:
+            view = memoryview(self.data)
+            self._results = tuple(
+                one_batch(view[span[0] : span[0] + span[1]], header, self.log_append_time_ms)
+                for span, header in zip(self.spans, self.headers, strict=True)
+                if isinstance(header, BatchHeader)
+            )
+        return self._results
 
     @property
     def accepted(self) -> list[ValidatedAppend]:
         return [result for result in self.results if not isinstance(result, AppendError)]
 
     @property
-    def spans(self) -> list[BatchSpan]:
-        """All batches of `data`."""
-        found: list[BatchSpan] = []
-        start = 0
-        for append in self.accepted:
-            for position, size_bytes, first, last, max_timestamp in append.spans:
-                found.append(BatchSpan(start + position, size_bytes, first, last, max_timestamp))
-            start += len(append.data)
-        return found
+    def offsets(self) -> list[tuple[int, int] | AppendError]:
+        """First and last offset of each request, -1 and -1 of an empty one, or its error."""
+        if self._results is None:
+            return [(span[2], span[3]) for span in self.spans]
+        return [
+            result if isinstance(result, AppendError) else (result.first_offset, result.last_offset)
+            for result in self._results
+        ]
+
+
+def one_batch(
+    data: Buffer, header: BatchHeader, log_append_time_ms: int = NO_TIMESTAMP
+) -> ValidatedAppend:
+    """The result for one batch, which has its place in the log by now."""
+    base_offset, last_offset = header.base_offset, header.last_offset
+    max_timestamp = header.max_timestamp
+    return ValidatedAppend(
+        data,
+        (BatchSpan(0, len(data), base_offset, last_offset, max_timestamp),),
+        (header,),
+        base_offset,
+        last_offset,
+        max_timestamp,
+        last_offset,
+        log_append_time_ms,
+    )
 
 
 def next_assignment(assign: Assignment, result: AppendResult) -> Assignment:

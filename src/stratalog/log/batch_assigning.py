@@ -19,10 +19,9 @@ from stratalog.format.batch import (
     TimestampType,
     attributes_of,
 )
-from stratalog.format.batch_span import BatchSpan
 from stratalog.format.checksum import crc32c
 from stratalog.format.record import BatchFields, encode_batch
-from stratalog.log.appends import ValidatedAppend
+from stratalog.log.appends import one_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
-    from stratalog.log.appends import AppendRules, Assignment
+    from stratalog.log.appends import AppendRules, Assignment, ValidatedAppend
 
 
 def keeps_codec(codec_id: int, is_control: bool, rules: AppendRules) -> bool:
@@ -144,21 +143,3 @@ def _check_timestamps(records: Sequence[Record]) -> None:
 
 def _log_append_time(rules: AppendRules, assign: Assignment) -> int:
     return assign.now_ms if rules.is_log_append_time else NO_TIMESTAMP
-
-
-def one_batch(
-    data: Buffer, header: BatchHeader, log_append_time_ms: int = NO_TIMESTAMP
-) -> ValidatedAppend:
-    """The result for one batch, which has its place in the log by now."""
-    base_offset, last_offset = header.base_offset, header.last_offset
-    max_timestamp = header.max_timestamp
-    return ValidatedAppend(
-        data,
-        (BatchSpan(0, len(data), base_offset, last_offset, max_timestamp),),
-        (header,),
-        base_offset,
-        last_offset,
-        max_timestamp,
-        last_offset,
-        log_append_time_ms,
-    )

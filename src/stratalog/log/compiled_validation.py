@@ -3,8 +3,8 @@
 The requests are laid end to end in one buffer, which the kernel patches and which is then written.
 Plain batches go to the kernel in runs, compressed ones one by one with their records decompressed
 beside them. If the topic wants another codec, the records are copied into a new batch. A request
-that the kernel leaves alone goes the readable way. Where a request is refused or comes back as
-other bytes, the buffer is put together anew from what was accepted.
+that the kernel leaves alone goes the readable way; it and all after it are then taken one by one,
+and the buffer is put together anew from what was accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from stratalog.errors import AppendError, StratalogError
+from stratalog.errors import StratalogError
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
     HEADER_BYTES,
@@ -23,18 +23,20 @@ from stratalog.format.batch import (
     Codec,
     attributes_of,
 )
+from stratalog.format.batch_span import BatchSpan
 from stratalog.format.compression import compress, decompress_into
 from stratalog.format.record import seal_batch
 from stratalog.format.scratch import Scratch
-from stratalog.log.appends import Assignment, GroupAppend, ValidatedAppend, next_assignment
-from stratalog.log.batch_assigning import keeps_codec, one_batch
+from stratalog.log.appends import GroupAppend, next_assignment, one_batch
+from stratalog.log.batch_assigning import keeps_codec
 from stratalog.log.origin import AppendOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.log.appends import AppendResult, AppendRules
+    from stratalog.format.entry import EntryHeader
+    from stratalog.log.appends import AppendResult, AppendRules, Assignment, ValidatedAppend
 
     Readable: TypeAlias = Callable[[Buffer, AppendRules, Assignment], AppendResult]
 
@@ -93,29 +95,47 @@ class CompiledValidation:
     ) -> GroupAppend:
         """All requests in order. `readably` answers for those the kernel does not take."""
         data = bytearray().join(requests)
+        spans: list[BatchSpan] = []
+        headers: list[EntryHeader] = []
+        next_offset = self._place(data, requests, assign, (spans, headers))
+        log_append_time_ms = self._log_append_time(assign)
+        group = GroupAppend(data, spans, headers, next_offset, log_append_time_ms)
+        if len(spans) == len(requests):
+            return group
+        results = list(group.results)
+        for request in requests[len(spans) :]:
+            at = assign._replace(next_offset=next_offset)
+            results.append(self.validate(request, at) or readably(request, self.rules, at))
+            next_offset = next_assignment(at, results[-1]).next_offset
+        return GroupAppend.of(results, next_offset, log_append_time_ms)
+
+    def _place(
+        self,
+        data: bytearray,
+        requests: Sequence[Buffer],
+        assign: Assignment,
+        found: tuple[list[BatchSpan], list[EntryHeader]],
+    ) -> int:
+        """Let the kernel do requests up to the first it does not take; the offset after them."""
+        spans, headers = found
         view = memoryview(data)
-        results: list[AppendResult] = []
-        start, next_offset, is_as_sent = 0, assign.next_offset, True
-        while len(results) < len(requests):
-            sizes, codec = self._next_run(requests, len(results))
-            done = 0
-            if codec is not None:
-                terms = self._terms(assign, next_offset) + struct.pack(f"<{len(sizes)}q", *sizes)
-                done = self._run(view[start:], codec, sizes[0], terms)
+        start, next_offset = 0, assign.next_offset
+        while len(spans) < len(requests):
+            sizes, codec = self._next_run(requests, len(spans))
+            if codec is None:
+                break
+            terms = self._terms(assign, next_offset) + struct.pack(f"<{len(sizes)}q", *sizes)
+            done = self._run(view[start:], codec, sizes[0], terms)
             for size in sizes[:done]:
                 header = BatchHeader.unpack(data, start)
-                batch = view[start : start + size]
-                results.append(one_batch(batch, header, self._log_append_time(assign)))
-                next_offset = header.next_offset
+                last_offset = next_offset + header.last_offset_delta
+                spans.append(BatchSpan(start, size, next_offset, last_offset, header.max_timestamp))
+                headers.append(header)
+                next_offset = last_offset + 1
                 start += size
-            if not done:
-                at, request = assign._replace(next_offset=next_offset), requests[len(results)]
-                rewritten = self._rewritten(request, at) if codec is None else None
-                results.append(rewritten or readably(request, self.rules, at))
-                next_offset = next_assignment(at, results[-1]).next_offset
-                start += sizes[0]
-                is_as_sent = False
-        return GroupAppend(data if is_as_sent else _joined(results), tuple(results), next_offset)
+            if done < len(sizes):
+                break
+        return next_offset
 
     def _next_run(self, requests: Sequence[Buffer], first: int) -> tuple[list[int], int | None]:
         """The sizes of the requests that go together, the one at `first` at least, and the codec
@@ -187,10 +207,6 @@ def _rewritten_attributes(header: BatchHeader, codec: Codec) -> int:
         is_transactional=header.is_transactional,
         is_control=header.is_control,
     )
-
-
-def _joined(results: Sequence[AppendResult]) -> bytes:
-    return b"".join(result.data for result in results if not isinstance(result, AppendError))
 
 
 def _plain_records(codec: int, stored: memoryview) -> memoryview | None:

@@ -123,8 +123,8 @@ class LeaderValidator:
         for data in requests:
             results.append(self._readably(data, rules, assign))
             assign = next_assignment(assign, results[-1])
-        accepted = [result.data for result in results if not isinstance(result, AppendError)]
-        return GroupAppend(b"".join(accepted), tuple(results), assign.next_offset)
+        log_append_time_ms = assign.now_ms if rules.is_log_append_time else NO_TIMESTAMP
+        return GroupAppend.of(results, assign.next_offset, log_append_time_ms)
 
     def _readably(self, data: Buffer, rules: AppendRules, assign: Assignment) -> AppendResult:
         try:
