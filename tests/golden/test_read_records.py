@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from stratalog.format.record import Record
     from stratalog.log.damage import Skipped
     from tests.log.readers import Reader
 
