@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _CODEC_MASK = 0x07
 _COMPILED: Final = frozenset({Codec.NONE, Codec.SNAPPY, Codec.LZ4})
 _INT32_MAX: Final = (1 << 31) - 1
+_PART_BYTES_MAX: Final = 1 << 30
 
 
 class Part(NamedTuple):
@@ -51,8 +52,9 @@ class PayloadReader:
     """Finds or makes the plain records of runs of magic-2 batches whose headers are good."""
 
     def __init__(self, *, part_bytes: int, decompressed_bytes_max: int) -> None:
-        self.part_bytes = part_bytes
-        self.decompressed_bytes_max = min(decompressed_bytes_max, _INT32_MAX)  # Arrow's offsets
+        # A part and one batch more stay below what Arrow's offsets can count.
+        self.part_bytes = min(part_bytes, _PART_BYTES_MAX)
+        self.decompressed_bytes_max = min(decompressed_bytes_max, _INT32_MAX - self.part_bytes)
         self._scratch = Scratch()
 
     def parts(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[Part]:
@@ -79,6 +81,8 @@ class PayloadReader:
         """Side by side in the scratch memory, until that holds a part."""
         ends = np.zeros(len(rows) + 1, np.int64)
         stored_bytes = int(rows["size_bytes"].sum(dtype=np.int64))
+        if len(self._scratch.view) > 2 * (self.part_bytes + COPY_SLACK_BYTES):
+            self._scratch = Scratch()  # one huge batch must not cost memory for ever
         self._scratch.reserve(0, min(4 * stored_bytes, self.part_bytes) + COPY_SLACK_BYTES)
         done = 0
         is_next_bad = False
@@ -122,6 +126,8 @@ class PayloadReader:
             codecs, declared.tolist(), *columns, strict=True
         ):
             if at >= self.part_bytes or (done and codec_id in _COMPILED):
+                break
+            if at and codec_id == Codec.NONE and size > self.part_bytes:
                 break
             stored = view[position + HEADER_BYTES : position + size]
             end = self._decompress_one(codec_id, stored, at, frame) if count else at

@@ -4,9 +4,9 @@ What it gives is what the readable decoder gives, record for record and error fo
 is checked in full whatever columns are asked for, and when a kernel refuses a batch the readable
 decoder is asked to say why. Batches before a bad one are handed over before the error is raised.
 
-Memory is bounded by the caller's chunk, one batch's decompressed records and `PART_BYTES`: output
-comes in parts of about that much payload. A decoder keeps scratch memory between calls and belongs
-to one thread.
+Memory is bounded by `CHUNK_BYTES`, one batch's decompressed records and `PART_BYTES`, however large
+the buffer: output comes in parts of about that much payload. A decoder keeps scratch memory between
+calls and belongs to one thread.
 
 Importing this module loads compiled kernels; import it where many records are read.
 """
@@ -52,6 +52,9 @@ __all__ = [
 
 PART_BYTES: Final = 32 << 20
 """Payload bytes after which a part is handed over. A larger batch is a part of its own."""
+
+CHUNK_BYTES: Final = 4 << 20
+"""How much of a longer table is worked on at a time. A good size for reads from files, too."""
 
 _CONTROL_BIT = 0x20
 _SLOTS: Final = {
@@ -123,7 +126,10 @@ class Decoder:
         Raises what the readable decoder raises for the first bad batch, once everything before it
         was handed over.
         """
-        rows = table.rows
+        for rows in _chunks(table.rows):
+            yield from self._decode_chunk(buf, rows)
+
+    def _decode_chunk(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
         payloads = np.empty(len(rows), PAYLOAD)
         look = _survey(buf, rows, payloads, checks_crc=False)
         is_one_part = look.record_count and look.payload_bytes <= self._reader.part_bytes
@@ -259,6 +265,17 @@ def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated)
             return facts.sequences(memory.numbers(records.OFFSET))
         case _:
             return facts.column(name, kind)
+
+
+def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Runs of about CHUNK_BYTES: what fits a cache is decoded faster."""
+    while len(rows):
+        stop = len(rows)
+        start = rows["position"][0]
+        if rows["position"][-1] - start > 2 * CHUNK_BYTES:
+            stop = max(1, int(np.searchsorted(rows["position"], start + CHUNK_BYTES)))
+        yield rows[:stop]
+        rows = rows[stop:]
 
 
 def _runs(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
