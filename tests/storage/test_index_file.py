@@ -37,7 +37,7 @@ def content(path: Path) -> bytes:
 def test_an_active_offset_index_is_preallocated_and_trimmed_to_its_entries(tmp_path: Path) -> None:
     index = open_offsets(tmp_path, 100)
     assert content(tmp_path) == bytes(96)
-    index.append(155, 4200)
+    index.append(55, 4200)
     assert content(tmp_path) == OFFSET_ENTRY + bytes(88)
     index.trim()
     assert content(tmp_path) == OFFSET_ENTRY
@@ -46,7 +46,7 @@ def test_an_active_offset_index_is_preallocated_and_trimmed_to_its_entries(tmp_p
 def test_an_active_time_index_is_preallocated_and_trimmed_to_its_entries(tmp_path: Path) -> None:
     index = open_times(tmp_path, 100)
     assert content(tmp_path) == bytes(96)
-    index.append(TIMESTAMP, 155)
+    index.append(TIMESTAMP, 55)
     assert content(tmp_path) == TIME_ENTRY + bytes(84)
     index.trim()
     assert content(tmp_path) == TIME_ENTRY
@@ -67,10 +67,10 @@ def test_space_is_taken_ahead_of_the_entries(tmp_path: Path) -> None:
     times = open_times(tmp_path, 10 << 20, faulty.disk)
     faulty.history.clear()
     for number in range(1, 5001):
-        offsets.append(100 + number, number)
-        times.append(number, 100 + number)
+        offsets.append(number, number)
+        times.append(number, number)
         for index in (offsets, times):
-            assert index.entries <= index.entries_reserved
+            assert index.entries <= index.entries_ready
         used = (number * 8, (number + 1) * 12)
         taken = [(tmp_path / name).stat().st_blocks * 512 for name in ("index", "timeindex")]
         assert all(
@@ -83,36 +83,60 @@ def test_space_is_taken_ahead_of_the_entries(tmp_path: Path) -> None:
 # -- what may be appended
 
 
-def test_offsets_must_grow(tmp_path: Path) -> None:
-    index = open_offsets(tmp_path)
-    index.append(100, 0)  # the base offset itself may be the first
-    with pytest.raises(ValueError, match="not above"):
-        index.append(100, 10)
-    assert (index.entries, index.last_offset) == (1, 100)
+def test_many_entries_at_once_are_single_ones_in_a_row(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "many").mkdir()
+    offsets, times = open_offsets(tmp_path / "one", 80_000), open_times(tmp_path / "one", 80_000)
+    for number in range(1, 2001):
+        offsets.append(number, 7 * number)
+        times.append(11 * number, number)
+    found_offsets = open_offsets(tmp_path / "many", 80_000)
+    found_times = open_times(tmp_path / "many", 80_000)
+    first = 1
+    for count in (1, 2, 97, 900, 1000):
+        numbers = range(first, first + count)
+        first += count
+        assert (
+            found_offsets.extend([n for number in numbers for n in (number, 7 * number)]) == count
+        )
+        assert found_times.extend([n for number in numbers for n in (11 * number, number)]) == count
+    assert found_offsets.buffer == offsets.buffer
+    assert found_times.buffer == times.buffer
+    assert (found_offsets.entries, found_offsets.last_offset) == (2000, 2100)
+    assert (found_times.last, found_times.last_timestamp) == ((22_000, 2100), 22_000)
 
 
-def test_the_time_index_takes_newer_timestamps_only(tmp_path: Path) -> None:
+def test_many_entries_at_once_fill_the_slots_there_are(tmp_path: Path) -> None:
+    offsets, times = open_offsets(tmp_path, 24), open_times(tmp_path, 36)
+    assert offsets.extend([1, 10, 2, 20, 3, 30, 4, 40]) == 3
+    assert times.extend([10, 1, 20, 2, 30, 3, 40, 4]) == 2
+    assert (offsets.last_offset, times.last, times.last_timestamp) == (103, (20, 102), 20)
+    assert offsets.is_full
+    assert times.is_full
+    assert offsets.extend([5, 50]) == times.extend([50, 5]) == 0
+    assert offsets.extend([]) == 0
+
+
+def test_the_closing_entry_is_stored_if_it_is_newer(tmp_path: Path) -> None:
     index = open_times(tmp_path)
-    index.append(-1, 100)
+    index.close_with(-1, 100)
     assert index.entries == 0
-    index.append(50, 110)
-    index.append(50, 120)
-    index.append(40, 130)
-    assert (index.entries, index.last_timestamp, index.last_offset) == (1, 50, 110)
-    with pytest.raises(ValueError, match="below"):
-        index.append(60, 109)
-    index.append(60, 110)
-    assert index.entries == 2
+    index.append(50, 10)
+    index.close_with(50, 120)
+    index.close_with(40, 130)
+    assert (index.entries, index.last) == (1, (50, 110))
+    index.close_with(60, 110)
+    assert (index.entries, index.last) == (2, (60, 110))
 
 
 def test_an_offset_index_is_full_when_it_is_full(tmp_path: Path) -> None:
     index = open_offsets(tmp_path, 24)
     for number in (1, 2):
-        index.append(100 + number, number)
+        index.append(number, number)
         assert not index.is_full
-    index.append(103, 3)
+    index.append(3, 3)
     assert index.is_full
-    index.append(104, 4)
+    index.append(4, 4)
     assert (index.entries, index.last_offset) == (3, 103)
     assert len(content(tmp_path)) == 24
 
@@ -121,12 +145,12 @@ def test_a_time_index_keeps_a_slot_for_the_entry_that_closes_the_segment(tmp_pat
     index = open_times(tmp_path, 96)  # eight slots
     for number in range(1, 8):
         assert not index.is_full
-        index.append(number, 100 + number)
+        index.append(number, number)
     assert index.is_full
-    index.append(8, 108)
+    index.append(8, 8)
     assert index.entries == 7
-    index.append(9, 109, is_closing=True)
-    index.append(10, 110, is_closing=True)
+    index.close_with(9, 109)
+    index.close_with(10, 110)
     assert (index.entries, index.last_timestamp) == (8, 9)
     index.trim()
     assert len(content(tmp_path)) == 96
@@ -135,8 +159,8 @@ def test_a_time_index_keeps_a_slot_for_the_entry_that_closes_the_segment(tmp_pat
 @pytest.mark.parametrize("bytes_max", [0, 4, 11])
 def test_an_index_without_room_for_an_entry_is_always_full(tmp_path: Path, bytes_max: int) -> None:
     times = open_times(tmp_path, bytes_max)
-    times.append(1, 101)
-    times.append(1, 101, is_closing=True)
+    times.append(1, 1)
+    times.close_with(1, 101)
     assert times.is_full
     assert times.lookup(5) == (-1, -1, BASE)
     times.trim()
@@ -148,9 +172,9 @@ def test_no_space_is_an_error_before_anything_is_written(tmp_path: Path) -> None
     index = open_offsets(tmp_path, disk=faulty.disk)
     faulty.fail_next(errno.ENOSPC)
     with pytest.raises(DiskFullError, match="reserve space"):
-        index.append(155, 4200)
+        index.append(55, 4200)
     assert (index.entries, content(tmp_path)) == (0, bytes(96))
-    index.append(155, 4200)
+    index.append(55, 4200)
     assert index.entries == 1
 
 
@@ -160,13 +184,13 @@ def test_closing_needs_no_space_that_was_not_taken_before(tmp_path: Path) -> Non
     index = open_times(tmp_path, 10_000, disk=faulty.disk)
     entries = 4096 // 12
     for number in range(1, entries):
-        index.append(number, 100 + number)
+        index.append(number, number)
     assert faulty.history.count("posix_fallocate") == 1
     faulty.fail_next(errno.ENOSPC)
     with pytest.raises(DiskFullError):
-        index.append(entries, 100 + entries)  # would leave no slot for the closing entry
+        index.append(entries, entries)  # would leave no slot for the closing entry
     faulty.fail_next(errno.ENOSPC)
-    index.append(entries, 100 + entries, is_closing=True)
+    index.close_with(entries, 100 + entries)
     assert index.entries == entries
 
 
@@ -177,8 +201,8 @@ def test_lookups_find_the_greatest_entry_at_or_below(tmp_path: Path) -> None:
     offsets, times = open_offsets(tmp_path), open_times(tmp_path)
     assert offsets.lookup(500) == (-1, 100, 0)
     for number in (1, 2, 3):
-        offsets.append(100 + 10 * number, 1000 * number)
-        times.append(50 * number, 100 + 10 * number)
+        offsets.append(10 * number, 1000 * number)
+        times.append(50 * number, 10 * number)
     assert offsets.lookup(109) == (-1, 100, 0)
     assert offsets.lookup(110) == (0, 110, 1000)
     assert offsets.lookup(129) == (1, 120, 2000)
@@ -204,17 +228,17 @@ def test_lookups_find_the_greatest_entry_at_or_below(tmp_path: Path) -> None:
 def test_truncation_keeps_smaller_offsets(tmp_path: Path, offset: int, kept: int) -> None:
     offsets, times = open_offsets(tmp_path), open_times(tmp_path)
     for number in (1, 2, 3):
-        offsets.append(100 + 10 * number, 1000 * number)
-        times.append(50 * number, 100 + 10 * number)
+        offsets.append(10 * number, 1000 * number)
+        times.append(50 * number, 10 * number)
     offsets.truncate_to(offset)
     times.truncate_to(offset)
     assert (offsets.entries, times.entries) == (kept, kept)
     assert offsets.last_offset == 100 + 10 * kept
-    assert (times.last_timestamp, times.last_offset) == (50 * kept or -1, 100 + 10 * kept)
+    assert times.last == (50 * kept or -1, 100 + 10 * kept)
     assert (tmp_path / "index").read_bytes()[8 * kept :] == bytes(96 - 8 * kept)
     assert (tmp_path / "timeindex").read_bytes()[12 * kept :] == bytes(96 - 12 * kept)
-    offsets.append(140, 4000)
-    times.append(200, 140)
+    offsets.append(40, 4000)
+    times.append(200, 40)
     assert offsets.lookup(140) == (kept, 140, 4000)
     assert times.lookup(999) == (kept, 200, 140)
 
@@ -227,7 +251,7 @@ def test_a_trimmed_file_grows_back_and_goes_on(tmp_path: Path) -> None:
     index = open_offsets(tmp_path)
     assert (index.entries, index.last_offset, index.entries_max) == (1, 155, 12)
     assert content(tmp_path) == OFFSET_ENTRY + bytes(88)
-    index.append(160, 9000)
+    index.append(60, 9000)
     index.trim()
     assert content(tmp_path) == OFFSET_ENTRY + bytes.fromhex("0000003c00002328")
 
@@ -235,7 +259,7 @@ def test_a_trimmed_file_grows_back_and_goes_on(tmp_path: Path) -> None:
 def test_a_preallocated_file_is_opened_at_its_entries(tmp_path: Path) -> None:
     (tmp_path / "timeindex").write_bytes(TIME_ENTRY + bytes(84))
     index = open_times(tmp_path)
-    assert (index.entries, index.last_timestamp, index.last_offset) == (1, TIMESTAMP, 155)
+    assert (index.entries, index.last) == (1, (TIMESTAMP, 155))
 
 
 def test_a_partial_entry_at_the_end_is_dropped(tmp_path: Path) -> None:
@@ -251,7 +275,7 @@ def test_an_entry_of_zeros_in_a_trimmed_file_is_an_entry(tmp_path: Path) -> None
     (tmp_path / "timeindex").write_bytes(bytes(12))
     index = open_times(tmp_path)
     assert (index.entries, index.last_timestamp) == (1, 0)
-    index.append(5, 101)
+    index.append(5, 1)
     index.trim()
     assert content(tmp_path) == bytes(12) + bytes.fromhex("000000000000000500000001")
 
@@ -259,20 +283,20 @@ def test_an_entry_of_zeros_in_a_trimmed_file_is_an_entry(tmp_path: Path) -> None
 def test_more_entries_than_allowed_are_kept_and_make_it_full(tmp_path: Path) -> None:
     index = open_offsets(tmp_path, 96)
     for number in range(1, 6):
-        index.append(100 + number, number)
+        index.append(number, number)
     index.trim()
     index = open_offsets(tmp_path, 16)
     assert index.entries == 5
     assert index.is_full
-    index.append(110, 10)
+    index.append(10, 10)
     index.trim()
     assert len(content(tmp_path)) == 40
 
 
 def test_entries_that_no_log_can_have_are_told(tmp_path: Path) -> None:
     offsets, times = open_offsets(tmp_path), open_times(tmp_path)
-    offsets.append(155, 4200)
-    times.append(TIMESTAMP, 155)
+    offsets.append(55, 4200)
+    times.append(TIMESTAMP, 55)
     offsets.check(log_bytes=4300, next_offset=156)
     times.check(next_offset=156)
     with pytest.raises(CorruptIndexError, match="past"):
@@ -297,6 +321,6 @@ def test_flushing_syncs_what_was_written_through_memory(tmp_path: Path) -> None:
     synced: list[bytes] = []
     calls = SystemCalls(fsync=lambda fd: synced.append((tmp_path / "index").read_bytes()))
     index = open_offsets(tmp_path, 16, Disk(calls))
-    index.append(155, 4200)
+    index.append(55, 4200)
     index.flush()
     assert synced == [OFFSET_ENTRY + bytes(8)]

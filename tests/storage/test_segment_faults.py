@@ -101,6 +101,7 @@ def _state(segment: Segment) -> tuple[object, ...]:
         writer.offset_index.last_offset,
         writer.time_index.entries,
         writer.time_index.last_timestamp,
+        writer.time_index.last,
         [path.read_bytes()[:end] for path, end in files],
     )
 

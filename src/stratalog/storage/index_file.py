@@ -1,8 +1,9 @@
 """The two sparse indexes of the active segment, as their only writer sees them.
 
 Mechanics that both share: the file has its full size while the segment is active, mapped, zeros
-behind the entries; `trim` cuts it to its entries for good. An entry is stored with one `pack_into`.
-Space on disk is taken some entries ahead, because a mapped write without it would be a SIGBUS.
+behind the entries; `trim` cuts it to its entries for good. Entries are stored in place by one
+`pack_into`, single or many. Space on disk is taken some entries ahead, because a mapped write
+without it would be a SIGBUS.
 
 Invariants:
 
@@ -23,24 +24,32 @@ from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index, time_index
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from stratalog.format.offset_index import OffsetHit
-    from stratalog.format.time_index import TimeHit
+    from stratalog.format.time_index import TimeEntry, TimeHit
     from stratalog.storage.disk import Disk
 
 FIRST_RESERVE_BYTES: Final = 4096
 RESERVE_BYTES: Final = 16 * 1024
+PACKERS_MAX: Final = 256
+_LAST: Final = 1 << 63
 
-# The layout is the format's (`OffsetEntry.pack`, `TimeEntry.pack`); these store it in place.
-_pack_offset_entry = struct.Struct(">ii").pack_into
-_pack_time_entry = struct.Struct(">qi").pack_into
+# The layouts of `OffsetEntry.pack` and `TimeEntry.pack`.
+_OFFSET_ENTRY: Final = "ii"
+_TIME_ENTRY: Final = "qi"
+_pack_offset_entry = struct.Struct(">" + _OFFSET_ENTRY).pack_into
+_pack_time_entry = struct.Struct(">" + _TIME_ENTRY).pack_into
 
 
 class IndexFile(ABC):
     """An index file, mapped at its full size. Created if it is not there."""
 
     entry_bytes: ClassVar[int]
+    layout: ClassVar[str]
+    slots_kept: ClassVar[int] = 0
+    """That ordinary entries leave free."""
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
         """`bytes_max` is rounded down to whole entries; a file that has more entries keeps them."""
@@ -56,10 +65,11 @@ class IndexFile(ABC):
         if not self.entries and slots == 1 < slots_max:
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
-        self._tail_bytes = (slots - self.entries) * self.entry_bytes
-        self.entries_reserved = self.entries
+        self.entries_ready = 0
+        """So many entries may be there without asking for a slot or for space."""
         self._reserved_bytes = self.used_bytes
-        self._load_last()
+        self._tail_bytes = (slots - self.entries) * self.entry_bytes
+        self._packers: dict[int, Callable[..., None]] = {}
 
     @abstractmethod
     def _count_entries(self) -> int: ...
@@ -68,28 +78,56 @@ class IndexFile(ABC):
     def entries_below(self, offset: int) -> int:
         """How many entries have smaller offsets."""
 
-    @abstractmethod
-    def _load_last(self) -> None:
-        """Remember the last entry."""
-
     @property
-    @abstractmethod
     def is_full(self) -> bool:
         """Whether the segment must roll before the next append."""
+        return self.entries >= self.entries_max - self.slots_kept
 
     @property
     def used_bytes(self) -> int:
         return self.entries * self.entry_bytes
 
+    def extend(self, fields: list[int]) -> int:
+        """Store entries, the two fields of one after those of another, as they are on disk.
+
+        They must go on from the last entry in order. Answers how many there were slots for. Raises
+        StorageError, and stores none, when there is no space on disk.
+        """
+        entries, count = self.entries, len(fields) >> 1
+        if entries + count > self.entries_ready:
+            count = self.make_ready(count)
+            fields = fields[: 2 * count]
+        if count:
+            pack_into = self._packers.get(count) or self._packer(count)
+            pack_into(self.buffer, entries * self.entry_bytes, *fields)
+            self.entries = entries + count
+        return count
+
+    def _packer(self, count: int) -> Callable[..., None]:
+        pack_into = struct.Struct(">" + self.layout * count).pack_into
+        if len(self._packers) < PACKERS_MAX:
+            self._packers[count] = pack_into
+        return pack_into
+
+    def make_ready(self, count: int) -> int:
+        """Make sure that `count` more entries find space, or as many as there are slots for."""
+        slots = self.entries_max - self.slots_kept - self.entries
+        count = max(0, min(count, slots))
+        wanted = self.entries + count + self.slots_kept
+        while wanted * self.entry_bytes > self._reserved_bytes and count:
+            self.reserve()
+        reserved = self._reserved_bytes // self.entry_bytes
+        self.entries_ready = min(reserved, self.entries_max) - self.slots_kept
+        return count
+
     def reserve(self) -> None:
-        """Make sure that the next entries find space on disk. Raises StorageError."""
+        """Take some more space on disk. Raises StorageError."""
         start = self._reserved_bytes
         step = RESERVE_BYTES if start else FIRST_RESERVE_BYTES
         end = min(start // step * step + step, len(self.buffer))
         if end > start:
             self._disk.reserve(self.path, start, end)
             self._reserved_bytes = end
-            self.entries_reserved = end // self.entry_bytes
 
     def truncate_to(self, offset: int) -> None:
         """Keep the entries below `offset`."""
@@ -98,12 +136,11 @@ class IndexFile(ABC):
             start, end = keep * self.entry_bytes, self.used_bytes
             self.entries = keep
             self.buffer[start:end] = bytes(end - start)
-        self._load_last()
 
     def trim(self) -> None:
         """Cut the file to its entries. Nothing may be appended afterwards; look-ups go on."""
         self._disk.truncate(self.path, self.used_bytes)
-        self.entries_max = self.entries_reserved = self.entries
+        self.entries_max = self.entries_ready = self.entries
 
     def _check_tail(self) -> None:
         """Raise CorruptIndexError unless zeros followed the entries when the file was opened."""
@@ -121,9 +158,7 @@ class OffsetIndexFile(IndexFile):
     """`.index`: last offset of a batch, and where the batch starts."""
 
     entry_bytes = offset_index.ENTRY_BYTES
-
-    last_offset: int
-    """Of the last entry; the base offset while there is none."""
+    layout = _OFFSET_ENTRY
 
     def _count_entries(self) -> int:
         return offset_index.count_valid_entries(self.buffer)
@@ -131,25 +166,17 @@ class OffsetIndexFile(IndexFile):
     def entries_below(self, offset: int) -> int:
         return offset_index.entries_below(self.buffer, self.entries, self.base_offset, offset)
 
-    def _load_last(self) -> None:
-        last = self.lookup(offset_index.RELATIVE_OFFSET_MAX + self.base_offset)
-        self.last_offset = last.offset
-
     @property
-    def is_full(self) -> bool:
-        return self.entries >= self.entries_max
+    def last_offset(self) -> int:
+        """Of the last entry; the base offset while there is none."""
+        return self.lookup(_LAST).offset
 
-    def append(self, offset: int, position: int) -> None:
-        """Raises StorageError when there is no space. A full index takes nothing."""
+    def append(self, relative_offset: int, position: int) -> None:
+        """`extend` for one entry."""
         entries = self.entries
-        if entries >= self.entries_reserved:
-            if entries >= self.entries_max:
-                return
-            self.reserve()
-        if offset <= self.last_offset and entries:
-            raise ValueError(f"offset {offset} is not above {self.last_offset}")
-        _pack_offset_entry(self.buffer, entries * 8, offset - self.base_offset, position)
-        self.last_offset = offset
+        if entries >= self.entries_ready and not self.make_ready(1):
+            return
+        _pack_offset_entry(self.buffer, entries * 8, relative_offset, position)
         self.entries = entries + 1
 
     def lookup(self, target: int) -> OffsetHit:
@@ -169,13 +196,24 @@ class OffsetIndexFile(IndexFile):
 
 
 class TimeIndexFile(IndexFile):
-    """`.timeindex`: the largest timestamp so far, and the last offset of the batch that has it."""
+    """`.timeindex`: the largest timestamp so far, and the last offset of the batch that has it.
+
+    Full means that one slot is left: it is for the entry that closes the segment.
+    """
 
     entry_bytes = time_index.ENTRY_BYTES
+    layout = _TIME_ENTRY
+    slots_kept = 1
 
-    last_timestamp: int
-    """Of the last entry; -1 while there is none."""
-    last_offset: int
+    def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
+        super().__init__(disk, path, base_offset, bytes_max)
+        self.last_timestamp = self.last.timestamp
+        """Of the last entry; -1 while there is none. The next entry's must be larger."""
+
+    @property
+    def last(self) -> TimeEntry:
+        """The last entry; (-1, base offset) while there is none."""
+        return time_index.last_entry(self.buffer, self.entries, self.base_offset)
 
     def _count_entries(self) -> int:
         return time_index.count_valid_entries(self.buffer)
@@ -183,34 +221,37 @@ class TimeIndexFile(IndexFile):
     def entries_below(self, offset: int) -> int:
         return time_index.entries_below(self.buffer, self.entries, self.base_offset, offset)
 
-    def _load_last(self) -> None:
-        last = time_index.last_entry(self.buffer, self.entries, self.base_offset)
-        self.last_timestamp, self.last_offset = last
+    def extend(self, fields: list[int]) -> int:
+        count = super().extend(fields)
+        if count:
+            self.last_timestamp = fields[2 * count - 2]
+        return count
 
-    @property
-    def is_full(self) -> bool:
-        """One slot is kept for the entry that closes the segment."""
-        return self.entries >= self.entries_max - 1
-
-    def append(self, timestamp: int, offset: int, *, is_closing: bool = False) -> None:
-        """Takes the entry if it is newer than the last. Raises StorageError when there is no space.
-
-        A full index takes nothing, but has one slot left for the entry that closes the segment.
-        Space for that slot is taken in advance, so closing does not fail on a full disk.
-        """
+    def append(self, timestamp: int, relative_offset: int) -> None:
+        """`extend` for one entry."""
         entries = self.entries
-        if timestamp <= self.last_timestamp:
+        if entries >= self.entries_ready and not self.make_ready(1):
             return
-        if entries + 1 >= self.entries_reserved:
-            if entries >= self.entries_max - (not is_closing):
-                return
-            if not is_closing or entries >= self.entries_reserved:
-                self.reserve()
-        if offset < self.last_offset and entries:
-            raise ValueError(f"offset {offset} is below {self.last_offset}")
-        _pack_time_entry(self.buffer, entries * 12, timestamp, offset - self.base_offset)
-        self.last_timestamp, self.last_offset = timestamp, offset
+        _pack_time_entry(self.buffer, entries * 12, timestamp, relative_offset)
+        self.last_timestamp = timestamp
         self.entries = entries + 1
+
+    def close_with(self, timestamp: int, offset: int) -> None:
+        """The entry that closes the segment, unless the last one says as much already.
+
+        It has a slot of its own and, as a rule, space: it hardly ever fails on a full disk.
+        """
+        if timestamp <= self.last_timestamp or self.entries >= self.entries_max:
+            return
+        if self.used_bytes + self.entry_bytes > self._reserved_bytes:
+            self.reserve()
+        _pack_time_entry(self.buffer, self.used_bytes, timestamp, offset - self.base_offset)
+        self.last_timestamp = timestamp
+        self.entries += 1
+
+    def truncate_to(self, offset: int) -> None:
+        super().truncate_to(offset)
+        self.last_timestamp = self.last.timestamp
 
     def lookup(self, target: int) -> TimeHit:
         """The greatest entry at or below the timestamp `target`; with none, (-1, base offset)."""
@@ -224,5 +265,5 @@ class TimeIndexFile(IndexFile):
         """
         self._check_tail()
         time_index.check_entries(self.buffer, self.entries)
-        if self.entries and self.last_offset >= next_offset:
-            raise CorruptIndexError(f"offset {self.last_offset} lies past the log", path=self.path)
+        if self.entries and self.last.offset >= next_offset:
+            raise CorruptIndexError(f"offset {self.last.offset} lies past the log", path=self.path)

@@ -7,10 +7,11 @@ this is the path of every record that is ever written.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from stratalog.errors import DiskFullError, OffsetOverflowError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.batch_span import BatchSpan
 from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
 from stratalog.storage.roll import (
     NO_FIRST_TIMESTAMP,
@@ -32,16 +33,9 @@ if TYPE_CHECKING:
     from stratalog.storage.log_file import LogFile
 
 
-class BatchSpan(NamedTuple):
-    """Where a batch lies in the bytes to append, and what the indexes need to know of it."""
-
-    position: int
-    """In the appended bytes."""
-    size_bytes: int
-    base_offset: int
-    """Of a compressed legacy set, which does not tell it: any lower bound."""
-    last_offset: int
-    max_timestamp: int
+_State: TypeAlias = tuple[int, int, int, int, int]
+"""Size in bytes, next offset, largest timestamp, last offset of the first batch that has it, bytes
+since the last index entry."""
 
 
 class SegmentWriter:
@@ -69,15 +63,14 @@ class SegmentWriter:
         self.created_ms = 0
         self.limits = RollLimits(segment_bytes=POSITION_MAX, segment_ms=(1 << 63) - 1)
         self._next_offset_max = self.base_offset + RELATIVE_OFFSET_MAX + 1
-        self._state = (
+        self._state: _State = (
             log.size_bytes,
             next_offset,
-            time_index.last_timestamp,  # the largest so far
-            time_index.last_offset,  # of the batch that has it
-            0,  # bytes since the last index entry
+            *time_index.last,
+            0,
         )
         with suppress(DiskFullError):
-            time_index.reserve()  # so that closing the segment needs no more space
+            time_index.make_ready(1)  # so that closing the segment needs no more space
 
     @property
     def published(self) -> SegmentEnd:
@@ -117,40 +110,100 @@ class SegmentWriter:
             facts, Incoming(size_bytes, last_offset, max_timestamp, now_ms), self.limits
         )
 
+    def has_index_room(self, entries: int) -> bool:
+        """Whether both indexes can take so many entries before they count as full."""
+        offset_index, time_index = self.offset_index, self.time_index
+        return (
+            offset_index.entries + entries < offset_index.entries_max
+            and time_index.entries + entries < time_index.entries_max - 1
+        )
+
     def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
         """Write the batches of `data`, in order and without gaps, with one call to the system.
 
         Answers the position of the first. Raises OffsetOverflowError or StorageError, and has then
         changed nothing. Index entries come first because they are easily taken back.
         """
-        start, due_offset, largest, largest_offset, since_entry = self._state
-        interval, log, end = self.interval_bytes, self.log, 0
-        if log.size_bytes != start:
+        if len(spans) == 1:
+            position, size_bytes, base_offset, last_offset, max_timestamp = spans[0]
+            if position or size_bytes != len(data):
+                self._refuse(data, spans)
+            return self.append_batch(data, base_offset, last_offset, max_timestamp)
+        start = self._state[0]
+        offset_entries, time_entries, after = self._plan(data, spans)
+        if self.log.size_bytes != start:
             self._mend()
         try:
-            for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
-                if position != end or not due_offset <= base_offset <= last_offset:
-                    self._refuse(data, spans)
-                if max_timestamp > largest:
-                    largest, largest_offset = max_timestamp, last_offset
-                due_offset = last_offset + 1
-                if since_entry > interval:
-                    if due_offset > self._next_offset_max:
-                        self._refuse(data, spans)
-                    self.offset_index.append(last_offset, start + position)
-                    self.time_index.append(largest, largest_offset)
-                    since_entry = 0
-                since_entry += size_bytes
-                end += size_bytes
-            if end != len(data) or due_offset > self._next_offset_max or start + end > POSITION_MAX:
-                self._refuse(data, spans)
-            log.write(data)
+            if offset_entries:
+                self.offset_index.extend(offset_entries)
+                self.time_index.extend(time_entries)
+            self.log.write(data)
         except BaseException:
             self._mend()
             raise
         if not start:
             self.first_timestamp = spans[0].max_timestamp
-        self._state = (start + end, due_offset, largest, largest_offset, since_entry)
+        self._state = after
+        return start
+
+    def _plan(
+        self, data: Buffer, spans: Sequence[BatchSpan]
+    ) -> tuple[list[int], list[int], _State]:
+        """Fields of the index entries that the batches call for, and the state after them."""
+        end, due_offset, largest, largest_offset, since_entry = self._state
+        start, base, interval = end, self.base_offset, self.interval_bytes
+        indexed_timestamp = self.time_index.last_timestamp
+        offset_entries: list[int] = []
+        time_entries: list[int] = []
+        for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
+            if start + position != end or not due_offset <= base_offset <= last_offset:
+                self._refuse(data, spans)
+            if max_timestamp > largest:
+                largest, largest_offset = max_timestamp, last_offset
+            if since_entry > interval:
+                offset_entries += (last_offset - base, end)
+                if largest > indexed_timestamp:
+                    time_entries += (largest, largest_offset - base)
+                    indexed_timestamp = largest
+                since_entry = 0
+            since_entry += size_bytes
+            end += size_bytes
+            due_offset = last_offset + 1
+        if end - start != len(data) or not spans or end > POSITION_MAX:
+            self._refuse(data, spans)
+        if due_offset > self._next_offset_max:
+            self._refuse(data, spans)
+        return offset_entries, time_entries, (end, due_offset, largest, largest_offset, since_entry)
+
+    def append_batch(
+        self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int
+    ) -> int:
+        """`append` for one batch, which is what producers send: the same with less ado."""
+        start, due_offset, largest, largest_offset, since_entry = self._state
+        log, size_bytes = self.log, len(data)
+        end = start + size_bytes
+        if (
+            end > POSITION_MAX
+            or not due_offset <= base_offset <= last_offset < self._next_offset_max
+        ):
+            self._refuse(data, [BatchSpan(0, size_bytes, base_offset, last_offset, max_timestamp)])
+        if log.size_bytes != start:
+            self._mend()
+        if max_timestamp > largest:
+            largest, largest_offset = max_timestamp, last_offset
+        try:
+            if since_entry > self.interval_bytes:
+                self.offset_index.append(last_offset - self.base_offset, start)
+                if largest > self.time_index.last_timestamp:
+                    self.time_index.append(largest, largest_offset - self.base_offset)
+                since_entry = 0
+            log.write(data)
+        except BaseException:
+            self._mend()
+            raise
+        if not start:
+            self.first_timestamp = max_timestamp
+        self._state = (end, last_offset + 1, largest, largest_offset, since_entry + size_bytes)
         return start
 
     def _refuse(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
@@ -197,7 +250,7 @@ class SegmentWriter:
 
     def _find_largest(self, reader: LogFile) -> LargestTimestamp:
         """The last time entry says it, unless a batch behind it is newer."""
-        timestamp, offset = self.time_index.last_timestamp, self.time_index.last_offset
+        timestamp, offset = self.time_index.last
         start, end = self.offset_index.lookup(offset).position, self._state[0]
         for _, batch in reader.walk(start, end, offset_min=self.base_offset):
             if batch.max_timestamp > timestamp:
@@ -211,7 +264,7 @@ class SegmentWriter:
         """
         if self.log.size_bytes != self._state[0]:
             self._mend()
-        self.time_index.append(*self.largest_timestamp, is_closing=True)
+        self.time_index.close_with(*self.largest_timestamp)
         self.offset_index.trim()
         self.time_index.trim()
         self.log.trim()
