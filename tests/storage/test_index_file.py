@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +10,6 @@ from stratalog.errors import CorruptIndexError, DiskFullError
 from stratalog.storage.disk import Disk, SystemCalls
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from tests.disks import FaultyDisk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BASE = 100
 OFFSET_ENTRY = bytes.fromhex("0000003700001068")  # offset 155 at position 4200
@@ -244,6 +242,20 @@ def test_truncation_keeps_smaller_offsets(tmp_path: Path, offset: int, kept: int
 
 
 # -- opening what is there
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
+def test_opening_touches_only_what_was_there() -> None:
+    """There, reading a hole takes space; on a full disk it is a SIGBUS."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(name)
+        (path / "index").write_bytes(OFFSET_ENTRY)
+        (path / "timeindex").write_bytes(TIME_ENTRY)
+        offsets, times = open_offsets(path, 10 << 20), open_times(path, 10 << 20)
+        offsets.check(log_bytes=5000, next_offset=156)
+        times.check(next_offset=156)
+        assert [offsets.lookup(999).offset, times.lookup(TIMESTAMP).offset] == [155, 155]
+        assert [file.stat().st_blocks * 512 for file in path.iterdir()] == [4096, 4096]
 
 
 def test_a_trimmed_file_grows_back_and_goes_on(tmp_path: Path) -> None:

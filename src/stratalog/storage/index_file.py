@@ -61,7 +61,8 @@ class IndexFile(ABC):
         if partial_bytes:
             disk.truncate(path, slots * self.entry_bytes)
         self.buffer = disk.map_file(path, max(slots, slots_max) * self.entry_bytes)
-        self.entries = self._count_entries()
+        # Only what was there: on a full tmpfs it takes a page, and so kills, to read beyond it.
+        self.entries = self._count_entries(self.buffer[: slots * self.entry_bytes])
         if not self.entries and slots == 1 < slots_max:
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
@@ -72,7 +73,7 @@ class IndexFile(ABC):
         self._packers: dict[int, Callable[..., None]] = {}
 
     @abstractmethod
-    def _count_entries(self) -> int: ...
+    def _count_entries(self, content: memoryview) -> int: ...
 
     @abstractmethod
     def entries_below(self, offset: int) -> int:
@@ -160,8 +161,8 @@ class OffsetIndexFile(IndexFile):
     entry_bytes = offset_index.ENTRY_BYTES
     layout = _OFFSET_ENTRY
 
-    def _count_entries(self) -> int:
-        return offset_index.count_valid_entries(self.buffer)
+    def _count_entries(self, content: memoryview) -> int:
+        return offset_index.count_valid_entries(content)
 
     def entries_below(self, offset: int) -> int:
         return offset_index.entries_below(self.buffer, self.entries, self.base_offset, offset)
@@ -215,8 +216,8 @@ class TimeIndexFile(IndexFile):
         """The last entry; (-1, base offset) while there is none."""
         return time_index.last_entry(self.buffer, self.entries, self.base_offset)
 
-    def _count_entries(self) -> int:
-        return time_index.count_valid_entries(self.buffer)
+    def _count_entries(self, content: memoryview) -> int:
+        return time_index.count_valid_entries(content)
 
     def entries_below(self, offset: int) -> int:
         return time_index.entries_below(self.buffer, self.entries, self.base_offset, offset)
