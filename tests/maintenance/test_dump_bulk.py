@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stratalog.format import line_blocks
 from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.maintenance.dump import bulk, lines
+from stratalog.maintenance.dump import bulk, lines, log_values
 from stratalog.maintenance.dump.options import DumpOptions, Filters
 from tests.maintenance.dumping import Dump, dump
 from tests.strategies import GeneratedLog, logs
@@ -163,3 +163,8 @@ def test_a_large_log_takes_the_compiled_path_by_itself(
     dump([log], replace(DATA, max_bytes=len(batch)))
     assert taken == [True]
     assert lines.BULK_LINES_MIN < 60 * 1_000
+    large = encode_batch([Record(offset, 1, b"k", b"v" * 20) for offset in range(60_000)])
+    assert len(large) > log_values.WINDOW_BYTES
+    log.write_bytes(large)
+    dump([log], DATA)
+    assert taken == [True, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from base64 import b64decode
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from stratalog.maintenance.dump.decoders import RecordDecoder
 
+_BLOCK_ROWS: Final = 256
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
 
@@ -224,9 +226,9 @@ def _blocks(
     if as_json:
         from stratalog.maintenance.dump.rows import dump_rows  # noqa: PLC0415  # only JSON needs it
 
-        for path in files:
-            for row in dump_rows(path, options, report):
-                yield json_line(row).encode("utf-8", "surrogateescape") + b"\n"
+        rows = (row for path in files for row in dump_rows(path, options, report))
+        while lines := [json_line(row) + "\n" for row in islice(rows, _BLOCK_ROWS)]:
+            yield "".join(lines).encode("utf-8", "surrogateescape")
         return
     from stratalog.maintenance.dump.lines import dump_text  # noqa: PLC0415  # only text needs it
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import InvalidNameError, StratalogError
+from stratalog.errors import (
+    CorruptBatchError,
+    InvalidNameError,
+    OffsetOverflowError,
+    StratalogError,
+)
 from stratalog.format.batch import BatchHeader
 from stratalog.format.names import (
     FileKind,
     FileState,
-    PartitionFile,
     parse_partition_dir,
-    parse_partition_file,
     segment_file_name,
 )
 from stratalog.format.txn_index import check_sanity
@@ -30,8 +33,13 @@ from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
 from stratalog.log.side_files import SnapshotFiles, load_epochs
+from stratalog.maintenance.settling import (
+    classify,
+    make_directory,
+    settle_files,
+    split_segment,
+)
 from stratalog.storage.segment import Segment
-from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateConfig
     from stratalog.storage.disk import Disk
+    from stratalog.storage.segment_view import LoadedBatch
 
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
@@ -87,21 +96,23 @@ class _Loader:
         self._snapshots = SnapshotFiles(disk, path)
         self._epochs: LeaderEpochCache
         self._segments: list[Segment] = []
+        self._recovered: list[int] = []
 
     def load(self, point: LoadPoint) -> PartitionLog:
         directory = parse_partition_dir(self._path.name)
         if directory is None:
             raise InvalidNameError(f"{self._path.name!r} is not the name of a partition")
-        self._disk.mkdir(self._path, exist_ok=True)
-        settle_files(self._disk, self._path)
-        names = set(self._disk.list_names(self._path))
-        self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
-        self._epochs = load_epochs(self._disk, self._path)
-        self._open_segments(names, point)
-        recovery_point = self._recover_unflushed(point)
+        make_directory(self._disk, self._path)
+        while True:
+            settle_files(self._disk, self._path)
+            try:
+                self._load_segments(point)
+                break
+            except OffsetOverflowError as error:
+                split_segment(self._disk, self._path, error.base_offset)
         log_start_offset = self._settle_start(point.log_start_offset)
+        self._activate_last(point.log_start_offset)
         end = self._segments[-1].next_offset
-        self._segments[-1].become_active(now_ms=self._now_ms())
         self._trim_epochs(log_start_offset, end)
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
@@ -113,7 +124,8 @@ class _Loader:
                 now_ms=self._now_ms,
                 segments=self._segments,
                 log_start_offset=log_start_offset,
-                recovery_point=end if point.was_clean else min(recovery_point, end),
+                recovery_point=end if point.was_clean else min(point.recovery_point, end),
+                unsynced_from=min([end, *self._recovered]),
                 producers=producers,
                 epochs=self._epochs,
                 snapshots=self._snapshots,
@@ -122,11 +134,20 @@ class _Loader:
 
     # -- segments
 
-    def _open_segments(self, names: set[str], point: LoadPoint) -> None:
+    def _load_segments(self, point: LoadPoint) -> None:
+        names = set(self._disk.list_names(self._path))
+        self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
+        self._epochs = load_epochs(self._disk, self._path)
+        self._segments = []
+        self._open_segments(names, point.log_start_offset)
+        if not point.was_clean:
+            self._recover_from(point.recovery_point, point.log_start_offset)
+
+    def _open_segments(self, names: set[str], log_start_offset: int) -> None:
         """In name order, which is offset order. A segment without its offset index, or with a
         transaction index that cannot be, is recovered at once."""
         for name in sorted(names):
-            file = _classify(name)
+            file = classify(name)
             if file is None or file.base_offset is None or file.state is not FileState.LIVE:
                 continue
             log_name = segment_file_name(file.base_offset, FileKind.LOG)
@@ -139,28 +160,33 @@ class _Loader:
                 )
                 self._segments.append(segment)
                 if not _has_sound_indexes(segment, names):
-                    self._recover(segment, point.log_start_offset)
+                    self._recover(segment, log_start_offset)
+                elif segment.sibling(FileKind.TIME_INDEX).name not in names:
+                    self._add_time_index(segment, log_start_offset)
 
-    def _recover_unflushed(self, point: LoadPoint) -> int:
-        """Check what may not have reached the disk; answers the recovery point.
+    def _add_time_index(self, segment: Segment, log_start_offset: int) -> None:
+        """Brokers before 0.10 wrote none, for their messages had no timestamps."""
+        first = segment.reader.peek(0)
+        if first is None or first.magic == 0:
+            path = segment.sibling(FileKind.TIME_INDEX)
+            self._disk.write_file(path, b"", is_synced=False)
+        else:
+            self._recover(segment, log_start_offset)
 
-        At the first segment that loses bytes, later ones go: they would leave a hole.
+    def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
+        """Check every segment that may not have reached the disk.
+
+        At the first one that loses bytes, later ones go: they would leave a hole.
         """
-        if point.was_clean or not self._segments:
-            return point.recovery_point
         bases = [segment.base_offset for segment in self._segments]
-        first = max(0, bisect_right(bases, point.recovery_point) - 1)
-        for slot in range(first, len(self._segments)):
-            segment = self._segments[slot]
-            size_before = segment.size_bytes
-            self._recover(segment, point.log_start_offset)
-            if segment.size_bytes < size_before:
-                self._drop(self._segments[slot + 1 :])
-                del self._segments[slot + 1 :]
-                break
-        return point.recovery_point
+        slot = max(0, bisect_right(bases, recovery_point) - 1)
+        while slot < len(self._segments):
+            self._recover(self._segments[slot], log_start_offset, drops_later=True)
+            slot += 1
 
-    def _recover(self, segment: Segment, log_start_offset: int) -> None:
+    def _recover(
+        self, segment: Segment, log_start_offset: int, *, drops_later: bool = False
+    ) -> None:
         """Rebuild one segment's indexes, the producers' part of them included."""
         producers = ProducerStateManager(self._producer_config)
         before = [other for other in self._segments if other.base_offset < segment.base_offset]
@@ -184,9 +210,18 @@ class _Loader:
             if txn is not None and txn.is_aborted:
                 segment.append_aborted(txn.index_entry())
 
-        survivors = segment.recover(on_batch)
+        def drop_later() -> None:
+            self._drop_after(segment)
+
+        self._recovered.append(segment.base_offset)
+        survivors = segment.recover(on_batch, before_cut=drop_later if drops_later else None)
         producers.map_end_offset = survivors.next_offset
         self._snapshots.take(producers)
+
+    def _drop_after(self, segment: Segment) -> None:
+        slot = self._segments.index(segment) + 1
+        self._drop(self._segments[slot:])
+        del self._segments[slot:]
 
     def _settle_start(self, checkpointed: int) -> int:
         """The log start; a log that ends below it has nothing left that may be seen."""
@@ -203,17 +238,34 @@ class _Loader:
             self._segments = [segment]
         return max(checkpointed, self._segments[0].base_offset)
 
+    def _activate_last(self, log_start_offset: int) -> None:
+        """A log that does not end with a whole batch was not closed cleanly, whoever says so."""
+        segment = self._segments[-1]
+        try:
+            segment.become_active(now_ms=self._now_ms())
+        except CorruptBatchError:
+            self._recover(segment, log_start_offset)
+            segment.become_active(now_ms=self._now_ms())
+
     def _drop(self, segments: list[Segment]) -> None:
+        """From the last one down and each for good, so that a crash leaves no hole either."""
         for segment in reversed(segments):
             segment.delete()
             self._snapshots.delete([segment.base_offset])
+            self._disk.fsync_dir(self._path)
 
     # -- what is derived
 
     def _trim_epochs(self, log_start_offset: int, end: int) -> None:
-        """Epochs outside the log are of records that were lost or deleted."""
+        """Epochs outside the log are of records that were lost or deleted.
+
+        Like Kafka's loader, leaves an empty file where there was none.
+        """
         if self._epochs.truncate_from_end(end) | self._epochs.truncate_from_start(log_start_offset):
             self._epochs.flush()
+        path = self._path / FileKind.LEADER_EPOCHS.value
+        if not self._disk.exists(path):
+            self._disk.write_file(path, b"", is_synced=False)
 
     def _load_producers(
         self, log_start_offset: int, end: int, *, is_clean: bool
@@ -224,61 +276,6 @@ class _Loader:
         reload = ProducerReload(producers, self._snapshots, self._segments, log_start_offset)
         reload.run(end, self._now_ms(), is_clean=is_clean)
         return producers
-
-
-def settle_files(disk: Disk, path: Path) -> None:
-    """Finish or undo what a crash interrupted: deletions, and compaction's replacement of segments.
-
-    Unfinished (`.cleaned`) files go, and with them finished ones at or above: they belong to the
-    same replacement. Other `.swap` files are complete: the segments they stand for go, and they
-    take their places.
-    """
-    for name, file in _files(disk, path):
-        if file.state is FileState.DELETED and file.kind is not FileKind.METADATA_SNAPSHOT:
-            disk.unlink(path / name)
-    files = _files(disk, path)
-    unfinished = [file.base_offset for _, file in files if file.state is FileState.CLEANED]
-    first_unfinished = min((base for base in unfinished if base is not None), default=None)
-    for name, file in files:
-        base = file.base_offset
-        is_undone = first_unfinished is not None and base is not None and base >= first_unfinished
-        if file.state is FileState.CLEANED or (file.state is FileState.SWAP and is_undone):
-            disk.unlink(path / name)
-    _finish_swaps(disk, path)
-
-
-def _finish_swaps(disk: Disk, path: Path) -> None:
-    files = _files(disk, path)
-    swaps = [(name, file) for name, file in files if file.state is FileState.SWAP]
-    logs = [(name, file.base_offset) for name, file in swaps if file.kind is FileKind.LOG]
-    if not swaps:
-        return
-    ranges = [
-        (base, SegmentView(path / name, base, disk.size_of(path / name) or 0).end.next_offset)
-        for name, base in logs
-        if base is not None
-    ]
-    if ranges:
-        first, end = min(base for base, _ in ranges), max(end for _, end in ranges)
-        for name, file in files:
-            base = file.base_offset
-            if file.state is FileState.LIVE and base is not None and first <= base < end:
-                disk.unlink(path / name)
-    for name, _ in swaps:
-        disk.rename(path / name, path / name.removesuffix(FileState.SWAP.value))
-    disk.fsync_dir(path)
-
-
-def _files(disk: Disk, path: Path) -> list[tuple[str, PartitionFile]]:
-    found = ((name, _classify(name)) for name in sorted(disk.list_names(path)))
-    return [(name, file) for name, file in found if file is not None]
-
-
-def _classify(name: str) -> PartitionFile | None:
-    try:
-        return parse_partition_file(name)
-    except InvalidNameError:
-        return None
 
 
 def _has_sound_indexes(segment: Segment, names: set[str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from numba import types
+from numba import int64, types
 
 from stratalog.format.batch import MAGIC_2
 from stratalog.format.kernels import words
@@ -62,7 +62,7 @@ def _wrapped_int(value: int) -> int:
 @spliced
 def _last_sequence(batch: Any) -> int:
     """As `text.last_sequence`."""
-    base = int(batch.base_sequence)
+    base = int64(batch.base_sequence)
     delta = batch.last_offset - batch.base_offset
     if base == -1:
         return -1
@@ -105,15 +105,15 @@ def _put_field(out: int, table: int, word: words.Word, value: int) -> int:
 @outlined
 def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) -> int:
     """A batch's line."""
-    attributes = int(batch.attributes)
-    out = _put_field(out, table, words.BASE_OFFSET, int(batch.base_offset))
-    out = _put_field(out, table, words.LAST_OFFSET, int(batch.last_offset))
-    out = _put_field(out, table, words.COUNT, int(batch.record_count))
-    out = _put_field(out, table, words.BASE_SEQUENCE, int(batch.base_sequence))
+    attributes = int64(batch.attributes)
+    out = _put_field(out, table, words.BASE_OFFSET, int64(batch.base_offset))
+    out = _put_field(out, table, words.LAST_OFFSET, int64(batch.last_offset))
+    out = _put_field(out, table, words.COUNT, int64(batch.record_count))
+    out = _put_field(out, table, words.BASE_SEQUENCE, int64(batch.base_sequence))
     out = _put_field(out, table, words.LAST_SEQUENCE, _last_sequence(batch))
-    out = _put_field(out, table, words.PRODUCER_ID, int(batch.producer_id))
-    out = _put_field(out, table, words.PRODUCER_EPOCH, int(batch.producer_epoch))
-    out = _put_field(out, table, words.LEADER_EPOCH, int(batch.partition_leader_epoch))
+    out = _put_field(out, table, words.PRODUCER_ID, int64(batch.producer_id))
+    out = _put_field(out, table, words.PRODUCER_EPOCH, int64(batch.producer_epoch))
+    out = _put_field(out, table, words.LEADER_EPOCH, int64(batch.partition_leader_epoch))
     out = put(out, table, words.IS_TRANSACTIONAL)
     out = put_boolean(out, table, attributes & _TRANSACTIONAL_BIT != 0)
     out = put(out, table, words.IS_CONTROL)
@@ -125,10 +125,10 @@ def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) 
         out = put(out, table, words.EMPTY)
     out = _put_field(out, table, words.POSITION, position)
     out = put_int(_put_time_name(out, table, attributes), batch.max_timestamp)
-    out = _put_field(out, table, words.SIZE, int(batch.size_bytes))
-    out = _put_field(out, table, words.MAGIC, int(batch.magic))
+    out = _put_field(out, table, words.SIZE, int64(batch.size_bytes))
+    out = _put_field(out, table, words.MAGIC, int64(batch.magic))
     out = _put_codec(put(out, table, words.CODEC), table, attributes & _CODEC_MASK)
-    out = _put_field(out, table, words.CRC, int(batch.crc))
+    out = _put_field(out, table, words.CRC, int64(batch.crc))
     out = put_boolean(put(out, table, words.IS_VALID), table, is_valid)
     return _put_byte(out, _NEWLINE)
 
@@ -228,12 +228,12 @@ def _read_record(at: int, payload_end: int, state: Any) -> bool:
 
 @spliced
 def _put_metadata(out: int, table: int, batch: Any, state: Any) -> int:
-    base_sequence = int(batch.base_sequence)
+    base_sequence = int64(batch.base_sequence)
     sequence = -1
     if base_sequence >= 0:
         sequence = (base_sequence + state[_OFFSET] - batch.base_offset) & _INT_MAX
     out = _put_field(out, table, words.OFFSET, state[_OFFSET])
-    out = put_int(_put_time_name(out, table, int(batch.attributes)), state[_TIMESTAMP])
+    out = put_int(_put_time_name(out, table, int64(batch.attributes)), state[_TIMESTAMP])
     out = _put_field(out, table, words.KEY_SIZE, state[_KEY_SIZE])
     out = _put_field(out, table, words.VALUE_SIZE, state[_VALUE_SIZE])
     out = _put_field(out, table, words.SEQUENCE, sequence)
@@ -345,7 +345,7 @@ def _render_batch(
         why = _begin_batch(batch, is_valid, state, bounds)
         if why != GO_ON:
             return why
-    count = int(batch.record_count)
+    count = int64(batch.record_count)
     if count == 0:
         return DONE
     if count < 0 or payload.size_bytes < count * RECORD_BYTES_MIN:

@@ -10,7 +10,6 @@ larger than `BATCH_BYTES_MAX` only if its CRC is right.
 
 from __future__ import annotations
 
-import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -91,17 +90,17 @@ class LogWalk:
         self._report = report
 
     def estimate_lines(self) -> int:
-        """About how many batches and, if asked for, records the file holds: by its first window."""
-        window = Window(self.file.read(0, WINDOW_BYTES), 0)
+        """About how many batches and, if asked for, records there are: by headers at the start."""
+        data = self.file.read(0, WINDOW_BYTES)
         lines = at = 0
-        try:
-            while (entry := next_entry(window.data, at)) is not None:
-                lines += 1
-                if self._options.is_deep and entry.magic == MAGIC_2:
-                    lines += max(0, BatchHeader.unpack(window.data, at).record_count)
-                at = entry.end
-        except (CorruptBatchError, struct.error):
-            pass
+        while at + HEADER_BYTES <= len(data):
+            size = declared_size(data[at : at + PREFIX_BYTES])
+            if not size:
+                break
+            lines += 1
+            if self._options.is_deep and data[at + MAGIC_AT] == MAGIC_2:
+                lines += max(0, BatchHeader.unpack(data, at).record_count)
+            at += size
         return lines * self.end // at if at else 0
 
     def values(self, *, batches_max: int | None = None) -> Iterator[Seen]:

@@ -1,0 +1,166 @@
+"""Files in transit: what a crash leaves of deletions, of compaction and of splitting a segment.
+
+A replacement of segments goes through names: its files are `.cleaned` while they are written,
+`.swap` once all of them are complete, and plain when the segments they stand for are gone. Each
+step here is durable before the next one begins, where their order matters. So whenever this is
+interrupted, running it again comes to the same end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import InvalidNameError
+from stratalog.format.names import (
+    FileKind,
+    FileState,
+    PartitionFile,
+    parse_partition_file,
+    segment_file_name,
+)
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.storage.log_file import LogFile
+from stratalog.storage.segment_view import SegmentView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from stratalog.storage.disk import Disk
+
+COPY_BYTES: Final = 1024 * 1024
+
+
+def make_directory(disk: Disk, path: Path) -> None:
+    """The directory of a partition, durable if it was not there."""
+    if not disk.exists(path):
+        disk.mkdir(path, exist_ok=True)
+        disk.fsync_dir(path.parent)
+
+
+def settle_files(disk: Disk, path: Path) -> None:
+    """Finish or undo what a crash interrupted: deletions, and replacements of segments.
+
+    Unfinished (`.cleaned`) files go, and before them finished ones at or above: they belong to the
+    same replacement. Other `.swap` files are complete: the segments they stand for go, and they
+    take their places.
+    """
+    files = _files(disk, path)
+    _unlink(
+        disk,
+        [
+            path / name
+            for name, file in files
+            if file.state is FileState.DELETED and file.kind is not FileKind.METADATA_SNAPSHOT
+        ],
+    )
+    cleaned = [(name, file) for name, file in files if file.state is FileState.CLEANED]
+    swaps = [(name, file) for name, file in files if file.state is FileState.SWAP]
+    if cleaned:
+        first = min(file.base_offset or 0 for _, file in cleaned)
+        undone = [path / name for name, file in swaps if (file.base_offset or 0) >= first]
+        if _unlink(disk, undone):
+            disk.fsync_dir(path)  # a `.swap` that outlived its `.cleaned` would pass for complete
+        _unlink(disk, [path / name for name, _ in cleaned])
+    _finish_swaps(disk, path)
+
+
+def _finish_swaps(disk: Disk, path: Path) -> None:
+    files = _files(disk, path)
+    swaps = [(name, file) for name, file in files if file.state is FileState.SWAP]
+    if not swaps:
+        return
+    covered = _range_of(disk, path, swaps)
+    replaced = [
+        path / name
+        for name, file in files
+        if file.state is FileState.LIVE
+        and file.kind is not FileKind.METADATA_SNAPSHOT
+        and file.base_offset in covered
+    ]
+    if _unlink(disk, replaced):
+        disk.fsync_dir(path)  # a segment must not come back beside the one that replaces it
+    for name, _ in swaps:
+        disk.rename(path / name, path / name.removesuffix(FileState.SWAP.value))
+    disk.fsync_dir(path)
+
+
+def _range_of(disk: Disk, path: Path, swaps: Iterable[tuple[str, PartitionFile]]) -> range:
+    """The offsets that the complete replacements cover."""
+    found = []
+    for name, file in swaps:
+        if file.kind is FileKind.LOG and file.base_offset is not None:
+            log = path / name
+            view = SegmentView(log, file.base_offset, disk.size_of(log) or 0)
+            found.append(range(file.base_offset, view.end.next_offset))
+    if not found:
+        return range(0)
+    return range(min(r.start for r in found), max(r.stop for r in found))
+
+
+def split_segment(disk: Disk, path: Path, base_offset: int) -> None:
+    """Spread a segment whose offsets are out of reach of its base offset over several.
+
+    Old brokers could write such segments. Leaves complete replacements, for `settle_files` to put
+    in place; they have no indexes, so they are to be recovered.
+    """
+    source = path / segment_file_name(base_offset, FileKind.LOG)
+    with LogFile(source) as log:
+        starts = _split_points(log, base_offset)
+        ends = [*(position for _, position in starts[1:]), log.size_bytes]
+        for (base, start), end in zip(starts, ends, strict=True):
+            _copy(disk, log, (start, end), _part(path, base, FileState.CLEANED))
+    disk.fsync_dir(path)
+    for base, _ in reversed(starts):
+        disk.rename(_part(path, base, FileState.CLEANED), _part(path, base, FileState.SWAP))
+    disk.fsync_dir(path)
+    for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX):
+        disk.unlink(path / segment_file_name(base_offset, kind), missing_ok=True)
+    disk.fsync_dir(path)
+
+
+def _part(path: Path, base_offset: int, state: FileState) -> Path:
+    return path / segment_file_name(base_offset, FileKind.LOG, state)
+
+
+def _split_points(log: LogFile, base_offset: int) -> list[tuple[int, int]]:
+    """Base offset and position of each part. Damage stays in the last one, to be cut there."""
+    starts = [(base_offset, 0)]
+    for position, batch in log.walk(0, log.size_bytes, offset_min=base_offset):
+        if batch.last_offset - starts[-1][0] > RELATIVE_OFFSET_MAX:
+            base = (batch.base_offset, position)
+            starts = [*starts, base] if position else [base]
+    return starts
+
+
+def _copy(disk: Disk, log: LogFile, span: tuple[int, int], target: Path) -> None:
+    position, end = span
+    disk.unlink(target, missing_ok=True)
+    with disk.open_append(target, is_new=True) as file:
+        while position < end:
+            data = log.read(position, min(COPY_BYTES, end - position))
+            file.write(data)
+            position += len(data)
+        file.fsync()
+
+
+def _unlink(disk: Disk, paths: Iterable[Path]) -> bool:
+    """Whether there were any."""
+    is_changed = False
+    for path in paths:
+        disk.unlink(path, missing_ok=True)
+        is_changed = True
+    return is_changed
+
+
+def _files(disk: Disk, path: Path) -> list[tuple[str, PartitionFile]]:
+    found = ((name, classify(name)) for name in sorted(disk.list_names(path)))
+    return [(name, file) for name, file in found if file is not None]
+
+
+def classify(name: str) -> PartitionFile | None:
+    """What a file of a partition is, by its name; None for files of others."""
+    try:
+        return parse_partition_file(name)
+    except InvalidNameError:
+        return None
