@@ -70,7 +70,7 @@ app = new_typer(cls=LazyGroup, no_args_is_help=True, epilog=_EPILOG)
 
 
 @app.callback()
-def _stratalog() -> None:
+def _stratalog() -> None:  # without options: the first one costs the import of pydantic
     """Read Apache Kafka's log directories, without a broker and without changing a byte."""
 
 
