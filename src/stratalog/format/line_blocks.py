@@ -46,13 +46,16 @@ class LineOptions(NamedTuple):
 
     @property
     def mode(self) -> int:
-        bounds = self[3:8]
+        """Bits for the kernel."""
+        ranges = (self.offset_min, self.offset_end, self.timestamp_min, self.timestamp_end)
+        filters_records = self.key is not None or any(bound is not None for bound in ranges)
+        filters_batches = filters_records or self.producer_id is not None
         return (
             (render.DEEP if self.is_deep else 0)
             | (render.DATA if self.has_data else 0)
             | (render.METADATA if self.has_metadata else 0)
-            | (render.FILTERED if any(bound is not None for bound in self[3:9]) else 0)
-            | (render.RECORDS_FILTERED if any(bound is not None for bound in bounds) else 0)
+            | (render.FILTERED if filters_batches else 0)
+            | (render.RECORDS_FILTERED if filters_records else 0)
         )
 
 
