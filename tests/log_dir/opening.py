@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratalog.log_dir.manager import LogDir
+from stratalog.storage.disk import SystemCalls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,8 +14,11 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_800_000_000_000
 
-ONE_STATE_PARTITION = {"transaction.state.log.num.partitions": 1}
-"""Kafka's fifty take their time to be made."""
+SMALL = {"transaction.state.log.num.partitions": 1, "log.index.size.max.bytes": 8000}
+"""Kafka's fifty partitions, and indexes of ten megabytes, take their time to be made."""
+
+UNSYNCED = SystemCalls(fsync=lambda _fd: None)
+"""For tests of kills, which lose nothing that was written."""
 
 
 class Clock:
@@ -37,7 +41,7 @@ def open_logs(
     config = {name.replace("_", "."): value for name, value in properties.items()}
     return LogDir.open(
         *paths,
-        config={**ONE_STATE_PARTITION, **config},
+        config={**SMALL, **config},
         background=False,
         disk=disk,
         now_ms=clock or Clock(),
