@@ -1,17 +1,19 @@
 """What can be asked of any log, whether it is only looked at or being written.
 
 `PartitionView` (a directory, read-only) and the log of a writer differ in how they know their
-segments and offsets; finding and reading are the same.
+segments and offsets; finding and reading are the same. Both may lose segments while they are read:
+retention deletes, compaction replaces, a follower truncates. Then the reader looks again.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from stratalog.errors import OffsetOutOfRangeError
+from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.log.damage import DamagePolicy
 from stratalog.log.isolation import AbortedRanges, IsolationLevel
+from stratalog.log.listing import LOOKS_MAX
 from stratalog.log.lookup import find_max_timestamp, find_time, locate_offset
 from stratalog.log.reading import NO_LIMIT, ReadPlan, read_records
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from stratalog.log.lookup import Location, OffsetAndTimestamp
     from stratalog.log.segments import SegmentList, SegmentPart
     from stratalog.storage.trace import Trace
+
+T = TypeVar("T")
 
 StartOffset: TypeAlias = int | Literal["earliest", "latest"]
 
@@ -62,9 +66,41 @@ class LogReader(ABC):
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
 
+    # -- while segments come and go
+
+    @abstractmethod
+    def look_again(self) -> None:
+        """Learn which segments there are: one of those in `segments` is gone."""
+
     def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
-        """The parts of the log that hold `offset` and everything after it, in order."""
-        return self.segments.parts_from(offset, trace)
+        """The parts of the log from `offset` on, each opened before it is handed out.
+
+        Raises OffsetOutOfRangeError when retention has deleted what comes next.
+        """
+        looks = 0
+        while True:
+            self._check_range(offset)
+            try:
+                for part in self.segments.parts_from(offset, trace):
+                    _ = part.segment.file  # stays readable from here on, whatever becomes of it
+                    yield part
+                    if part.next_base is None:
+                        return
+                    offset = part.next_base
+            except SegmentGoneError:
+                looks += 1
+                if looks > LOOKS_MAX:
+                    raise
+                self.look_again()
+
+    def looking_again(self, ask: Callable[[], T]) -> T:
+        """The answer; a fresh one if it takes a segment that is gone."""
+        for _ in range(LOOKS_MAX):
+            try:
+                return ask()
+            except SegmentGoneError:
+                self.look_again()
+        return ask()
 
     # -- finding
 
@@ -75,11 +111,13 @@ class LogReader(ABC):
 
     def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
         """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
-        return find_time(self.segments, timestamp, self.log_start_offset, trace)
+        return self.looking_again(
+            lambda: find_time(self.segments, timestamp, self.log_start_offset, trace)
+        )
 
     def find_max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record that has the largest timestamp."""
-        return find_max_timestamp(self.segments, self.log_start_offset)
+        return self.looking_again(lambda: find_max_timestamp(self.segments, self.log_start_offset))
 
     def resolve(self, start: StartOffset) -> int:
         """`earliest` and `latest` as numbers; a number as it is."""

@@ -31,6 +31,8 @@ class LogState(NamedTuple):
     """In offset order; the last one is active."""
     log_start_offset: int
     recovery_point: int
+    unsynced_from: int
+    """From the segment of this offset on, indexes may have been built again and not be durable."""
     producers: ProducerStateManager
     epochs: LeaderEpochCache
     snapshots: SnapshotFiles

@@ -116,13 +116,22 @@ class PartitionLog(SegmentedLog):
         if checked.duplicate is not None:
             return _duplicate(checked.duplicate, append)
         segment = self._segments[-1]
-        segment.append(append.data, append.spans)
-        with self._fatal():
+        try:
+            segment.append(append.data, append.spans)
             for txn in self._producers.update(checked):
                 if txn.is_aborted:
                     segment.append_aborted(txn.index_entry())
             self._wrote(append.next_offset, append.record_count)
+        except BaseException as error:
+            self._fail_unless_accounted(segment, error)
+            raise
         return _info_of(append)
+
+    def _fail_unless_accounted(self, segment: Segment, error: BaseException) -> None:
+        """A write that changed nothing leaves the log usable. One that is in the segment, but that
+        producers and readers were not told of, is for recovery to sort out."""
+        if segment.next_offset != self._end:
+            self._failure = error
 
     def _note_epochs(self, append: ValidatedAppend) -> None:
         """A batch of a new epoch is noted before it is written, so that no epoch is ever missing;
@@ -137,19 +146,20 @@ class PartitionLog(SegmentedLog):
                 latest = self._epochs.latest_epoch
 
     def _make_room(self, append: ValidatedAppend, now_ms: int) -> None:
-        size_bytes, last_offset = len(append.data), append.last_offset
-        reason = self._segments[-1].roll_reason(
-            size_bytes, last_offset, append.max_timestamp, now_ms
-        )
-        if reason is not None:
+        segment = self._segments[-1]
+        if not segment.is_active or segment.roll_reason(
+            len(append.data), append.last_offset, append.max_timestamp, now_ms
+        ):
             self._roll(append.first_offset, now_ms)
 
     def _can_write_at_once(self, group: GroupAppend, now_ms: int) -> bool:
-        accepted = group.accepted
+        segment, accepted = self._segments[-1], group.accepted
+        if not segment.is_active or not segment.size_bytes:
+            return False  # the roll clock begins with the first batch, and the next may exceed it
         headers = [header for append in accepted for header in append.headers]
         if any(header.has_producer or header.magic != MAGIC_2 for header in headers):
             return False
-        writer = self._segments[-1].writer
+        writer = segment.writer
         reason = writer.roll_reason(
             len(group.data),
             group.next_offset - 1,
@@ -163,9 +173,13 @@ class PartitionLog(SegmentedLog):
         for append in accepted:
             self._note_epochs(append)
         if group.data:
-            self._segments[-1].append(group.data, group.spans)
-            with self._fatal():
+            segment = self._segments[-1]
+            try:
+                segment.append(group.data, group.spans)
                 self._wrote(group.next_offset, sum(append.record_count for append in accepted))
+            except BaseException as error:
+                self._fail_unless_accounted(segment, error)
+                raise
         return [
             result if isinstance(result, AppendError) else _info_of(result)
             for result in group.results
@@ -184,65 +198,81 @@ class PartitionLog(SegmentedLog):
 
         Batches go as a whole. Does nothing to a log that ends at or below `offset`.
         """
+        self._check_offset(offset)
         with self._changing(), self._fatal():
             if offset >= self._end:
                 self._epochs.truncate_from_end(offset)
                 self._epochs.flush()
-                return
-            if offset < self._segments[0].base_offset:
+            elif offset < self._segments[0].base_offset:
                 self._start_over_at(offset)
-                return
-            now_ms = self._now_ms()
-            self._recovery_point = min(self._recovery_point, offset)
-            kept = [segment for segment in self._segments if segment.base_offset <= offset]
-            self._drop(self._segments[len(kept) :])
-            kept[-1].truncate_to(offset, now_ms=now_ms)
-            self._segments = kept
-            self._log_start_offset = min(self._log_start_offset, offset)
-            self._epochs.truncate_from_end(offset)
-            self._epochs.flush()
-            self._after_cut(kept[-1].next_offset, now_ms)
+            else:
+                self._cut_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets `offset`."""
+        self._check_offset(offset)
         with self._changing(), self._fatal():
             self._start_over_at(offset)
 
+    def _check_offset(self, offset: int) -> None:
+        if offset < 0:
+            raise OffsetOutOfRangeError(
+                offset, log_start_offset=self._log_start_offset, log_end_offset=self._end
+            )
+
+    def _cut_to(self, offset: int) -> None:
+        now_ms = self._now_ms()
+        last = self._slot_of(offset)
+        dropped, kept = self._segments[last + 1 :], self._segments[: last + 1]
+        self._lower_ends(offset)
+        self._use(kept)
+        self._drop(dropped)
+        kept[-1].truncate_to(offset, now_ms=now_ms)
+        kept[-1].flush()  # else bytes that were cut might come back behind those to come
+        self._generation += 1
+        self._epochs.truncate_from_end(offset)
+        self._epochs.flush()
+        end = kept[-1].next_offset
+        reload = ProducerReload(self._producers, self._snapshots, kept, self._log_start_offset)
+        reload.run(end, now_ms)
+        self._publish(end)
+
     def _start_over_at(self, offset: int) -> None:
         now_ms = self._now_ms()
-        self._recovery_point = min(self._recovery_point, offset)
-        self._drop(self._segments)
+        dropped = self._segments
+        self._lower_ends(offset)
+        self._log_start_offset = offset
+        self._drop(dropped)
         self._snapshots.delete(self._snapshots.offsets)
-        self._segments = [self._new_segment(offset, now_ms)]
-        self._log_start_offset = self._recovery_point = offset
+        self._use([self._new_segment(offset, now_ms)])
+        self._recovery_point = self._unsynced_from = offset
         self._epochs.clear()
         self._epochs.flush()
         self._producers.truncate_fully_and_start_at(offset)
-        self._readable = None
         self._publish(offset)
 
+    def _lower_ends(self, offset: int) -> None:
+        """Readers, too, are told before the bytes are gone."""
+        self._last_stable_offset = min(self._last_stable_offset, offset)
+        self._high_watermark = min(self._high_watermark, offset)
+        self._end = min(self._end, offset)
+        self._log_start_offset = min(self._log_start_offset, offset)
+        self._recovery_point = min(self._recovery_point, offset)
+        self._unsynced_from = min(self._unsynced_from, offset)
+
     def _drop(self, segments: Sequence[Segment]) -> None:
-        """From the last one down, so that a crash in between leaves a log without holes."""
+        """From the last one down and each for good, so that no crash leaves a hole."""
         for segment in reversed(segments):
             segment.delete()
             self._snapshots.delete([segment.base_offset])
-        self._are_names_synced = False
-
-    def _after_cut(self, end: int, now_ms: int) -> None:
-        reload = ProducerReload(
-            self._producers, self._snapshots, self._segments, self._log_start_offset
-        )
-        self._readable = None
-        self._end = end
-        reload.run(end, now_ms)
-        self._publish(end)
+            self._disk.fsync_dir(self.path)
 
     def delete_records(self, offset: int) -> int:
         """Let the log start at `offset` (-1: at the high watermark); answers the new log start.
 
         Records below are hidden at once; their segments go with the next retention pass.
         """
-        with self._changing(), self._fatal():
+        with self._changing():
             target = self._high_watermark if offset == DELETE_UP_TO_HIGH_WATERMARK else offset
             if not 0 <= target <= self._high_watermark:
                 raise OffsetOutOfRangeError(
@@ -251,12 +281,16 @@ class PartitionLog(SegmentedLog):
                     log_end_offset=self._high_watermark,
                 )
             if target > self._log_start_offset:
-                self._log_start_offset = target
-                self._epochs.truncate_from_start(target)
-                self._epochs.flush()
-                self._producers.on_log_start_offset_incremented(target, self._snapshots.latest)
-                self._publish(self._end)
+                with self._fatal():
+                    self._start_at(target)
             return self._log_start_offset
+
+    def _start_at(self, offset: int) -> None:
+        self._log_start_offset = offset
+        self._epochs.truncate_from_start(offset)
+        self._epochs.flush()
+        self._producers.on_log_start_offset_incremented(offset, self._snapshots.latest)
+        self._publish(self._end)
 
 
 def _info_of(append: ValidatedAppend) -> AppendInfo:

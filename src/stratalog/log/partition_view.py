@@ -19,7 +19,6 @@ from stratalog.errors import (
     CorruptError,
     InvalidNameError,
     NotALogDirError,
-    SegmentGoneError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -31,24 +30,21 @@ from stratalog.format.names import (
     TopicPartition,
     parse_partition_dir,
 )
-from stratalog.log.listing import LOOKS_MAX, list_partition
+from stratalog.log.listing import list_partition
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions, replay_producers
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import Listing
-    from stratalog.log.lookup import OffsetAndTimestamp
     from stratalog.log.producers import ProducerReplay
-    from stratalog.log.segments import SegmentPart
-    from stratalog.storage.trace import Trace
 
 T = TypeVar("T")
 
@@ -133,7 +129,7 @@ class PartitionView(LogReader):
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get (exclusive end)."""
-        end = self._looking_again(lambda: self._segments.end)
+        end = self.looking_again(lambda: self._segments.end)
         return max(end.next_offset, self.log_start_offset)
 
     @property
@@ -164,7 +160,7 @@ class PartitionView(LogReader):
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
         stop = self.log_end_offset if end is None else end
-        indexed = self._looking_again(
+        indexed = self.looking_again(
             lambda: aborted_transactions(self._segments, self._listing.snapshots, start, stop)
         )
         # A live broker writes the marker before the index entry; the replay has seen the marker.
@@ -177,48 +173,12 @@ class PartitionView(LogReader):
 
     @cached_property
     def _replay(self) -> ProducerReplay:
-        return self._looking_again(
+        return self.looking_again(
             lambda: replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
         )
 
-    # -- on a directory that changes
-
-    def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
-        """The parts of the log from `offset` on, each opened before it is handed out.
-
-        Raises OffsetOutOfRangeError when retention has deleted what comes next.
-        """
-        looks = 0
-        while True:
-            self._check_range(offset)
-            try:
-                for part in self._segments.parts_from(offset, trace):
-                    _ = part.segment.file  # stays readable from here on, whatever becomes of it
-                    yield part
-                    if part.next_base is None:
-                        return
-                    offset = part.next_base
-            except SegmentGoneError:
-                looks += 1
-                if looks > LOOKS_MAX:
-                    raise
-                self.refresh()
-
-    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
-        find = super().find_time
-        return self._looking_again(lambda: find(timestamp, trace))
-
-    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
-        return self._looking_again(super().find_max_timestamp)
-
-    def _looking_again(self, ask: Callable[[], T]) -> T:
-        """The answer; on a fresh listing if it takes a segment that is gone."""
-        for _ in range(LOOKS_MAX):
-            try:
-                return ask()
-            except SegmentGoneError:
-                self.refresh()
-        return ask()
+    def look_again(self) -> None:
+        self.refresh()
 
 
 def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:

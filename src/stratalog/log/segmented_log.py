@@ -6,6 +6,8 @@ Invariants:
 
 * log start offset <= last stable offset <= high watermark <= log end offset;
 * everything below `recovery_point` is durable;
+* a segment's name is made only after the one before it is durable, and removed, durably, before the
+  one before it is cut. So whatever a crash leaves, only the last segment can lack bytes;
 * after a failed write the log either is as before, or refuses to be written until it is opened
   again. Reading goes on.
 """
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import random
 import threading
+from bisect import bisect_right
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import LogOfflineError, StorageError
+from stratalog.errors import LogOfflineError
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions
@@ -54,8 +57,9 @@ class SegmentedLog(LogReader):
         self._leader_epoch = max(0, state.epochs.latest_epoch or 0)
         self._unflushed_messages = 0
         self._last_flush_ms = state.now_ms()
-        self._generation = 0  # of the list of segments: another one means that some are gone
-        self._is_sealing_synced = True  # what closing the active segment adds is synced with it
+        self._unsynced_from = state.unsynced_from  # what the recovery point is, for indexes too
+        self._is_touched = False  # since it was opened
+        self._generation = 0  # of the list of segments; it grows after the list has changed
         self._readable: tuple[int, int, SegmentList] | None = None
         self._end = self._high_watermark = self._last_stable_offset = 0
         self._publish(self._segments[-1].next_offset)
@@ -123,8 +127,12 @@ class SegmentedLog(LogReader):
         return tuple(self._segments)
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
-        end = self._end if end is None else end
-        return aborted_transactions(self.segments, (), start, end)
+        stop = self._end if end is None else end
+        return self.looking_again(lambda: aborted_transactions(self.segments, (), start, stop))
+
+    def look_again(self) -> None:
+        """The next look at `segments` lists them anew."""
+        self._readable = None
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         """Where the records of this leader epoch end: what a follower truncates to."""
@@ -135,6 +143,7 @@ class SegmentedLog(LogReader):
     def _wrote(self, next_offset: int, records: int) -> None:
         """Publish, then flush if the topic's settings ask for it."""
         self._producers.map_end_offset = next_offset
+        self._is_touched = True
         self._publish(next_offset)
         self._unflushed_messages += records
         if self._unflushed_messages >= self.config.flush_messages:
@@ -156,30 +165,50 @@ class SegmentedLog(LogReader):
                 self._roll(self._end, self._now_ms())
 
     def _roll(self, first_offset: int, now_ms: int) -> None:
+        """Seal the active segment, then begin another.
+
+        Without space for another the log stays as it is, sealed; the next append tries again.
+        """
         base_offset = max(first_offset, self._end)
+        active = self._segments[-1]
+        if active.base_offset == base_offset:
+            self._replace_empty(active, now_ms)
+            return
         with self._fatal():
-            active = self._segments[-1]
-            sealed = self._segments
-            if active.base_offset == base_offset:
-                active.delete()  # empty, but its indexes have no room: a fresh one takes its place
-                sealed = sealed[:-1]
-            else:
-                active.become_inactive()
-                self._producers.map_end_offset = base_offset
-                self._snapshots.take(self._producers, is_synced=False)
-            segment = self._new_segment(base_offset, now_ms)
-            self._segments = [*sealed, segment]
-            self._readable = None
+            self._seal(active)
             self._flush_below(base_offset)
+        self._producers.map_end_offset = base_offset
+        self._snapshots.take(self._producers, is_synced=False)
+        segment = self._new_segment(base_offset, now_ms)
+        self._use([*self._segments, segment])
+        with self._fatal():
+            self._sync_names()
+
+    def _replace_empty(self, active: Segment, now_ms: int) -> None:
+        """Its indexes have no room, so a fresh one takes its place."""
+        with self._fatal():
+            active.delete()
+            segment = self._new_segment(active.base_offset, now_ms)
+            self._use([*self._segments[:-1], segment])
+
+    def _seal(self, active: Segment) -> None:
+        active.become_inactive()
+        self._unsynced_from = min(self._unsynced_from, active.base_offset)
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        self._are_names_synced = False
         segment = Segment.create(self._disk, self.path, base_offset, self.config, now_ms=now_ms)
         jitter_ms = self.config.effective_segment_jitter_ms
         segment.configure(
             self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
         )
-        self._are_names_synced = False
         return segment
+
+    def _use(self, segments: list[Segment]) -> None:
+        """From now on the log has these. Readers that list them meanwhile list them again."""
+        self._segments = segments
+        self._generation += 1
+        self._is_touched = True
 
     # -- durability
 
@@ -197,17 +226,25 @@ class SegmentedLog(LogReader):
 
     def _flush_below(self, offset: int) -> None:
         """Files first, then their names, then the claim that they are durable."""
-        if offset > self._recovery_point:
-            for segment in self._segments:
-                if segment.base_offset < offset and segment.next_offset > self._recovery_point:
+        if offset > self._unsynced_from:
+            for segment in self._segments[self._slot_of(self._unsynced_from) :]:
+                if segment.base_offset < offset:
                     segment.flush()
                     self._snapshots.sync(segment.base_offset)
-        if not self._are_names_synced:
-            self._disk.fsync_dir(self.path)
-            self._are_names_synced = True
+        self._sync_names()
+        self._unsynced_from = max(self._unsynced_from, offset)
         self._recovery_point = max(self._recovery_point, offset)
         self._unflushed_messages = 0
         self._last_flush_ms = self._now_ms()
+
+    def _slot_of(self, offset: int) -> int:
+        bases = [segment.base_offset for segment in self._segments]
+        return max(0, bisect_right(bases, offset) - 1)
+
+    def _sync_names(self) -> None:
+        if not self._are_names_synced:
+            self._disk.fsync_dir(self.path)
+            self._are_names_synced = True
 
     def close(self) -> None:
         """Flush, leave a producer snapshot, trim what was preallocated. Idempotent."""
@@ -221,13 +258,17 @@ class SegmentedLog(LogReader):
                 self._abandon()
 
     def _close_cleanly(self) -> None:
+        """What was opened and never written needs no fsync: its indexes are merely trimmed."""
         with self._fatal():
             self._epochs.flush()
+            if self._is_touched:
+                self._seal(self._segments[-1])
             self._flush_below(self._end)
             self._snapshots.take(self._producers)
             for segment in self._segments:
                 segment.close()
-            self._disk.fsync_dir(self.path)
+            if self._is_touched:
+                self._disk.fsync_dir(self.path)
 
     def _abandon(self) -> None:
         """A failed log leaves its files as they are; the next opening recovers them."""
@@ -263,6 +304,6 @@ class SegmentedLog(LogReader):
         """An error in here leaves the files in a state that only recovery understands."""
         try:
             yield
-        except StorageError as error:
+        except BaseException as error:
             self._failure = error
             raise

@@ -18,7 +18,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import CorruptBatchError, CorruptIndexError, StorageError
+from stratalog.errors import (
+    CorruptBatchError,
+    CorruptIndexError,
+    SegmentGoneError,
+    StorageError,
+)
 from stratalog.format.batch_span import BatchSpan
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
@@ -31,7 +36,7 @@ from stratalog.storage.segment_writer import SegmentWriter
 from stratalog.storage.txn_index_file import TxnIndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -273,11 +278,15 @@ class Segment:
 
     # -- recovery
 
-    def recover(self, on_batch: OnBatch) -> Survivors:
+    def recover(
+        self, on_batch: OnBatch, *, before_cut: Callable[[], None] | None = None
+    ) -> Survivors:
         """Cut the log at the first batch that is not good, and build the indexes again.
 
-        `on_batch` may call `append_aborted`: the transaction index starts empty. The segment must
-        be inactive, and nobody may read it meanwhile.
+        `on_batch` may call `append_aborted`: the transaction index starts empty. `before_cut` is
+        called once it is known that there is something to cut. The cut is durable, lest bytes come
+        back behind those that are appended next. The segment must be inactive, and nobody may read
+        it meanwhile.
         """
         if self._writer is not None:
             raise ValueError(f"{self.path.name} is active")
@@ -285,7 +294,10 @@ class Segment:
         self.txn_index.delete()
         survivors = self._survivors(on_batch)
         if survivors.valid_bytes < (self._disk.size_of(self.path) or 0):
+            if before_cut is not None:
+                before_cut()
             self._disk.truncate(self.path, survivors.valid_bytes)
+            self._disk.fsync(self.path)
         self._size_bytes, self._next_offset = survivors.valid_bytes, survivors.next_offset
         self._write_indexes(survivors)
         self.release()
@@ -306,10 +318,17 @@ class Segment:
 
     @property
     def reader(self) -> LogFile:
-        """The log, open for reading from first use on. It stays readable after a delete."""
-        if self._reader is None:
-            self._reader = LogFile(self.path)
-        return self._reader
+        """The log, open for reading from first use on. It stays readable after a delete.
+
+        Raises SegmentGoneError when it was deleted before.
+        """
+        reader = self._reader
+        if reader is None:
+            try:
+                reader = self._reader = LogFile(self.path)
+            except FileNotFoundError:
+                raise SegmentGoneError(self.path) from None
+        return reader
 
     def view(self) -> SegmentView:
         """The segment up to its published end, for everything that can be asked of a segment."""
