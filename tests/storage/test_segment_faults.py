@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CONFIG = LogConfig.parse({"index.interval.bytes": "150", "segment.index.bytes": "9000"})
 PREALLOCATED = LogConfig.parse({"preallocate": "true", "segment.bytes": "40000"}, CONFIG)
-CRASH_SEEDS = range(80)
+CRASH_SEEDS = range(50)
 
 
 class FsyncFailed(Exception):
