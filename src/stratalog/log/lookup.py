@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import CorruptError
 from stratalog.format.entry import records_of
 from stratalog.log.damage import DamagePolicy
+from stratalog.log.reading import raise_for_batch
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
         segment, due_offset = part.segment, part.start_offset
         found = segment.seek(due_offset, trace)
         while found.batch is not None:
+            if found.batch.last_offset >= part.end_offset:
+                raise_for_batch(part, found.position, segment.base_offset)
             location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
                 return location

@@ -45,7 +45,7 @@ def rebuild_indexes(view: SegmentView) -> IndexBuilder:
                 batch.last_offset - view.base_offset > RELATIVE_OFFSET_MAX
                 or position > POSITION_MAX
             ):
-                break
+                continue  # no entry can tell it; a damaged offset must not hide what follows
             builder.add(position, batch.size_bytes, batch.last_offset, batch.max_timestamp)
             batches += 1
             if is_bulk_worth_it(batches, position, view.size_bytes):

@@ -171,9 +171,9 @@ class SegmentView:
         return LoadedBatch(position, buf, entry, header)
 
     def batches(
-        self, position: int, end: int, *, due_offset: int | None = None
+        self, position: int, end: int, *, due_offset: int | None = None, is_ordered: bool = True
     ) -> Iterator[LoadedBatch]:
-        """Each batch in [position, end), header and CRC checked, offsets growing.
+        """Each batch in [position, end), header and CRC checked, offsets growing if `is_ordered`.
 
         Raises CorruptBatchError at the first that is damaged, cut short or out of order (the first
         one must not begin below `due_offset`). The bytes of several batches share one read.
@@ -183,12 +183,12 @@ class SegmentView:
             chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
             start = position
             for loaded in self._batches_of(chunk, start):
-                due_offset = self._check_order(loaded, due_offset)
+                due_offset = self._check_order(loaded, due_offset) if is_ordered else 0
                 yield loaded
                 position = start + loaded.entry.end
             if position == start:  # the first batch is larger than a chunk
                 loaded = self.load_batch(start)
-                due_offset = self._check_order(loaded, due_offset)
+                due_offset = self._check_order(loaded, due_offset) if is_ordered else 0
                 yield loaded
                 position += loaded.entry.size_bytes
 
@@ -321,18 +321,29 @@ class SegmentView:
             slot, back, stop = max(-1, slot - back), back * 2, min(start, stop)
 
     def _last_valid_batch(self, position: int, stop: int) -> LoadedBatch | None:
-        """The last good batch that begins in [position, stop), whatever lies between."""
-        found: LoadedBatch | None = None
+        """The last good batch that begins in [position, stop), whatever lies between.
+
+        One whose base offset is damaged has a right CRC all the same. What follows gives it away
+        when it fits the batch before.
+        """
+        before, found = None, None
+        for batch in self._good_batches(position, stop):
+            if found is None or batch.entry.offset >= found.header.next_offset:
+                before, found = found, batch
+            elif before is None or batch.entry.offset >= before.header.next_offset:
+                found = batch
+        return found
+
+    def _good_batches(self, position: int, stop: int) -> Iterator[LoadedBatch]:
+        """Every batch with a right CRC that begins in [position, stop), in any order of offsets."""
         resume: int | None = position
         while resume is not None and resume < stop:
             try:
-                for loaded in self.batches(resume, stop):
-                    found = loaded
-                break
+                yield from self.batches(resume, stop, is_ordered=False)
+                return
             except CorruptError as error:
-                offset_min = self.base_offset if found is None else found.header.next_offset
-                resume = self.next_valid_batch(error.position + 1, offset_min=offset_min)
-        return found
+                start = error.position + 1
+                resume = self.next_valid_batch(start, offset_min=self.base_offset)
 
     def is_valid(self, position: int) -> bool:
         """Whether a whole batch with a right CRC starts at `position`."""
