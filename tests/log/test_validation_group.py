@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stratalog.log.validation as module
 from stratalog.errors import AppendError, InvalidRecordError
 from stratalog.format.batch import BatchHeader, Codec, TimestampType, next_entry
-from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.log.appends import AppendRules, Assignment, GroupAppend, ValidatedAppend
 from stratalog.log.validation import LeaderValidator
 
@@ -183,8 +184,6 @@ print(*{name.partition(".")[0] for name in sys.modules} & {"numba", "pyarrow", "
 
 
 def test_the_kernel_is_loaded_once_it_pays_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    import stratalog.log.validation as module  # noqa: PLC0415 - to change its constants
-
     monkeypatch.setattr(module, "LOAD_KERNEL_AFTER_RECORDS", 10)
     monkeypatch.delitem(sys.modules, "stratalog.format.kernels.validate", raising=False)
     loaded = []
@@ -208,3 +207,39 @@ class _Kernel:
     @staticmethod
     def validate(*_: object) -> int:
         return 0
+
+
+COMMON_RULES = [
+    AppendRules(),
+    AppendRules(is_compacted=True, max_message_bytes=2000, segment_bytes=2000),
+    AppendRules(timestamp_before_max_ms=10, timestamp_after_max_ms=20),
+    AppendRules(timestamp_type=TimestampType.LOG_APPEND_TIME),
+    AppendRules(codec=Codec.NONE),
+    AppendRules(codec=Codec.ZSTD, level=1),
+]
+
+
+@pytest.mark.parametrize("rules", COMMON_RULES, ids=str)
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_common_cases_need_no_readable_way(
+    monkeypatch: pytest.MonkeyPatch, rules: AppendRules, codec: Codec
+) -> None:
+    """Both ways give one answer, so only this shows which one was taken."""
+    monkeypatch.setattr(module, "validate_readably", _never)
+    leader = LeaderValidator(compiled=True)
+    records = [
+        Record(0, NOW_MS - 10, b"", b"v", (Header("h", None),)),
+        Record(1, NOW_MS + 20, b"k", None),
+        Record(2, NOW_MS, b"k" * 200, b"v" * 300),
+    ]
+    fields = BatchFields(codec=codec, producer_id=1, producer_epoch=0, base_sequence=0)
+    raw = encode_batch(records, fields)
+    append = leader.validate(raw, rules, ASSIGN)
+    assert append.was_rewritten is (rules.codec not in {None, codec})
+    group = leader.validate_group([raw, raw], rules, ASSIGN)
+    assert bytes(group.accepted[0].data) == bytes(append.data)
+    assert group.next_offset == 106
+
+
+def _never(*_: object) -> ValidatedAppend:
+    raise AssertionError("the readable way was taken")
