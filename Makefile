@@ -17,11 +17,11 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(INSTALLED) ## Read, look up and dump what a real Kafka wrote
+demo: $(INSTALLED) java-if-possible ## Read, look up and dump what a real Kafka wrote
 	$(PYTHON) examples/demo.py
 
 .PHONY: test
-test: lint ## Everything CI runs: lint, types, layers and all tests
+test: lint java-if-possible ## Everything CI runs: lint, types, layers and all tests
 	$(PYTHON) -m pytest -n $(WORKERS) $(ARGS)
 
 .PHONY: check
@@ -56,6 +56,11 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 .PHONY: java
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
+
+# Nothing here needs Java yet, so a machine without it is told what to install, and goes on.
+.PHONY: java-if-possible
+java-if-possible:
+	@scripts/ensure_java || echo "going on without Java: only Spark needs it"
 
 .PHONY: lock
 lock: $(INSTALLED) ## Renew constraints.txt from pyproject.toml
