@@ -542,6 +542,16 @@ def test_files_are_closed_when_a_segment_is(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - numbers
 
 
+def test_asking_many_segments_leaves_no_file_open(tmp_path: Path) -> None:
+    filled(tmp_path, 30)[0].close()
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
+    segments = [opened(tmp_path, 0, EVERY_BATCH) for _ in range(20)]
+    for segment in segments:
+        assert segment.largest_timestamp == (TIMESTAMP + 59, 59)
+        assert (segment.next_offset, segment.first_timestamp) == (60, TIMESTAMP + 1)
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - numbers
+
+
 # -- reading while writing
 
 

@@ -15,7 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
@@ -36,7 +36,7 @@ from stratalog.storage.segment_writer import SegmentWriter
 from stratalog.storage.txn_index_file import TxnIndexFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -70,6 +70,7 @@ class Segment:
         # What is known of an inactive segment; an active one asks its writer.
         self._size_bytes = size_bytes
         self._next_offset: int | None = None
+        self._largest_timestamp: LargestTimestamp | None = None
         self._view: SegmentView | None = None
         self._reader: LogFile | None = None
 
@@ -113,14 +114,20 @@ class Segment:
         if writer is not None:
             return writer.published.next_offset
         if self._next_offset is None:
-            self._next_offset = self.view().end.next_offset
+            with self._short_view() as view:
+                self._next_offset = view.end.next_offset
         return self._next_offset
 
     @property
     def largest_timestamp(self) -> LargestTimestamp:
         """With the last offset of the first batch that has it; (-1, base offset) without any."""
         writer = self._writer
-        return self.view().times.largest if writer is None else writer.largest_timestamp
+        if writer is not None:
+            return writer.largest_timestamp
+        if self._largest_timestamp is None:
+            with self._short_view() as view:
+                self._largest_timestamp = view.times.largest
+        return self._largest_timestamp
 
     @property
     def first_timestamp(self) -> int:
@@ -128,7 +135,10 @@ class Segment:
         writer = self._writer
         if writer is not None:
             return writer.first_timestamp
-        first = self.reader.peek(0) if self._size_bytes else None
+        if not self._size_bytes:
+            return NO_FIRST_TIMESTAMP
+        with self._short_view() as view:
+            first = view.file.peek(0)
         return NO_FIRST_TIMESTAMP if first is None else first.max_timestamp
 
     def sibling(self, kind: FileKind) -> Path:
@@ -266,6 +276,7 @@ class Segment:
         if writer is not None:
             writer.seal()
             self._size_bytes, self._next_offset = writer.published
+            self._largest_timestamp = writer.largest_timestamp
             self._writer = None
             self._drop_view()
 
@@ -299,6 +310,7 @@ class Segment:
             self._disk.truncate(self.path, survivors.valid_bytes)
             self._disk.fsync(self.path)
         self._size_bytes, self._next_offset = survivors.valid_bytes, survivors.next_offset
+        self._largest_timestamp = None
         self._write_indexes(survivors)
         self.release()
         return survivors
@@ -347,6 +359,15 @@ class Segment:
             view = LiveSegmentView(self.path, self.base_offset, end, self.reader, indexes)
             self._view = view
         return view
+
+    @contextmanager
+    def _short_view(self) -> Iterator[SegmentView]:
+        """For one question: asking it of a thousand segments leaves no file open."""
+        view = SegmentView(self.path, self.base_offset, self._size_bytes)
+        try:
+            yield view
+        finally:
+            view.release()
 
     def seek(self, target: int) -> Seek:
         """The first batch whose last offset is at or above `target`, up to the published end."""
