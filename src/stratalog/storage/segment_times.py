@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.record_search import RecordSearch
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.index_view import TIME_INDEX
@@ -153,11 +154,11 @@ class SegmentTimes:
 
     def _brought_up_to_date(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
         """A live broker writes entries late; the newer batches get theirs here."""
-        largest = last[1]
+        largest, base_offset = last[1], self._segment.base_offset
         newer = bytearray()
         for _, batch in self._segment.walk(tail_start):
-            if batch.max_timestamp > largest:
+            is_told = batch.last_offset - base_offset <= RELATIVE_OFFSET_MAX  # else it is damaged
+            if is_told and batch.max_timestamp > largest:
                 largest = batch.max_timestamp
-                entry = TimeEntry(largest, batch.last_offset)
-                newer += entry.pack(base_offset=self._segment.base_offset)
+                newer += TimeEntry(largest, batch.last_offset).pack(base_offset=base_offset)
         return index.extended(bytes(newer)) if newer else index
