@@ -27,7 +27,8 @@ from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
 from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.log_dir.lock import lock_dirs
-from stratalog.log_dir.producer import Numbering, Producer, ProducerOptions, RecordMetadata
+from stratalog.log_dir.numbering import Numbering
+from stratalog.log_dir.producer import Producer, ProducerOptions, RecordMetadata
 from stratalog.log_dir.producer_ids import ProducerIds
 from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
 from stratalog.log_dir.schedule import Schedule

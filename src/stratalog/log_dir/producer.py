@@ -1,45 +1,43 @@
 """Appending records: each goes to its partition, and with others into a batch.
 
-A record waits in the open batch of its partition until that is full, `linger_ms` is over, or
-somebody flushes or asks for its offset. What an append returns knows the offset once the batch is
-written; a failure that nobody asked about comes out of the next `flush` or `close`.
-
-With a producer id the batches are numbered, so that the log takes each of them once.
+A record waits with others for its partition until a batch is full, `linger_ms` is over, or somebody
+flushes or asks for its offset. What an append returns knows the offset once the batch is written; a
+failure that nobody asked about comes out of the next `flush` or `close`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
-from stratalog.errors import (
-    AppendError,
-    InvalidTopicError,
-    InvalidTxnStateError,
-    StratalogError,
-)
-from stratalog.format.batch import NO_TIMESTAMP, Codec, advance_sequence
+from stratalog.errors import InvalidTopicError, InvalidTxnStateError, StratalogError
+from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.names import TopicPartition
-from stratalog.format.record import BatchFields, Header, Record, encode_batch
+from stratalog.format.record import BatchFields, Header
+from stratalog.log.batch_builder import (
+    BATCH_BYTES_DEFAULT,
+    LINGER_MS_DEFAULT,
+    BatchBuilder,
+    BuilderOptions,
+    BuiltBatch,
+    NewRecord,
+)
 from stratalog.log_dir.partitioner import StickyPartitioner, partition_for_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from stratalog.log.log_state import AppendInfo
     from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.numbering import Numbering
     from stratalog.log_dir.root import Engine
     from stratalog.log_dir.schedule import Schedule
     from stratalog.log_dir.topics import TopicInfo
-    from stratalog.log_dir.transaction_steps import ProducerIdentity
 
 Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]"
-
-RECORD_OVERHEAD_BYTES: Final = 21
-"""The most that lengths and deltas of a record take."""
-HEADER_OVERHEAD_BYTES: Final = 10
 
 
 class RecordMetadata(NamedTuple):
@@ -56,106 +54,99 @@ class RecordMetadata(NamedTuple):
 class ProducerOptions:
     """How a producer makes batches. The defaults are Kafka's."""
 
-    linger_ms: int = 5
+    linger_ms: int = LINGER_MS_DEFAULT
     """How long a record may wait for others to share a batch with; 0: not at all."""
-    batch_bytes: int = 16_384
-    """How large a batch may become, before compression. A larger record gets one of its own."""
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    """How large a batch of several records may become."""
     codec: Codec = Codec.NONE
     level: int | None = None
     """Of the codec; None is Kafka's default."""
 
 
-class Numbering:
-    """The identity of a producer, and the next sequence number in each partition."""
+class _Outcome:
+    """What became of one batch."""
 
-    def __init__(self, renew: Callable[[], ProducerIdentity], *, is_transactional: bool) -> None:
-        """`renew` gives an identity under which nothing has been written yet."""
-        self._renew = renew
-        self._is_transactional = is_transactional
-        self._next: dict[TopicPartition, int] = {}
-        self.identity = renew()
-        self.is_in_doubt = False
-        """A batch may be in the log or not, so no sequence number can be the right one next."""
+    __slots__ = ("failure", "info", "is_told", "target")
 
-    def settle(self) -> None:
-        """Begin anew if there is doubt."""
-        if self.is_in_doubt:
-            self.identity = self._renew()
-            self._next.clear()
-            self.is_in_doubt = False
-
-    def stamp(self, fields: BatchFields, topic_partition: TopicPartition) -> BatchFields:
-        """The fields of the producer's next batch in this partition."""
-        return fields._replace(
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
-            base_sequence=self._next.get(topic_partition, 0),
-            is_transactional=self._is_transactional,
-        )
-
-    def advance(self, topic_partition: TopicPartition, records: int) -> None:
-        """So many records of the partition are in the log."""
-        before = self._next.get(topic_partition, 0)
-        self._next[topic_partition] = advance_sequence(before, records)
-
-
-class _Batch:
-    """Records on their way to one partition, and what became of them."""
-
-    def __init__(self, topic_partition: TopicPartition, due_ms: int) -> None:
-        self.topic_partition = topic_partition
-        self.due_ms = due_ms
-        self.records: list[Record] = []
-        self.size_bytes = 0
-        self.info: AppendInfo | None = None
-        self.failure: StratalogError | None = None
-        self.is_failure_known = False
-        self._timestamps: list[int] = []
-
-    @property
-    def is_open(self) -> bool:
-        return self.info is None and self.failure is None
-
-    def take_info(self, info: AppendInfo) -> None:
-        """The records are in the log: there is no need to keep them."""
-        self._timestamps = [record.timestamp for record in self.records]
-        self.records = []
+    def __init__(
+        self, target: TopicPartition, info: AppendInfo | None, failure: StratalogError | None
+    ) -> None:
+        self.target = target
         self.info = info
-
-    def result(self, index: int) -> RecordMetadata:
-        if self.failure is not None:
-            self.is_failure_known = True
-            raise self.failure
-        assert self.info is not None
-        timestamp = self.info.log_append_time_ms
-        if timestamp == NO_TIMESTAMP:
-            timestamp = self._timestamps[index]
-        return RecordMetadata(*self.topic_partition, self.info.first_offset + index, timestamp)
+        self.failure = failure
+        self.is_told = False
+        """Somebody has asked and knows of the failure."""
 
 
 class Delivery:
     """A record that was handed to a producer."""
 
-    __slots__ = ("_batch", "_index", "_producer")
+    __slots__ = ("_index", "_lane", "_outcome", "_producer", "record", "since_ms")
 
-    def __init__(self, producer: Producer, batch: _Batch, index: int) -> None:
+    def __init__(self, producer: Producer, lane: _Lane, record: NewRecord, since_ms: int) -> None:
         self._producer = producer
-        self._batch = batch
-        self._index = index
+        self._lane = lane
+        self._outcome: _Outcome | None = None
+        self._index = 0
+        self.record: NewRecord = record
+        self.since_ms = since_ms
 
     @property
     def is_done(self) -> bool:
         """Whether the record was written or refused; until then it waits for others."""
-        return not self._batch.is_open
+        return self._outcome is not None
 
     def result(self) -> RecordMetadata:
         """Where the record is. If it still waits, it is written now.
 
         Raises what its batch was refused with: an AppendError, or a StorageError.
         """
-        if self._batch.is_open:
-            self._producer.send(self._batch)
-        return self._batch.result(self._index)
+        if self._outcome is None:
+            self._producer.write(self._lane, all_of_it=True)
+        outcome = self._outcome
+        if outcome is None:
+            raise InvalidTxnStateError("a batch before the record failed: it was not written")
+        if outcome.failure is not None:
+            outcome.is_told = True
+            raise outcome.failure
+        assert outcome.info is not None
+        timestamp = outcome.info.log_append_time_ms
+        if timestamp == NO_TIMESTAMP:
+            timestamp = self.record.timestamp or 0
+        return RecordMetadata(*outcome.target, outcome.info.first_offset + self._index, timestamp)
+
+    def settle(self, outcome: _Outcome, index: int) -> None:
+        """Called by the producer: the record was the one at `index` of this batch."""
+        self._outcome = outcome
+        self._index = index
+        self.record = NewRecord(None, None, self.record.timestamp)  # the rest is in the log
+
+
+class _Lane:
+    """The records on their way to one partition."""
+
+    def __init__(self, target: TopicPartition, options: BuilderOptions) -> None:
+        self.target = target
+        self.waiting: deque[Delivery] = deque()
+        self.options = options
+        self.builder = BatchBuilder(options)
+
+    def add(self, delivery: Delivery) -> None:
+        self.builder.add(delivery.record, delivery.since_ms)
+        self.waiting.append(delivery)
+
+    def renew(self, options: BuilderOptions) -> None:
+        """Build the batches of what waits in another way."""
+        self.options = options
+        ratio = self.builder.compression_ratio
+        self.builder = BatchBuilder(options)
+        self.builder.compression_ratio = ratio
+        for delivery in self.waiting:
+            self.builder.add(delivery.record, delivery.since_ms)
+
+    def settle(self, outcome: _Outcome, record_count: int) -> None:
+        for index in range(record_count):
+            self.waiting.popleft().settle(outcome, index)
 
 
 class Producer:
@@ -173,12 +164,13 @@ class Producer:
         self.options = options
         self._catalog = catalog
         self._now_ms = engine.now_ms
+        self._default_config = engine.config.log_config
         self._schedule = schedule
         self._numbering = numbering
         self._fields = BatchFields(codec=options.codec, level=options.level)
         self._lock = threading.RLock()
-        self._open: dict[TopicPartition, _Batch] = {}
-        self._failed: list[_Batch] = []
+        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._failed: list[_Outcome] = []
         self._sticky: dict[str, StickyPartitioner] = {}
         self._is_timer_set = False
         self._is_closed = False
@@ -186,7 +178,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -211,42 +203,40 @@ class Producer:
         Without `partition` the key decides, as for Kafka's own clients; without a key too, any
         partition will do. A topic that does not exist is created if `auto.create.topics.enable`.
         """
+        now_ms = self._now_ms()
+        timestamp = now_ms if timestamp is None else timestamp
+        record = NewRecord(key, value, timestamp, _headers_of(headers))
         _check_bytes(key, "key")
         _check_bytes(value, "value")
-        timestamp = self._now_ms() if timestamp is None else timestamp
-        record = Record(0, timestamp, key, value, _headers_of(headers))
-        size_bytes = size_bound(record)
         with self._lock:
             if self._is_closed:
                 raise ValueError("the producer is closed")
-            target = self._target(topic, partition, key, size_bytes)
-            batch = self._open.get(target)
-            if batch is not None and batch.size_bytes + size_bytes > self.options.batch_bytes:
-                self.send(batch)
-                batch = None
-            if batch is None:
-                batch = self._new_batch(target)
-            batch.records.append(record._replace(offset=len(batch.records)))
-            batch.size_bytes += size_bytes
-            delivery = Delivery(self, batch, len(batch.records) - 1)
-            if self.options.linger_ms <= 0 or batch.size_bytes >= self.options.batch_bytes:
-                self.send(batch)
+            self._settle()
+            lane = self._lane_for(topic, record, partition)
+            delivery = Delivery(self, lane, record, now_ms)
+            lane.add(delivery)
+            self.write(lane, all_of_it=self.options.linger_ms <= 0)
+            if lane.waiting and not self._is_timer_set:
+                self._set_timer(self.options.linger_ms)
             return delivery
 
-    def _target(
-        self, topic: str, partition: int | None, key: bytes | None, size_bytes: int
-    ) -> TopicPartition:
+    def _lane_for(self, topic: str, record: NewRecord, partition: int | None) -> _Lane:
         info = self._catalog.ensure(topic)
         if info.is_internal:
             raise InvalidTopicError(f"{topic} is the log directory's own topic")
         if partition is None:
-            if key is None:
-                partition = self._sticky_partition(info, size_bytes)
+            if record.key is None:
+                partition = self._sticky_partition(info, len(record.value or b""))
             else:
-                partition = partition_for_key(key, info.partition_count)
+                partition = partition_for_key(record.key, info.partition_count)
         target = TopicPartition(topic, partition)
-        self._catalog.slot(target)  # raises if there is no such partition
-        return target
+        lane = self._lanes.get(target)
+        if lane is None:
+            self._catalog.slot(target)  # raises if there is no such partition
+            lane = self._lanes[target] = _Lane(target, self._builder_options(target))
+        elif lane.options.max_message_bytes != info.config.max_message_bytes:
+            lane.renew(self._builder_options(target))
+        return lane
 
     def _sticky_partition(self, info: TopicInfo, size_bytes: int) -> int:
         sticky = self._sticky.get(info.name)
@@ -254,26 +244,32 @@ class Producer:
             sticky = self._sticky[info.name] = StickyPartitioner(self.options.batch_bytes)
         return sticky.choose(info.partitions, size_bytes)
 
-    def _new_batch(self, target: TopicPartition) -> _Batch:
-        batch = _Batch(target, self._now_ms() + self.options.linger_ms)
-        self._open[target] = batch
-        if self.options.linger_ms > 0 and not self._is_timer_set:
-            self._set_timer(self.options.linger_ms)
-        return batch
+    def _builder_options(self, target: TopicPartition) -> BuilderOptions:
+        fields = self._fields
+        if self._numbering is not None:
+            fields = self._numbering.stamp(fields, target)
+        topic = self._catalog.topics.get(target.topic)  # it may have been deleted meanwhile
+        config = self._default_config if topic is None else topic.config
+        return BuilderOptions(
+            batch_bytes=self.options.batch_bytes,
+            linger_ms=self.options.linger_ms,
+            max_message_bytes=config.max_message_bytes,
+            fields=fields,
+        )
 
-    # -- sending
+    # -- writing
 
     def flush(self) -> None:
         """Write every waiting record. Raises the first failure since the last flush, unless its
         `Delivery` has told it."""
         with self._lock:
-            for batch in list(self._open.values()):
-                self.send(batch)
+            for lane in self._lanes.values():
+                self.write(lane, all_of_it=True)
             failed, self._failed = self._failed, []
-        for batch in failed:
-            if not batch.is_failure_known and batch.failure is not None:
-                batch.is_failure_known = True
-                raise batch.failure
+        for outcome in failed:
+            if not outcome.is_told and outcome.failure is not None:
+                outcome.is_told = True
+                raise outcome.failure
 
     def close(self) -> None:
         """Write what waits, and take no more records. Idempotent."""
@@ -282,67 +278,76 @@ class Producer:
             self.flush()
 
     def discard(self) -> None:
-        """Drop every waiting record."""
+        """Drop every waiting record, and forget about failures."""
         with self._lock:
-            for batch in self._open.values():
-                batch.failure = InvalidTxnStateError("aborted before the record was written")
-            self._open.clear()
+            self._is_closed = True
+            for lane in self._lanes.values():
+                failure = InvalidTxnStateError("aborted before the record was written")
+                lane.settle(_Outcome(lane.target, None, failure), len(lane.waiting))
+            self._lanes.clear()
             self._failed.clear()
 
-    def send(self, batch: _Batch) -> None:
-        """Write a batch now. What became of it is told by its records' deliveries."""
+    def write(self, lane: _Lane, *, all_of_it: bool) -> None:
+        """Write the batches that are ready, or all. Deliveries and `flush` tell of failures."""
         with self._lock:
-            if not batch.is_open:
-                return
-            target = batch.topic_partition
-            self._open.pop(target, None)
-            try:
-                batch.take_info(self._write(target, batch.records))
-            except StratalogError as error:
-                batch.failure = error
-                self._failed.append(batch)
-                if self._numbering is not None and not isinstance(error, AppendError):
-                    self._numbering.is_in_doubt = True
+            while lane.waiting:
+                if self._numbering is not None and self._numbering.is_in_doubt:
+                    try:
+                        self._settle()
+                    except InvalidTxnStateError:
+                        return
+                built = lane.builder.flush() if all_of_it else lane.builder.drain(self._now_ms())
+                if not built or self._write_all(lane, built):
+                    return
 
-    def _write(self, target: TopicPartition, records: list[Record]) -> AppendInfo:
-        fields = self._fields
-        numbering = self._numbering
-        if numbering is not None:
-            self.before_write(target, numbering)
-            fields = numbering.stamp(fields, target)
-        info = self._catalog.slot(target).log().append(encode_batch(records, fields))
-        if numbering is not None:
-            numbering.advance(target, len(records))
+    def _write_all(self, lane: _Lane, built: list[BuiltBatch]) -> bool:
+        """False if the batches from some point on must be built anew, with other numbers."""
+        for batch in built:
+            info, failure = None, None
+            try:
+                info = self._write(lane.target, batch)
+            except StratalogError as error:
+                failure = error
+            outcome = _Outcome(lane.target, info, failure)
+            lane.settle(outcome, batch.record_count)
+            if failure is not None:
+                self._failed.append(outcome)
+                if self._numbering is not None:
+                    self._numbering.is_in_doubt = True
+                    return False
+        return True
+
+    def _write(self, target: TopicPartition, batch: BuiltBatch) -> AppendInfo:
+        slot = self._catalog.slot(target)
+        self.before_write(target)
+        info = slot.log().append(batch.data)
+        if self._numbering is not None:
+            self._numbering.advance(target, batch.record_count)
         return info
 
-    def before_write(self, target: TopicPartition, numbering: Numbering) -> None:
-        """Called before each numbered batch. A transaction has more to do here."""
-        numbering.settle()
+    def before_write(self, target: TopicPartition) -> None:
+        """Called before each batch. A transaction has something to do here."""
+
+    def _settle(self) -> None:
+        """After a failure, go on under another identity, with all that waits."""
+        if self._numbering is not None and self._numbering.settle():
+            for lane in self._lanes.values():
+                lane.renew(self._builder_options(lane.target))
 
     def _set_timer(self, delay_ms: int) -> None:
         self._is_timer_set = True
-        self._schedule.after(delay_ms, "lingering batches", self._send_due)
+        self._schedule.after(delay_ms, "lingering batches", self._write_due)
 
-    def _send_due(self) -> None:
+    def _write_due(self) -> None:
         with self._lock:
             self._is_timer_set = False
+            for lane in self._lanes.values():
+                self.write(lane, all_of_it=False)
             now_ms = self._now_ms()
-            for batch in list(self._open.values()):
-                if batch.due_ms <= now_ms:
-                    self.send(batch)
-            if self._open:
-                next_ms = min(batch.due_ms for batch in self._open.values())
-                self._set_timer(next_ms - now_ms)
-
-
-def size_bound(record: Record) -> int:
-    """Bytes that the record takes in a batch, at most."""
-    size_bytes = RECORD_OVERHEAD_BYTES
-    for part in (record.key, record.value):
-        size_bytes += 0 if part is None else len(part)
-    for key, value in record.headers:
-        size_bytes += HEADER_OVERHEAD_BYTES + len(key.encode()) + (len(value) if value else 0)
-    return size_bytes
+            waits = [lane.builder.ready_in_ms(now_ms) for lane in self._lanes.values()]
+            next_ms = min((wait for wait in waits if wait is not None), default=None)
+            if next_ms is not None:
+                self._set_timer(max(next_ms, 1))
 
 
 def _headers_of(headers: Headers) -> tuple[Header, ...]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import InvalidTxnStateError, StratalogError
-from stratalog.log_dir.producer import Numbering, Producer
+from stratalog.log_dir.numbering import Numbering
+from stratalog.log_dir.producer import Producer
 
 if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
@@ -41,9 +42,7 @@ class _Records(Producer):
         self._owner = owner
         self._partitions: set[TopicPartition] = set()
 
-    def before_write(self, target: TopicPartition, numbering: Numbering) -> None:
-        if numbering.is_in_doubt:
-            raise InvalidTxnStateError("an earlier batch of the transaction failed: abort it")
+    def before_write(self, target: TopicPartition) -> None:
         if target not in self._partitions:
             self._owner.add_partition(target)
             self._partitions.add(target)
@@ -82,7 +81,8 @@ class TransactionalProducer:
         decision and markers are fsynced, in this order."""
         if self._current is not None and self._current.is_open:
             raise InvalidTxnStateError(f"{self.transactional_id!r} has a transaction open already")
-        self.numbering.settle()
+        if self.numbering.is_in_doubt:
+            self.numbering.renew()
         records = _Records(*self._parts, self._options, self)
         self._current = Transaction(self, records, flush=flush)
         return self._current
