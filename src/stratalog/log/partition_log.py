@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import AppendError, OffsetOutOfRangeError
-from stratalog.format.batch import MAGIC_2, NO_TIMESTAMP, BatchHeader
+from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
 from stratalog.log.log_state import AppendInfo
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
+    from stratalog.format.entry import EntryHeader
     from stratalog.log.appends import GroupAppend, ValidatedAppend
     from stratalog.log.log_state import LogState
+    from stratalog.log.producer_state import CheckedAppend
     from stratalog.log.producers import CachedBatch
     from stratalog.storage.segment import Segment
 
@@ -66,14 +68,16 @@ class PartitionLog(SegmentedLog):
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | AppendError]:
         """Append several producers' requests at once: each stands or falls on its own.
 
-        One write serves all of them, unless a producer has to be asked or a segment is full.
+        One write serves all of them, unless a producer sent one twice or out of order, or the
+        segment is full; then they are taken one by one.
         """
         with self._changing():
             now_ms = self._now_ms()
             assign = Assignment(self._end, self._leader_epoch, now_ms, AppendOrigin.CLIENT)
             group = self._validator.validate_group(requests, self._rules, assign)
-            if self._can_write_at_once(group, now_ms):
-                return self._take_group(group)
+            checked = self._check_at_once(group, now_ms)
+            if checked is not None:
+                return self._take_group(group, checked)
             return [self._append_or_error(data) for data in requests]
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
@@ -106,7 +110,7 @@ class PartitionLog(SegmentedLog):
     def _take(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
         if not append.spans:
             return AppendInfo(NO_OFFSET, NO_OFFSET)
-        self._note_epochs(append)
+        self._note_epochs(append.headers)
         self._make_room(append, now_ms)
         headers = [header for header in append.headers if isinstance(header, BatchHeader)]
         markers = None
@@ -133,11 +137,11 @@ class PartitionLog(SegmentedLog):
         if segment.next_offset != self._end:
             self._failure = error
 
-    def _note_epochs(self, append: ValidatedAppend) -> None:
+    def _note_epochs(self, headers: Sequence[EntryHeader]) -> None:
         """A batch of a new epoch is noted before it is written, so that no epoch is ever missing;
         messages of the old formats have none, and their epochs cannot be known any more."""
         latest = self._epochs.latest_epoch
-        for header in append.headers:
+        for header in headers:
             if not isinstance(header, BatchHeader):
                 self._epochs.clear()
                 latest = None
@@ -152,37 +156,41 @@ class PartitionLog(SegmentedLog):
         ):
             self._roll(append.first_offset, now_ms)
 
-    def _can_write_at_once(self, group: GroupAppend, now_ms: int) -> bool:
-        segment, accepted = self._segments[-1], group.accepted
+    def _check_at_once(self, group: GroupAppend, now_ms: int) -> CheckedAppend | None:
+        """What the group will change of its producers; None if it cannot be written at once."""
+        segment, spans = self._segments[-1], group.spans
         if not segment.is_active or not segment.size_bytes:
-            return False  # the roll clock begins with the first batch, and the next may exceed it
-        headers = [header for append in accepted for header in append.headers]
-        if any(header.has_producer or header.magic != MAGIC_2 for header in headers):
-            return False
+            return None  # the roll clock begins with the first batch, and the next may exceed it
         writer = segment.writer
-        reason = writer.roll_reason(
-            len(group.data),
-            group.next_offset - 1,
-            max((append.max_timestamp for append in accepted), default=NO_TIMESTAMP),
-            now_ms,
-        )
-        return reason is None and writer.has_index_room(len(headers))
+        newest = max([span.max_timestamp for span in spans], default=NO_TIMESTAMP)
+        if writer.roll_reason(len(group.data), group.next_offset - 1, newest, now_ms):
+            return None
+        headers = [header for header in group.headers if isinstance(header, BatchHeader)]
+        if len(headers) < len(spans) or not writer.has_index_room(len(spans)):
+            return None
+        try:
+            checked = self._producers.check(headers, AppendOrigin.CLIENT)
+        except AppendError:
+            return None
+        return checked if checked.duplicate is None else None
 
-    def _take_group(self, group: GroupAppend) -> list[AppendInfo | AppendError]:
-        accepted = group.accepted
-        for append in accepted:
-            self._note_epochs(append)
-        if group.data:
+    def _take_group(
+        self, group: GroupAppend, checked: CheckedAppend
+    ) -> list[AppendInfo | AppendError]:
+        self._note_epochs(group.headers)
+        if group.spans:
             segment = self._segments[-1]
             try:
                 segment.append(group.data, group.spans)
-                self._wrote(group.next_offset, sum(append.record_count for append in accepted))
+                self._producers.update(checked)
+                self._wrote(group.next_offset, group.next_offset - self._end)
             except BaseException as error:
                 self._fail_unless_accounted(segment, error)
                 raise
+        append_time_ms = group.log_append_time_ms
         return [
-            result if isinstance(result, AppendError) else _info_of(result)
-            for result in group.results
+            AppendInfo(*answer, append_time_ms) if isinstance(answer, tuple) else answer
+            for answer in group.offsets
         ]
 
     def _append_or_error(self, data: Buffer) -> AppendInfo | AppendError:
