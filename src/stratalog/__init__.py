@@ -1,9 +1,12 @@
-"""Apache Kafka's log storage in Python: read and explain Kafka's own files, without a broker.
+"""Apache Kafka's log storage in Python: read, explain and write Kafka's own files.
 
 >>> import stratalog
 >>> logs = stratalog.open_dirs("/var/lib/kafka/data")            # doctest: +SKIP
 >>> for record in logs.partition("orders", 0).read("earliest"):   # doctest: +SKIP
 ...     print(record.offset, record.key, record.value)
+
+>>> with stratalog.LogDir.open("my-data") as logs:                # doctest: +SKIP
+...     logs.append("orders", b"two apples", key=b"alice")
 
 The names below are the public surface. Each is imported when it is first used, so that commands
 which need few of them start fast.
@@ -15,71 +18,163 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stratalog.config import BrokerConfig, LogConfig
     from stratalog.errors import (
+        AppendError,
+        ConfigError,
         CorruptBatchError,
         CorruptCheckpointError,
         CorruptError,
         CorruptIndexError,
+        CorruptMessageError,
         CorruptRecordError,
         CorruptSnapshotError,
+        DiskFullError,
+        InconsistentLogDirsError,
+        InvalidLeaderEpochError,
         InvalidNameError,
+        InvalidPartitionsError,
+        InvalidProducerEpochError,
+        InvalidRecordError,
+        InvalidReplicationFactorError,
+        InvalidTimestampError,
+        InvalidTopicError,
+        InvalidTransactionTimeoutError,
+        InvalidTxnStateError,
         LimitExceededError,
+        LockedError,
+        LogDirLockedError,
+        LogOfflineError,
+        MessageTooLargeError,
         NotALogDirError,
         OffsetOutOfRangeError,
+        OffsetOverflowError,
+        OutOfOrderSequenceError,
+        ProducerFencedError,
+        RecordError,
+        RecordListTooLargeError,
         SegmentGoneError,
+        StorageError,
         StratalogError,
+        TopicAlreadyExistsError,
+        TopicDeletionDisabledError,
+        TopicError,
+        TransactionCoordinatorFencedError,
+        UnexpectedAppendOffsetError,
+        UnknownProducerIdError,
         UnknownTopicOrPartitionError,
+        UnsupportedCompressionTypeError,
         UnsupportedError,
+        UnsupportedForMessageFormatError,
     )
     from stratalog.format.batch import BatchHeader, Codec, TimestampType
     from stratalog.format.names import TopicPartition
     from stratalog.format.record import Header, Record
     from stratalog.log.damage import Skipped
     from stratalog.log.isolation import IsolationLevel
+    from stratalog.log.log_state import AppendInfo
+    from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDirsView, open_dirs, open_partition
+    from stratalog.log_dir.coordinator import OpenTransaction
+    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir.producer import Delivery, Producer, RecordMetadata
+    from stratalog.log_dir.topics import TopicInfo
+    from stratalog.log_dir.transactions import Transaction, TransactionalProducer
     from stratalog.storage.trace import Trace
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AppendError",
+    "AppendInfo",
     "BatchHeader",
+    "BrokerConfig",
     "Codec",
+    "ConfigError",
     "CorruptBatchError",
     "CorruptCheckpointError",
     "CorruptError",
     "CorruptIndexError",
+    "CorruptMessageError",
     "CorruptRecordError",
     "CorruptSnapshotError",
+    "Delivery",
+    "DiskFullError",
     "Header",
+    "InconsistentLogDirsError",
+    "InvalidLeaderEpochError",
     "InvalidNameError",
+    "InvalidPartitionsError",
+    "InvalidProducerEpochError",
+    "InvalidRecordError",
+    "InvalidReplicationFactorError",
+    "InvalidTimestampError",
+    "InvalidTopicError",
+    "InvalidTransactionTimeoutError",
+    "InvalidTxnStateError",
     "IsolationLevel",
     "LimitExceededError",
+    "LockedError",
+    "LogConfig",
+    "LogDir",
+    "LogDirLockedError",
     "LogDirsView",
+    "LogOfflineError",
+    "MessageTooLargeError",
     "NotALogDirError",
     "OffsetOutOfRangeError",
+    "OffsetOverflowError",
+    "OpenTransaction",
+    "OutOfOrderSequenceError",
+    "PartitionLog",
     "PartitionView",
+    "Producer",
+    "ProducerFencedError",
     "Record",
+    "RecordError",
+    "RecordListTooLargeError",
+    "RecordMetadata",
     "SegmentGoneError",
     "Skipped",
+    "StorageError",
     "StratalogError",
     "TimestampType",
+    "TopicAlreadyExistsError",
+    "TopicDeletionDisabledError",
+    "TopicError",
+    "TopicInfo",
     "TopicPartition",
     "Trace",
+    "Transaction",
+    "TransactionCoordinatorFencedError",
+    "TransactionalProducer",
+    "UnexpectedAppendOffsetError",
+    "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",
+    "UnsupportedCompressionTypeError",
     "UnsupportedError",
+    "UnsupportedForMessageFormatError",
     "open_dirs",
     "open_partition",
 ]
 
 _HOMES = {
+    "stratalog.config": ("BrokerConfig", "LogConfig"),
     "stratalog.format.batch": ("BatchHeader", "Codec", "TimestampType"),
     "stratalog.format.names": ("TopicPartition",),
     "stratalog.format.record": ("Header", "Record"),
     "stratalog.log.damage": ("Skipped",),
     "stratalog.log.isolation": ("IsolationLevel",),
+    "stratalog.log.log_state": ("AppendInfo",),
+    "stratalog.log.partition_log": ("PartitionLog",),
     "stratalog.log.partition_view": ("PartitionView",),
     "stratalog.log_dir": ("LogDirsView", "open_dirs", "open_partition"),
+    "stratalog.log_dir.coordinator": ("OpenTransaction",),
+    "stratalog.log_dir.manager": ("LogDir",),
+    "stratalog.log_dir.producer": ("Delivery", "Producer", "RecordMetadata"),
+    "stratalog.log_dir.topics": ("TopicInfo",),
+    "stratalog.log_dir.transactions": ("Transaction", "TransactionalProducer"),
     "stratalog.storage.trace": ("Trace",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
