@@ -25,7 +25,8 @@ _CODEC_NAMES = pa.array([Codec(number).name.lower() for number in sorted(Codec)]
 
 
 def _timestamp_types(rows: NDArray[Any]) -> NDArray[Any]:
-    return (rows["attributes"] >> 3 & 1).astype(np.int32)
+    kinds = (rows["attributes"] >> 3 & 1).astype(np.int32)
+    return np.where(rows["magic"] == 0, np.int32(-1), kinds)
 
 
 def _flag(bit: int) -> Callable[[NDArray[Any]], NDArray[Any]]:

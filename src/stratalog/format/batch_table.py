@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from stratalog.errors import CorruptBatchError
 from stratalog.format.batch import MAGIC_2, MAGIC_AT
-from stratalog.format.checksum import crc32
 from stratalog.format.kernels import crc, scan
 from stratalog.format.kernels.layout import BATCH
 
@@ -104,11 +103,10 @@ def check_crcs(buf: Buffer, table: BatchTable) -> NDArray[np.bool_]:
     out = np.zeros(len(table), np.bool_)
     check_inside(buf, table.rows)
     crc.check(pa.py_buffer(buf).address, table.rows, out)
-    view = memoryview(buf)
-    for index in np.flatnonzero(table["magic"] != MAGIC_2).tolist():
-        row = table.rows[index]
-        start = int(row["position"])
-        out[index] = crc32(view[start + MAGIC_AT : start + int(row["size_bytes"])]) == row["crc"]
+    if (table["magic"] != MAGIC_2).any():
+        from stratalog.format.kernels import legacy  # noqa: PLC0415 - most logs have none
+
+        legacy.check(pa.py_buffer(buf).address, table.rows, out)
     return out
 
 

@@ -8,7 +8,7 @@ need. The very first run gets room for every payload byte.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,14 @@ from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.utf8 import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
 _NO_HEADERS: Final = pa.array([], HEADER)
+_TRIES_MAX = 3
 
 
 class Room(NamedTuple):
@@ -79,21 +80,20 @@ class ColumnMemory:
         else:
             self._slots[records.HEADERS_ROOM] = 0
 
-    def fill(
-        self, batches: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool = False
-    ) -> int | None:
-        """Decode the batches into the columns; the index of the first bad one, None if all are
-        good. `checks_crc` only where payloads lie in their batches."""
-        if records.decode(batches, payloads, self._slots.ctypes.data, checks_crc) < 0:
-            return int(self._slots[records.BATCH_INDEX])
-        room, needed = self._room_at(records.ROOM), self.needed
-        if records.HEADERS not in self._buffers:
-            needed = Room(needed.key_bytes, needed.value_bytes, 0, 0, 0)
-        if not room.holds(needed):
+    def fill(self, decode: Callable[[int, bool], int], *, checks_crc: bool = False) -> int | None:
+        """Let a kernel decode batches into the columns; the index of the first bad one, None if all
+        are good. The kernel is given the address of the slots and whether to check CRCs."""
+        for _ in range(_TRIES_MAX):
+            if decode(self._slots.ctypes.data, checks_crc) < 0:
+                return int(self._slots[records.BATCH_INDEX])
+            room, needed = self._room_at(records.ROOM), self.needed
+            if records.HEADERS not in self._buffers:
+                needed = Room(needed.key_bytes, needed.value_bytes, 0, 0, 0)
+            if room.holds(needed):
+                return None
             self._slots[records.NEEDED :] = 0
             self._make_room(needed)
-            return self.fill(batches, payloads)  # CRCs are right by now
-        return None
+        return 0  # the bytes change as we read them
 
     @property
     def needed(self) -> Room:

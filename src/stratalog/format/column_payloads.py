@@ -68,14 +68,17 @@ class PayloadReader:
             rows = rows[len(part.rows) :]
 
     def _plain(self, buf: Buffer, rows: NDArray[Any]) -> Part:
-        sizes = rows["size_bytes"].astype(np.int64) - HEADER_BYTES
-        count = max(1, int(np.searchsorted(np.cumsum(sizes), self.part_bytes, "right")))
-        rows = rows[:count]
+        rows = rows[: self.count_in_part(rows)]
         payloads = np.empty(len(rows), PAYLOAD)
         address = pa.py_buffer(buf).address
         payloads["address"] = rows["position"] + (address + HEADER_BYTES)
-        payloads["size_bytes"] = sizes[:count]
+        payloads["size_bytes"] = rows["size_bytes"] - HEADER_BYTES
         return Part(rows, payloads, *totals(rows, payloads))
+
+    def count_in_part(self, rows: NDArray[Any]) -> int:
+        """How many of these batches, as they are stored, make a part: one at least."""
+        ends = np.cumsum(rows["size_bytes"], dtype=np.int64)
+        return max(1, int(np.searchsorted(ends, self.part_bytes, "right")))
 
     def _decompressed(self, buf: Buffer, rows: NDArray[Any]) -> Part:
         """Side by side in the scratch memory, until that holds a part."""

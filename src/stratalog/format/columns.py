@@ -13,12 +13,14 @@ Importing this module loads compiled kernels; import it where many records are r
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import CorruptRecordError, LimitExceededError, StratalogError
+from stratalog.errors import CorruptRecordError, LimitExceededError
 from stratalog.format.batch import MAGIC_2, Entry
 from stratalog.format.batch_facts import Repeated, legacy_column
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
@@ -57,6 +59,8 @@ CHUNK_BYTES: Final = 4 << 20
 """How much of a longer table is worked on at a time. A good size for reads from files, too."""
 
 _CONTROL_BIT = 0x20
+_CODEC_MASK = 0x07
+_BATCHES, _MESSAGES, _SETS = range(3)
 _SLOTS: Final = {
     "offset": records.OFFSET,
     "timestamp": records.TIMESTAMP,
@@ -151,30 +155,55 @@ class Decoder:
         return visible
 
     def _decode_mixed(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
-        for run in _runs(rows):
-            if run["magic"][0] != MAGIC_2:
-                yield from self._decode_legacy(buf, run)
-                continue
-            done = 0
-            for part in self._reader.parts(buf, run):
-                yield from self._decode_part(buf, part)
-                done += len(part.rows)
-            if done < len(run):
-                self._raise_for(buf, run[done])
+        for kind, run in _runs(rows):
+            if kind == _MESSAGES:
+                yield from self._decode_messages(buf, run)
+            elif kind == _SETS:
+                yield from self._decode_sets(buf, run)
+            else:
+                yield from self._decode_batches(buf, run)
+
+    def _decode_batches(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        done = 0
+        for part in self._reader.parts(buf, rows):
+            yield from self._decode_part(buf, part)
+            done += len(part.rows)
+        if done < len(rows):
+            self._raise_for(buf, rows[done])
 
     def _decode_part(self, buf: Buffer, part: Part) -> Iterator[pa.RecordBatch]:
         """The records of these batches up to the first bad one, for which it raises."""
+        rows, payloads = part.rows, part.payloads
         if not part.record_count:
             return
         memory = ColumnMemory(self._wanted, part.record_count, self._room(part.payload_bytes))
-        bad = memory.fill(part.rows, part.payloads, checks_crc=part.is_unchecked)
+        bad = memory.fill(partial(records.decode, rows, payloads), checks_crc=part.is_unchecked)
         if bad is None:
             self._last_needed = memory.needed, part.payload_bytes
-            yield self._assemble(part.rows, memory)
+            yield self._assemble(rows, rows["record_count"], memory)
             return
-        rows, payloads = part.rows[:bad], part.payloads[:bad]
-        yield from self._decode_part(buf, Part(rows, payloads, *totals(rows, payloads)))
-        self._raise_for(buf, part.rows[bad])
+        good = Part(rows[:bad], payloads[:bad], *totals(rows[:bad], payloads[:bad]))
+        yield from self._decode_part(buf, good)
+        self._raise_for(buf, rows[bad])
+
+    def _decode_messages(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        """A run of plain legacy messages."""
+        from stratalog.format.kernels import legacy  # noqa: PLC0415 - most logs have none
+
+        while len(rows):
+            part = rows[: self._reader.count_in_part(rows)]
+            size = int(part["size_bytes"].sum(dtype=np.int64))
+            memory = ColumnMemory(self._wanted, len(part), Room(size, size, 0, 0, 0))
+            source = pa.py_buffer(buf)
+            decode_at = partial(legacy.decode, source.address, part)
+            bad = memory.fill(decode_at, checks_crc=self._check_crc)
+            del source  # it would keep a mapped file from being closed
+            if bad is None:
+                yield self._assemble(part, np.ones(len(part), np.int64), memory)
+            else:
+                yield from self._decode_messages(buf, part[:bad])
+                self._raise_for(buf, part[bad])
+            rows = rows[len(part) :]
 
     def _room(self, payload_bytes: int) -> Room:
         """Guessed from the last part, of which the next is probably like."""
@@ -183,38 +212,21 @@ class Decoder:
         needed, needed_by = self._last_needed
         return needed.scaled(payload_bytes / needed_by)
 
-    def _assemble(self, rows: NDArray[Any], memory: ColumnMemory) -> pa.RecordBatch:
-        facts = Repeated(rows, rows["record_count"], memory.count)
+    def _assemble(
+        self, rows: NDArray[Any], counts: NDArray[Any], memory: ColumnMemory
+    ) -> pa.RecordBatch:
+        facts = Repeated(rows, counts, memory.count)
         columns = [_column(name, kind, memory, facts) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _decode_legacy(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
-        """A run of legacy entries, through the readable decoder: they are few and old."""
-        found: list[Record] = []
-        counts: list[int] = []
-        size = 0
+    def _decode_sets(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
+        """Compressed legacy sets, through the readable decoder: they are few and old."""
         for row in rows:
-            try:
-                inner = list(self._records_of(buf, row))
-            except StratalogError:
-                yield from self._legacy_part(rows, found, counts)
-                raise
-            found += inner
-            counts.append(len(inner))
-            size += sum(len(record.key or b"") + len(record.value or b"") for record in inner)
-            if size >= self._reader.part_bytes:
-                yield from self._legacy_part(rows, found, counts)
-                rows = rows[len(counts) :]
-                found, counts, size = [], [], 0
-        yield from self._legacy_part(rows, found, counts)
-
-    def _legacy_part(
-        self, rows: NDArray[Any], found: list[Record], counts: list[int]
-    ) -> Iterator[pa.RecordBatch]:
-        if found:
-            facts = Repeated(rows[: len(counts)], np.array(counts), len(found))
-            columns = [legacy_column(name, kind, found, facts) for name, kind in self._fields]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            found = list(self._records_of(buf, row))
+            if found:
+                facts = Repeated(row.reshape(1), np.array([len(found)]), len(found))
+                columns = [legacy_column(name, kind, found, facts) for name, kind in self._fields]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _records_of(self, buf: Buffer, row: Any) -> Iterator[Record]:
         names = ("position", "base_offset", "size_bytes", "magic")
@@ -278,8 +290,11 @@ def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
         rows = rows[stop:]
 
 
-def _runs(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Cut where legacy entries and magic-2 batches meet."""
+def _runs(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Cut where batches, plain legacy messages and compressed legacy sets meet."""
     if len(rows):
-        is_legacy = rows["magic"] != MAGIC_2
-        yield from np.split(rows, np.flatnonzero(np.diff(is_legacy)) + 1)
+        is_set = rows["attributes"] & _CODEC_MASK != 0
+        kinds = np.where(rows["magic"] == MAGIC_2, _BATCHES, np.where(is_set, _SETS, _MESSAGES))
+        starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(rows)]
+        for start, end in pairwise(starts):
+            yield int(kinds[start]), rows[start:end]

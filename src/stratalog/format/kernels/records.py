@@ -54,7 +54,7 @@ _LOG_APPEND_TIME_BIT = 0x08
 
 
 @part
-def _get(slots: int, slot: int) -> int:
+def get(slots: int, slot: int) -> int:
     number: int = load_le_i64(slots + 8 * slot)
     return number
 
@@ -65,7 +65,7 @@ def _add(slots: int, slot: int, number: int) -> None:
 
 
 @part
-def _clear_bit(bitmap: int, index: int) -> None:
+def clear_bit(bitmap: int, index: int) -> None:
     at = bitmap + (index >> 3)
     store_u8(at, load_u8(at) & ~(1 << (index & 7)))
 
@@ -105,7 +105,7 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
         store_i32(offsets + 4 * index, used)
     if length < 0:
         if offsets:
-            _clear_bit(valid, index)
+            clear_bit(valid, index)
             store_i64(nulls, load_le_i64(nulls) + 1)
         return at, used
     if offsets:
@@ -118,27 +118,27 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
 @outlined
 def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
     """One header's key and value; the position after them, or -1."""
-    key_bytes, value_bytes = _get(slots, HEADER_KEY_BYTES), _get(slots, HEADER_VALUE_BYTES)
-    index = _get(slots, HEADERS_FOUND)
+    key_bytes, value_bytes = get(slots, HEADER_KEY_BYTES), get(slots, HEADER_VALUE_BYTES)
+    index = get(slots, HEADERS_FOUND)
     length, at = read_int(at, end)
     if at < 0 or length < 0 or length > end - at:
         return -1
-    if is_kept and key_bytes + length <= _get(slots, HEADER_KEY_ROOM):
-        memcpy(_get(slots, HEADER_KEY + 1) + key_bytes, at, length)
-        store_i32(_get(slots, HEADER_KEY) + 4 * index, key_bytes)
+    if is_kept and key_bytes + length <= get(slots, HEADER_KEY_ROOM):
+        memcpy(get(slots, HEADER_KEY + 1) + key_bytes, at, length)
+        store_i32(get(slots, HEADER_KEY) + 4 * index, key_bytes)
     _add(slots, HEADER_KEY_BYTES, length)
     length, at = read_int(at + length, end)
     if at < 0 or length > end - at:
         return -1
     if is_kept:
-        store_i32(_get(slots, HEADER_VALUE) + 4 * index, value_bytes)
+        store_i32(get(slots, HEADER_VALUE) + 4 * index, value_bytes)
     if length < 0:
         _add(slots, HEADER_VALUE_NULLS, 1)
         if is_kept:
-            _clear_bit(_get(slots, HEADER_VALUE_VALID), index)
+            clear_bit(get(slots, HEADER_VALUE_VALID), index)
         return at
-    if is_kept and value_bytes + length <= _get(slots, HEADER_VALUE_ROOM):
-        memcpy(_get(slots, HEADER_VALUE + 1) + value_bytes, at, length)
+    if is_kept and value_bytes + length <= get(slots, HEADER_VALUE_ROOM):
+        memcpy(get(slots, HEADER_VALUE + 1) + value_bytes, at, length)
     _add(slots, HEADER_VALUE_BYTES, length)
     return at + length
 
@@ -149,7 +149,7 @@ def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
     if count < 0 or count > end - at:
         return -1
     for _ in range(count):
-        is_kept = _get(slots, HEADERS_FOUND) < _get(slots, HEADERS_ROOM)
+        is_kept = get(slots, HEADERS_FOUND) < get(slots, HEADERS_ROOM)
         at = _header(at, end, slots, is_kept)
         if at < 0:
             return -1
@@ -164,36 +164,36 @@ def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
         return -1
     count, at = read_int(at, end)
     if lists:
-        store_i32(lists + 4 * index, _get(slots, HEADERS_FOUND))
+        store_i32(lists + 4 * index, get(slots, HEADERS_FOUND))
     if at < 0 or count == 0:
         return at
     return _walk_headers(at, end, count, slots)
 
 
 @outlined
-def _close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
+def close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
     """Write the last entry of each offset column, and what was found."""
     store_i64(slots + 8 * KEY_BYTES, key_bytes)
     store_i64(slots + 8 * VALUE_BYTES, value_bytes)
-    if _get(slots, KEY):
-        store_i32(_get(slots, KEY) + 4 * index, key_bytes)
-    if _get(slots, VALUE):
-        store_i32(_get(slots, VALUE) + 4 * index, value_bytes)
-    found = _get(slots, HEADERS_FOUND)
-    if _get(slots, HEADERS):
-        store_i32(_get(slots, HEADERS) + 4 * index, found)
-    if 0 < found <= _get(slots, HEADERS_ROOM):
-        store_i32(_get(slots, HEADER_KEY) + 4 * found, _get(slots, HEADER_KEY_BYTES))
-        store_i32(_get(slots, HEADER_VALUE) + 4 * found, _get(slots, HEADER_VALUE_BYTES))
+    if get(slots, KEY):
+        store_i32(get(slots, KEY) + 4 * index, key_bytes)
+    if get(slots, VALUE):
+        store_i32(get(slots, VALUE) + 4 * index, value_bytes)
+    found = get(slots, HEADERS_FOUND)
+    if get(slots, HEADERS):
+        store_i32(get(slots, HEADERS) + 4 * index, found)
+    if 0 < found <= get(slots, HEADERS_ROOM):
+        store_i32(get(slots, HEADER_KEY) + 4 * found, get(slots, HEADER_KEY_BYTES))
+        store_i32(get(slots, HEADER_VALUE) + 4 * found, get(slots, HEADER_VALUE_BYTES))
 
 
 @part
-def _column(slots: int, first: int, room: int, nulls: int, readable_end: int) -> Any:
+def column_of(slots: int, first: int, room: int, nulls: int, readable_end: int) -> Any:
     return (
-        _get(slots, first),
-        _get(slots, first + 1),
-        _get(slots, room),
-        _get(slots, first + 2),
+        get(slots, first),
+        get(slots, first + 1),
+        get(slots, room),
+        get(slots, first + 2),
         slots + 8 * nulls,
         readable_end,
     )
@@ -213,8 +213,8 @@ def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
     `checks_crc` is for payloads that lie in their batches: headers come before them. Checking here
     brings the bytes into the cache just before they are decoded.
     """
-    numbers = (_get(slots, TIMESTAMP), _get(slots, OFFSET))
-    lists = _get(slots, HEADERS)
+    numbers = (get(slots, TIMESTAMP), get(slots, OFFSET))
+    lists = get(slots, HEADERS)
     index = key_bytes = value_bytes = 0
     for b in range(len(batches)):
         batch = batches[b]
@@ -225,8 +225,8 @@ def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
             return -1
         is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
         base = (batch.base_timestamp, batch.base_offset, batch.max_timestamp, is_appended)
-        key = _column(slots, KEY, KEY_ROOM, KEY_NULLS, stop)
-        value = _column(slots, VALUE, VALUE_ROOM, VALUE_NULLS, stop)
+        key = column_of(slots, KEY, KEY_ROOM, KEY_NULLS, stop)
+        value = column_of(slots, VALUE, VALUE_ROOM, VALUE_NULLS, stop)
         for _ in range(batch.record_count):
             length, at = read_int(next_at, stop)
             if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:
@@ -241,5 +241,5 @@ def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
             index += 1
         if next_at != stop and batch.record_count > 0:
             return -1
-    _close(slots, index, key_bytes, value_bytes)
+    close(slots, index, key_bytes, value_bytes)
     return index

@@ -1,0 +1,151 @@
+"""Messages of magic 0 and 1 into columns: the compiled twin of `format/legacy.py`, without sets.
+
+Every message is one record. What a compressed set holds is left to the readable decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from stratalog.format.batch import MAGIC_2, MAGIC_AT, NO_TIMESTAMP
+from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.layout import BATCHES
+from stratalog.format.kernels.memory import (
+    copy,
+    load_be_i32,
+    load_le_i64,
+    load_u8,
+    store_i32,
+    store_i64,
+)
+from stratalog.format.kernels.records import (
+    BATCH_INDEX,
+    HEADERS,
+    KEY,
+    KEY_NULLS,
+    KEY_ROOM,
+    OFFSET,
+    TIMESTAMP,
+    VALUE,
+    VALUE_NULLS,
+    VALUE_ROOM,
+    clear_bit,
+    close,
+    column_of,
+    get,
+)
+from stratalog.format.legacy import HEADER_0_BYTES, HEADER_1_BYTES
+
+_POLYNOMIAL = 0xEDB88320  # IEEE, bits reversed
+_CODEC_MASK = 0x07
+
+
+def _slices() -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[k, v]: the sum of byte v followed by k zero bytes."""
+    sums = np.arange(256, dtype=np.int64)
+    for _ in range(8):
+        sums = np.where(sums & 1, sums >> 1 ^ _POLYNOMIAL, sums >> 1)
+    rows = [sums]
+    for _ in range(7):
+        rows.append(sums[rows[-1] & 0xFF] ^ rows[-1] >> 8)
+    return np.stack(rows)
+
+
+_SLICES = _slices()
+
+
+@outlined
+def crc32_at(at: int, size: int) -> int:
+    """The CRC-32 (IEEE) of the `size` bytes at address `at`: no CPU has an instruction for it."""
+    so_far = 0xFFFF_FFFF
+    end = at + size
+    while end - at >= 8:
+        data = load_le_i64(at) ^ so_far
+        so_far = 0
+        for k in range(8):
+            so_far ^= _SLICES[7 - k, data >> (8 * k) & 0xFF]
+        at += 8
+    while at < end:
+        so_far = _SLICES[0, (so_far ^ load_u8(at)) & 0xFF] ^ so_far >> 8
+        at += 1
+    return so_far ^ 0xFFFF_FFFF
+
+
+@part
+def _is_right(buf: int, message: Any) -> bool:
+    stored: int = message.crc
+    return crc32_at(buf + message.position + MAGIC_AT, message.size_bytes - MAGIC_AT) == stored
+
+
+@kernel(types.void(types.int64, BATCHES, types.boolean[::1]))
+def check(buf: int, batches: Any, out: Any) -> None:
+    """Whether each legacy entry of the bytes at address `buf` is right; others are left alone."""
+    for i in range(len(batches)):
+        if batches[i].magic < MAGIC_2:
+            out[i] = _is_right(buf, batches[i])
+
+
+@part
+def _field(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
+    """Copy a field with a four-byte length to a binary column of which `used` bytes are taken.
+
+    Answers the position after it, or -1, and the bytes taken then.
+    """
+    offsets, data, room, valid, nulls, readable_end = column
+    if at < 0 or end - at < 4:
+        return -1, used
+    length = load_be_i32(at)
+    at += 4
+    if length > end - at:
+        return -1, used
+    if offsets:
+        store_i32(offsets + 4 * index, used)
+    if length < 0:
+        if offsets:
+            clear_bit(valid, index)
+            store_i64(nulls, load_le_i64(nulls) + 1)
+        return at, used
+    if offsets:
+        if used + length <= room:
+            copy(data + used, at, length, readable_end)
+        used += length
+    return at + length, used
+
+
+@part
+def _numbers(slots: int, index: int, message: Any) -> None:
+    if get(slots, OFFSET):
+        store_i64(get(slots, OFFSET) + 8 * index, message.last_offset)
+    if get(slots, TIMESTAMP):
+        timestamp = message.max_timestamp if message.magic == 1 else NO_TIMESTAMP
+        store_i64(get(slots, TIMESTAMP) + 8 * index, timestamp)
+    if get(slots, HEADERS):
+        store_i32(get(slots, HEADERS) + 4 * index, 0)
+
+
+@kernel(types.int64(types.int64, BATCHES, types.int64, types.boolean))
+def decode(buf: int, messages: Any, slots: int, checks_crc: bool) -> int:
+    """Decode plain messages at address `buf` as `records.decode` does batches, by its slots."""
+    key_bytes = value_bytes = 0
+    for i in range(len(messages)):
+        message = messages[i]
+        store_i64(slots + 8 * BATCH_INDEX, i)
+        at = buf + message.position
+        end = at + message.size_bytes
+        if message.last_offset < 0 or message.attributes & _CODEC_MASK:
+            return -1
+        if checks_crc and not _is_right(buf, message):
+            return -1
+        _numbers(slots, i, message)
+        at += HEADER_0_BYTES if message.magic == 0 else HEADER_1_BYTES
+        key = column_of(slots, KEY, KEY_ROOM, KEY_NULLS, end)
+        value = column_of(slots, VALUE, VALUE_ROOM, VALUE_NULLS, end)
+        at, key_bytes = _field(at, end, i, key_bytes, key)
+        at, value_bytes = _field(at, end, i, value_bytes, value)
+        if at < 0:
+            return -1
+    close(slots, len(messages), key_bytes, value_bytes)
+    return len(messages)
