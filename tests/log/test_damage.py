@@ -6,6 +6,7 @@ says where, or, for whoever asks for it, a report and the rest of the records.
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from tests.log.readers import Reader
 
 BOTH_READERS = (scalar, columns)
-SMALL_LOGS = ["txn-simple", "v1-lz4", "v0-none", "java-lz4"]
+SMALL_LOGS = ["txn-simple", "v1-lz4", "v0-none", "compact-snappy"]
+CUT_BYTES_MAX = 1000
 STEP_OF_READS = 7  # both readers read at each 7th damage, one of them at the others
 
 
@@ -79,20 +81,20 @@ def readers_at(turn: int) -> Iterable[Reader]:
 def test_log_cut_at_any_byte_ends_with_the_last_whole_batch(
     name: str, with_indexes: bool, tmp_path: Path
 ) -> None:
+    """Its indexes know of batches that are gone, or are gone themselves."""
     path = copy_partition(directory_to_read(GoldenCase(name)), tmp_path)
     if not with_indexes:
         drop_indexes(path)
     *earlier, last = segment_paths(path)
-    before = records_in(b for file in earlier for b in batches_of(file.read_bytes()))
-    raw = last.read_bytes()
-    batches = batches_of(raw)
-    for turn, cut in enumerate(range(len(raw), -1, -1 if with_indexes else -5)):
-        with last.open("r+b") as file:
-            file.truncate(cut)
+    for file in earlier:
+        file.unlink()
+    batches = [b for b in batches_of(last.read_bytes()) if b.end <= CUT_BYTES_MAX]
+    assert len(batches) > 1
+    for turn, cut in enumerate(range(batches[-1].end, -1, -1 if with_indexes else -3)):
+        os.truncate(last, cut)
         whole = [batch for batch in batches if batch.end <= cut]
         for reader in readers_at(turn):
-            outcome = outcome_of(reader, path)
-            assert outcome == (before + records_in(whole), None, []), cut
+            assert outcome_of(reader, path) == (records_in(whole), None, []), cut
         with PartitionView(path) as view:
             end = whole[-1].next_offset if whole else int(last.stem)
             assert view.log_end_offset == end, cut
@@ -148,8 +150,9 @@ def flip(path: Path, position: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-@pytest.mark.parametrize("with_indexes", [True, False], ids=["with indexes", "without"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "with_indexes"), [(1, True), (2, False)], ids=["with indexes", "without"]
+)
 def test_flipped_bit_at_any_byte(seed: int, with_indexes: bool, tmp_path: Path) -> None:
     """Every byte of a log with transactions, two segments, one bit each."""
     path = copy_partition(directory_to_read(GoldenCase("txn-simple")), tmp_path)

