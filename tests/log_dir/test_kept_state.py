@@ -4,7 +4,7 @@ import json
 import uuid
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,9 +25,6 @@ from stratalog.log_dir.kept_state import (
 )
 from stratalog.log_dir.producer_ids import BLOCK, ProducerIds
 from stratalog.storage.disk import Disk
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ID = uuid.UUID(int=5)
 STATE = KeptState(
@@ -148,3 +145,10 @@ def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
     assert first == list(range(FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + BLOCK + 1))
     again = ProducerIds(StateStore(Disk(), [tmp_path]))
     assert again.take() == FIRST_PRODUCER_ID + 2 * BLOCK
+
+
+def test_the_documented_example_is_read() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "format" / "directory-layout.md"
+    text = page.read_text().split("```json\n")[1].split("```")[0]
+    assert decode_state(text.encode()) == replace(STATE, deletes=())
+    assert encode_state(decode_state(text.encode())).decode() == text

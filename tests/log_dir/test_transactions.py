@@ -29,6 +29,7 @@ from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
 from stratalog.log_dir.transaction_log import java_abs, java_hash
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 from tests.disks import FaultyDisk
+from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, Clock, kill, open_logs
 
 if TYPE_CHECKING:
@@ -169,9 +170,20 @@ def test_several_transactions_of_one_producer(tmp_path: Path) -> None:
             else:
                 txn.commit()
         assert committed(logs) == [b"0", b"1", b"3"]
-        assert producer.identity == ProducerIdentity(FIRST_PRODUCER_ID, 0)
-        [state] = logs.partition("orders", 0).producers.producers.values()
-        assert (state.producer_epoch, state.last_sequence) == (0, 2)  # one was never written
+        assert producer.identity == ProducerIdentity(FIRST_PRODUCER_ID, 3)
+
+
+def test_a_producer_that_was_replaced_does_not_come_back(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        first = logs.transactional_producer("shop")
+        with first.transaction() as txn:
+            txn.append("orders", b"0")
+        second = logs.transactional_producer("shop")
+        with pytest.raises(ProducerFencedError):
+            first.transaction()
+        with second.transaction() as txn:
+            txn.append("orders", b"1")
+        assert committed(logs) == [b"0", b"1"]
 
 
 def test_a_durable_commit_is_flushed(tmp_path: Path) -> None:
@@ -222,6 +234,7 @@ def test_ids_of_a_real_broker_go_on(tmp_path: Path, golden: Callable[[str], Gold
     shutil.copytree(source, tmp_path / "data" / "__transaction_state-0")
     for path in (tmp_path / "data").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
+    (tmp_path / "data" / ".kafka_cleanshutdown").touch()
     with open_logs(tmp_path / "data", transaction_state_log_num_partitions=50) as logs:
         [left_open] = logs.open_transactions()
         assert left_open.transactional_id == "tx-a"
@@ -425,6 +438,38 @@ def test_a_decided_transaction_is_finished_by_the_next_open(tmp_path: Path, comm
             assert committed(logs, partition=partition) == ([b"x"] if commit else [])
             log = logs.partition("orders", partition)
             assert log.last_stable_offset == log.log_end_offset
+
+
+def test_a_transaction_whose_state_was_lost_is_aborted(tmp_path: Path) -> None:
+    """Power fails: the data reached the disk, the coordinator's record of it did not."""
+    logs = open_logs(tmp_path)
+    with logs.transaction("shop") as txn:
+        txn.append("orders", b"whole")
+    logs.transaction("shop").append("orders", b"half").result()
+    kill(logs)
+    path = tmp_path / "__transaction_state-0" / "00000000000000000000.log"
+    batches = batches_of(path.read_bytes())
+    path.write_bytes(path.read_bytes()[: batches[-2].position])  # without its begin
+    with open_logs(tmp_path) as logs:
+        log = logs.partition("orders", 0)
+        assert log.last_stable_offset == log.log_end_offset == 4
+        assert committed(logs) == [b"whole"]
+        with logs.transaction("shop") as txn:
+            txn.append("orders", b"next")
+        assert committed(logs) == [b"whole", b"next"]
+
+
+def test_transactions_of_others_are_left_alone(
+    tmp_path: Path, golden: Callable[[str], GoldenCase]
+) -> None:
+    """A real broker's partition with a transaction open, and no coordinator's topic beside it."""
+    shutil.copytree(golden("txn").partition_dir, tmp_path / "data" / "txn-0")
+    for path in (tmp_path / "data").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with open_logs(tmp_path / "data") as logs:
+        log = logs.partition("txn", 0)
+        assert log.log_end_offset == 137
+        assert log.last_stable_offset < 137
 
 
 def test_a_marker_that_fails_is_written_later(tmp_path: Path) -> None:

@@ -6,7 +6,12 @@ Invariants:
   there: so after a crash the log tells every partition that may have to be cleaned up;
 * a transaction is decided by the write of its prepared state. From then on its markers are written,
   again after a failure or a crash, until all are there;
-* of all producers that ever began under an id, only the latest can write.
+* of all producers that ever began under an id, only the latest can write;
+* no two transactions have the same producer id and epoch. So a marker that is written again, since
+  nobody knows any more that it was, can end no later transaction.
+
+Losing power may cost the last states that were written, while data written after them survives. A
+producer id that was in use then may have gone further than anybody knows; it is used no more.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
     InvalidNameError,
+    InvalidProducerEpochError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
@@ -24,11 +30,13 @@ from stratalog.errors import (
 )
 from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
 from stratalog.log_dir import transaction_steps as steps
+from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
 from stratalog.log_dir.transaction_log import TransactionLog
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 
 if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
+    from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.catalog import TopicCatalog
     from stratalog.log_dir.producer_ids import ProducerIds
     from stratalog.log_dir.root import Engine, PartitionSlot
@@ -53,6 +61,7 @@ class TransactionCoordinator:
 
     def __init__(self, catalog: TopicCatalog, ids: ProducerIds, engine: Engine) -> None:
         self._catalog = catalog
+        self._was_clean = True
         self._ids = ids
         self._engine = engine
         self._states = TransactionLog(catalog, engine)
@@ -61,8 +70,30 @@ class TransactionCoordinator:
 
     # -- what a producer asks for
 
-    def begin_producer(self, transactional_id: str, timeout_ms: int | None) -> ProducerIdentity:
-        """Make the caller the only producer of the id, and end what its predecessor left open."""
+    def begin_producer(
+        self,
+        transactional_id: str,
+        timeout_ms: int | None,
+        *,
+        expected: ProducerIdentity | None = None,
+    ) -> ProducerIdentity:
+        """Make the caller the only producer of the id, and end what its predecessor left open.
+
+        With `expected` only its own predecessor: the producer of this identity goes on.
+        """
+        timeout_ms = self._checked(transactional_id, timeout_ms)
+        with self._lock:
+            self._states.create()
+            if expected is not None:
+                self._state_for(transactional_id, expected)
+            self._end_if_open(transactional_id)
+            identity = self._next_identity(transactional_id)
+            begun = steps.begun(identity, timeout_ms, self._engine.now_ms())
+            self._states.write(transactional_id, begun)
+            self._begun_here[transactional_id] = identity
+            return identity
+
+    def _checked(self, transactional_id: str, timeout_ms: int | None) -> int:
         if not transactional_id:
             raise InvalidNameError("a transactional id cannot be empty")
         longest_ms = self._engine.config.transaction_max_timeout_ms
@@ -72,18 +103,14 @@ class TransactionCoordinator:
                 f"a timeout of {timeout_ms} ms is not in 1 to {longest_ms}, "
                 "which is transaction.max.timeout.ms"
             )
-        with self._lock:
-            self._states.create()
-            self._end_if_open(transactional_id)
-            state = self._states.find(transactional_id)
-            if state is None or not steps.has_epochs_left(state):
-                identity = ProducerIdentity(self._ids.take(), 0)
-            else:
-                identity = ProducerIdentity(state.producer_id, state.producer_epoch + 1)
-            begun = steps.begun(identity, timeout_ms, self._engine.now_ms())
-            self._states.write(transactional_id, begun)
-            self._begun_here[transactional_id] = identity
-            return identity
+        return timeout_ms
+
+    def _next_identity(self, transactional_id: str) -> ProducerIdentity:
+        state = self._states.find(transactional_id)
+        is_known = self._was_clean or transactional_id in self._begun_here
+        if state is None or not is_known or not steps.has_epochs_left(state):
+            return ProducerIdentity(self._ids.take(), 0)
+        return ProducerIdentity(state.producer_id, state.producer_epoch + 1)
 
     def add_partition(
         self, transactional_id: str, identity: ProducerIdentity, topic_partition: TopicPartition
@@ -145,12 +172,24 @@ class TransactionCoordinator:
         with self._lock:
             return self._end_if_open(transactional_id)
 
-    def finish_decided(self) -> None:
-        """Write the markers that a crash or a failure left out."""
+    def recover(self) -> None:
+        """After an unclean stop: write the markers that are missing, and abort transactions that
+        nobody knows of, because the state that told of them was lost."""
         with self._lock:
+            self._was_clean = False
+            known = set()
             for transactional_id, state in list(self._states.all()):
                 if steps.is_prepared(state):
                     self._finish(transactional_id, state)
+                elif not steps.is_idle(state):
+                    identity = steps.identity_of(state)
+                    known |= {(identity, tp) for tp in steps.partitions_of(state)}
+            for slot in self._catalog.slots():
+                for identity in _open_in(slot.log()):
+                    is_ours = identity.producer_id >= FIRST_PRODUCER_ID
+                    if is_ours and (identity, slot.topic_partition) not in known:
+                        _log.warning("%s: aborted a transaction that was lost", slot.path)
+                        slot.log().end_transaction(*identity, commit=False)
 
     def end_overdue(self) -> None:
         """Abort transactions that have been open for longer than their producers asked for."""
@@ -223,12 +262,14 @@ class TransactionCoordinator:
         self, slot: PartitionSlot, state: TransactionState, coordinator_epoch: int, *, flush: bool
     ) -> None:
         log = slot.log()
-        log.end_transaction(
-            state.producer_id,
-            state.producer_epoch,
-            commit=state.status is TransactionStatus.PREPARE_COMMIT,
-            coordinator_epoch=coordinator_epoch,
-        )
+        try:
+            log.end_transaction(
+                *steps.identity_of(state),
+                commit=state.status is TransactionStatus.PREPARE_COMMIT,
+                coordinator_epoch=coordinator_epoch,
+            )
+        except InvalidProducerEpochError:
+            return  # a later transaction has begun there, so the marker is there
         if flush:
             log.flush()
 
@@ -236,3 +277,12 @@ class TransactionCoordinator:
         """A topic that was deleted meanwhile needs no marker."""
         found = (self._catalog.find(tp) for tp in steps.partitions_of(state))
         return [slot for slot in found if slot is not None]
+
+
+def _open_in(log: PartitionLog) -> list[ProducerIdentity]:
+    """Producers that have a transaction open in a log."""
+    return [
+        ProducerIdentity(producer_id, state.producer_epoch)
+        for producer_id, state in log.producers.producers.items()
+        if state.has_open_txn
+    ]

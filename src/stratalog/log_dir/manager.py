@@ -107,7 +107,7 @@ class LogDir:
         unclean = [root for root in roots if not root.last_stop.was_clean]
         self._load([slot for root in unclean for slot in root.slots.values()], len(unclean))
         if unclean:
-            self._coordinator.finish_decided()
+            self._coordinator.recover()
         self._plan_tasks()
         if background:
             self._schedule.start("stratalog-log-dir")

@@ -66,10 +66,16 @@ class TransactionalProducer:
         self._options = options
         self._timeout_ms = timeout_ms
         self._current: Transaction | None = None
+        self._identity: ProducerIdentity | None = None
         self.numbering = Numbering(self._begin, is_transactional=True)
 
     def _begin(self) -> ProducerIdentity:
-        return self._coordinator.begin_producer(self.transactional_id, self._timeout_ms)
+        """The first time, as whoever comes; then as the one that was there before."""
+        expected = self._identity
+        self._identity = self._coordinator.begin_producer(
+            self.transactional_id, self._timeout_ms, expected=expected
+        )
+        return self._identity
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -81,8 +87,8 @@ class TransactionalProducer:
         decision and markers are fsynced, in this order."""
         if self._current is not None and self._current.is_open:
             raise InvalidTxnStateError(f"{self.transactional_id!r} has a transaction open already")
-        if self.numbering.is_in_doubt:
-            self.numbering.renew()
+        if self._current is not None:
+            self.numbering.renew()  # each transaction has an epoch of its own
         records = _Records(*self._parts, self._options, self)
         self._current = Transaction(self, records, flush=flush)
         return self._current

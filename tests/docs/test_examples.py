@@ -1,0 +1,45 @@
+"""The examples run, and print what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import stratalog
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def run(name: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_write_and_read(tmp_path: Path) -> None:
+    lines = run("write_and_read.py", str(tmp_path / "data"))
+    assert lines[0] == "alice's order is in partition 0 at offset 0"
+    assert "  offset 0: b'alice' wants b'2 apples'" in lines
+    assert [line for line in lines if line.endswith(" records")] == [
+        "orders-0: 201 records",
+        "orders-1: 500 records",
+        "orders-2: 300 records",
+    ]
+    view = stratalog.open_dirs(tmp_path / "data")
+    assert view.topics == {"orders": [0, 1, 2]}
+    assert run("write_and_read.py") == lines
+
+
+def test_transactions() -> None:
+    assert run("transactions.py") == [
+        "after a transfer: {b'alice': 70, b'bob': 30}",
+        "alice does not have that much; nothing has changed: {b'alice': 70, b'bob': 30}",
+        "a producer that was replaced cannot write: {b'alice': 75, b'bob': 25}",
+    ]
