@@ -137,6 +137,20 @@ def test_largest_timestamp(built: Built) -> None:
     assert largest.offset == holder[-1].offset
 
 
+@pytest.mark.parametrize("index", ["as written", "none"])
+def test_time_zero_at_the_base_offset(tmp_path: Path, index: str) -> None:
+    """Its time index is twelve zero bytes, the same as a preallocated tail."""
+    built = build(tmp_path, [[0]])
+    time_index = built.path.with_suffix(".timeindex")
+    assert time_index.read_bytes() == bytes(12)
+    if index == "none":
+        time_index.unlink()
+    times = built.view().times
+    assert times.largest == (0, BASE)
+    assert times.find(0, BASE) == (0, 0, BASE, 0)
+    assert times.find(1, BASE) is None
+
+
 def test_newest_record_from_every_offset_on(built: Built) -> None:
     view = built.view()
     for start in range(BASE, built.records[-1].offset + 2, 3):

@@ -94,7 +94,9 @@ class IndexView:
         self.base_offset = base_offset
         self.origin = origin
         """`file`, or why the file was not used."""
-        self.entries = of.count_valid_entries(data)
+        # Only a file has a zero tail. Made from the log, twelve zeros tell of time 0.
+        is_file = origin == FROM_FILE
+        self.entries = of.count_valid_entries(data) if is_file else len(data) // of.entry_bytes
         self._data = data
         self._first_slot = 0  # of the first entry in _data
         self._lookups = 0
