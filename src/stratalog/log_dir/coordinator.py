@@ -177,6 +177,8 @@ class TransactionCoordinator:
         nobody knows of, because the state that told of them was lost."""
         with self._lock:
             self._was_clean = False
+            if not self._states.exists:
+                return  # there never was a transaction
             known = set()
             for transactional_id, state in list(self._states.all()):
                 if steps.is_prepared(state):

@@ -18,12 +18,12 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import InconsistentLogDirsError, NotALogDirError, StratalogError
 from stratalog.format.batch import Codec
-from stratalog.format.names import RootFile, TopicPartition
+from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
 from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.log_dir.lock import lock_dirs
@@ -34,6 +34,7 @@ from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
 from stratalog.log_dir.schedule import Schedule
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 from stratalog.log_dir.transactions import Transaction, TransactionalProducer
+from stratalog.log_dir.upkeep import Upkeep
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.producer import Headers
     from stratalog.log_dir.topics import TopicInfo
-    from stratalog.storage.disk import Disk as DiskType
 
 _MS_NS = 1_000_000
 
@@ -60,6 +60,7 @@ class LogDir:
         self._schedule = schedule
         self._ids = ProducerIds(catalog.store)
         self._coordinator = TransactionCoordinator(catalog, self._ids, engine)
+        self._upkeep = Upkeep(catalog, self._coordinator, engine)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._direct = Producer(catalog, engine, schedule, ProducerOptions(linger_ms=0))
         self._is_closed = False
@@ -71,7 +72,7 @@ class LogDir:
         config: BrokerConfig | Mapping[str, object] | Path | str | None = None,
         create: bool = True,
         background: bool = True,
-        disk: DiskType | None = None,
+        disk: Disk | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> Self:
         """Open log directories for writing; without `paths`, those that the config names.
@@ -108,7 +109,7 @@ class LogDir:
         self._load([slot for root in unclean for slot in root.slots.values()], len(unclean))
         if unclean:
             self._coordinator.recover()
-        self._plan_tasks()
+        self._upkeep.plan(self._schedule)
         if background:
             self._schedule.start("stratalog-log-dir")
 
@@ -118,44 +119,6 @@ class LogDir:
             with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-load") as pool:
                 for _ in pool.map(PartitionSlot.log, slots):
                     pass
-
-    def _plan_tasks(self) -> None:
-        config, every = self._engine.config, self._schedule.every
-        first_ms = config.log_initial_task_delay_ms
-        every(
-            config.log_flush_offset_checkpoint_interval_ms,
-            "recovery point checkpoint",
-            lambda: self._checkpoint(RootFile.RECOVERY_POINTS),
-            delay_ms=first_ms,
-        )
-        every(
-            config.log_flush_start_offset_checkpoint_interval_ms,
-            "log start offset checkpoint",
-            lambda: self._checkpoint(RootFile.LOG_START_OFFSETS),
-            delay_ms=first_ms,
-        )
-        every(
-            config.replica_high_watermark_checkpoint_interval_ms,
-            "high watermark checkpoint",
-            lambda: self._checkpoint(RootFile.HIGH_WATERMARKS),
-        )
-        every(config.log_flush_scheduler_interval_ms, "flush of dirty logs", self._flush_dirty)
-        every(_removal_interval_ms(config), "removal of deleted partitions", self._remove_deleted)
-        every(
-            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
-            "abort of timed-out transactions",
-            self._coordinator.end_overdue,
-        )
-        every(
-            config.transaction_remove_expired_transaction_cleanup_interval_ms,
-            "expiry of transactional ids",
-            self._coordinator.forget_idle,
-        )
-        every(
-            config.producer_id_expiration_check_interval_ms,
-            "expiry of producers",
-            self._forget_producers,
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -185,7 +148,7 @@ class LogDir:
                 errors.append(error)
         self._catalog.close()
         with self._locks:
-            self._remove_deleted()
+            self._upkeep.remove_deleted()
             for root in self._catalog.roots:
                 threads = self._engine.config.num_recovery_threads_per_data_dir
                 errors += root.close(threads)
@@ -321,13 +284,17 @@ class LogDir:
         *,
         timeout_ms: int | None = None,
         flush: bool = False,
-        **options: Any,
+        compression: Codec | str = Codec.NONE,
     ) -> Transaction:
-        """Begin a transaction; use it as a context manager. See `transactional_producer`.
+        """Begin a transaction; use it as a context manager. See `transactional_producer`, which
+        also has more options.
 
-        With `flush`, a commit survives a crash of the machine.
+        With `flush`, a commit survives a crash of the machine: data, decision and markers are
+        fsynced, in this order. Without, losing power may cost parts of what was written last.
         """
-        producer = self.transactional_producer(transactional_id, timeout_ms=timeout_ms, **options)
+        producer = self.transactional_producer(
+            transactional_id, timeout_ms=timeout_ms, compression=compression
+        )
         return producer.transaction(flush=flush)
 
     def transactional_producer(
@@ -372,26 +339,6 @@ class LogDir:
         """Do what is due by now; how many tasks that were. Needed only without `background`."""
         return self._schedule.run_due()
 
-    def _checkpoint(self, file: RootFile) -> None:
-        for root in self._catalog.roots:
-            root.checkpoint([file])
-
-    def _remove_deleted(self) -> None:
-        for root in self._catalog.roots:
-            root.trash.remove_due(self._engine.now_ms())
-
-    def _forget_producers(self) -> None:
-        now_ms = self._engine.now_ms()
-        for slot in self._catalog.slots():
-            if slot.loaded is not None:
-                slot.loaded.remove_expired_producers(now_ms)
-
-    def _flush_dirty(self) -> None:
-        now_ms = self._engine.now_ms()
-        for slot in self._catalog.slots():
-            if slot.loaded is not None:
-                slot.log().flush_if_due(now_ms)
-
 
 def _config_of(
     config: BrokerConfig | Mapping[str, object] | Path | str | None,
@@ -423,11 +370,6 @@ def _prepare(disk: Disk, path: Path, *, create: bool) -> None:
     for directory in reversed(missing):
         disk.mkdir(directory, exist_ok=True)
         disk.fsync_dir(directory.parent)
-
-
-def _removal_interval_ms(config: BrokerConfig) -> int:
-    """Often enough that nothing stays for much longer than the delay."""
-    return max(config.log_config.file_delete_delay_ms // 4, 1000)
 
 
 def _codec_of(compression: Codec | str) -> Codec:

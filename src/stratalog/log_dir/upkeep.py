@@ -1,0 +1,97 @@
+"""What a log directory does by itself from time to time, at the intervals of a broker's config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.format.names import RootFile
+
+if TYPE_CHECKING:
+    from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.coordinator import TransactionCoordinator
+    from stratalog.log_dir.root import Engine
+    from stratalog.log_dir.schedule import Schedule
+
+_REMOVAL_INTERVAL_MS_MIN = 1000
+
+
+class Upkeep:
+    """The tasks and when they are due."""
+
+    def __init__(
+        self, catalog: TopicCatalog, coordinator: TransactionCoordinator, engine: Engine
+    ) -> None:
+        self._catalog = catalog
+        self._coordinator = coordinator
+        self._engine = engine
+
+    def plan(self, schedule: Schedule) -> None:
+        """Put all tasks on the schedule."""
+        config = self._engine.config
+        self._plan_checkpoints(schedule)
+        schedule.every(
+            config.log_flush_scheduler_interval_ms, "flush of dirty logs", self.flush_dirty
+        )
+        # Often enough that nothing stays for much longer than the delay.
+        removal_ms = max(config.log_config.file_delete_delay_ms // 4, _REMOVAL_INTERVAL_MS_MIN)
+        schedule.every(removal_ms, "removal of deleted partitions", self.remove_deleted)
+        schedule.every(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            "abort of timed-out transactions",
+            self._coordinator.end_overdue,
+        )
+        schedule.every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            "expiry of transactional ids",
+            self._coordinator.forget_idle,
+        )
+        schedule.every(
+            config.producer_id_expiration_check_interval_ms,
+            "expiry of producers",
+            self.forget_producers,
+        )
+
+    def _plan_checkpoints(self, schedule: Schedule) -> None:
+        config = self._engine.config
+        first_ms = config.log_initial_task_delay_ms
+        schedule.every(
+            config.log_flush_offset_checkpoint_interval_ms,
+            "recovery point checkpoint",
+            lambda: self.checkpoint(RootFile.RECOVERY_POINTS),
+            delay_ms=first_ms,
+        )
+        schedule.every(
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            "log start offset checkpoint",
+            lambda: self.checkpoint(RootFile.LOG_START_OFFSETS),
+            delay_ms=first_ms,
+        )
+        schedule.every(
+            config.replica_high_watermark_checkpoint_interval_ms,
+            "high watermark checkpoint",
+            lambda: self.checkpoint(RootFile.HIGH_WATERMARKS),
+        )
+
+    def checkpoint(self, file: RootFile) -> None:
+        """Write one of the checkpoints in each directory where it has changed."""
+        for root in self._catalog.roots:
+            root.checkpoint([file])
+
+    def remove_deleted(self) -> None:
+        """Remove partitions whose deletion is long enough ago."""
+        for root in self._catalog.roots:
+            root.trash.remove_due(self._engine.now_ms())
+
+    def flush_dirty(self) -> None:
+        """Flush logs whose `flush.ms` has passed."""
+        now_ms = self._engine.now_ms()
+        for slot in self._catalog.slots():
+            if slot.loaded is not None and slot.loaded.is_usable:
+                slot.loaded.flush_if_due(now_ms)
+
+    def forget_producers(self) -> None:
+        """Forget idle producers in all logs."""
+        now_ms = self._engine.now_ms()
+        for slot in self._catalog.slots():
+            if slot.loaded is not None:
+                slot.loaded.remove_expired_producers(now_ms)
