@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Report
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 KAFKA_PYTHON_BATCHES = 100  # it is too slow for the whole log
 KAFKA_PYTHON_LACKS = frozenset({"lz4"})  # reads it with yet another library only
 

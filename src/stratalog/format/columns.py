@@ -52,7 +52,7 @@ __all__ = [
     "schema_of",
 ]
 
-PART_BYTES: Final = 32 << 20
+PART_BYTES: Final = 8 << 20
 """Payload bytes after which a part is handed over. A larger batch is a part of its own."""
 
 CHUNK_BYTES: Final = 4 << 20
