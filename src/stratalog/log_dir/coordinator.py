@@ -187,11 +187,11 @@ class TransactionCoordinator:
                     identity = steps.identity_of(state)
                     known |= {(identity, tp) for tp in steps.partitions_of(state)}
             for slot in self._catalog.slots():
-                for identity in _open_in(slot.log()):
+                for identity, epoch in _open_in(slot.log()):
                     is_ours = identity.producer_id >= FIRST_PRODUCER_ID
                     if is_ours and (identity, slot.topic_partition) not in known:
                         _log.warning("%s: aborted a transaction that was lost", slot.path)
-                        slot.log().end_transaction(*identity, commit=False)
+                        slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
 
     def end_overdue(self) -> None:
         """Abort transactions that have been open for longer than their producers asked for."""
@@ -281,10 +281,10 @@ class TransactionCoordinator:
         return [slot for slot in found if slot is not None]
 
 
-def _open_in(log: PartitionLog) -> list[ProducerIdentity]:
-    """Producers that have a transaction open in a log."""
+def _open_in(log: PartitionLog) -> list[tuple[ProducerIdentity, int]]:
+    """Producers that have a transaction open in a log, and the coordinator epoch known of them."""
     return [
-        ProducerIdentity(producer_id, state.producer_epoch)
+        (ProducerIdentity(producer_id, state.producer_epoch), max(state.coordinator_epoch, 0))
         for producer_id, state in log.producers.producers.items()
         if state.has_open_txn
     ]
