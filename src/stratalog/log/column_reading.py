@@ -105,11 +105,12 @@ class ColumnReader:
         self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
     ) -> BatchTable:
         """The batches before the first that is out of order, or damaged and not to be decoded."""
+        table = self._within_range(table)
         rows = table.rows
         base, last = rows["base_offset"], rows["last_offset"]
         due = np.concatenate(([self._due_offset], last[:-1] + 1))
         is_bad = (np.where(base < 0, last, base) < due) | (last >= part.end_offset)
-        passed_over = ~self._visible(part, rows) & (base < self._plan.end_offset)
+        passed_over = ~self._visible(part, rows)
         if passed_over.any():  # their header says so: it must be right
             is_bad[passed_over] |= ~check_crcs(chunk, table.select(passed_over))
         if not is_bad.any():
@@ -119,6 +120,15 @@ class ColumnReader:
         if not good:
             raise_for_batch(part, position + end, self._due_offset)
         return replace(table, rows=rows[:good], end=end)
+
+    def _within_range(self, table: BatchTable) -> BatchTable:
+        """Without what follows the batch that reaches the end of the range."""
+        rows = table.rows
+        reaches_end = rows["last_offset"] >= self._plan.end_offset - 1
+        kept = int(np.argmax(reaches_end)) + 1 if reaches_end.any() else len(rows)
+        if kept == len(rows):
+            return table
+        return replace(table, rows=rows[:kept], end=int(rows["position"][kept]))
 
     def _decode(
         self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
@@ -139,7 +149,8 @@ class ColumnReader:
             raise error.located(part.segment.path, buffer_start=position) from None
         self._note(rows, wanted)
         is_past = int(rows["last_offset"][-1]) >= self._plan.end_offset - 1
-        self._is_done = is_past or self._is_cut_short or self._bytes_left <= 0
+        is_spent = self._bytes_left <= 0 and not self._is_first
+        self._is_done = is_past or is_spent or self._is_cut_short
 
     def _note(self, rows: NDArray[Any], wanted: NDArray[np.bool_]) -> None:
         """These batches are done with; the wanted ones were handed over."""

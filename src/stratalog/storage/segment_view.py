@@ -165,7 +165,8 @@ class SegmentView:
         buf = self.read_batch(position, size_bytes)
         entry = next_entry(buf, 0)
         if entry is None:
-            raise CorruptBatchError(f"the log ends inside a batch ({len(buf)} bytes are left)")
+            left = self.size_bytes - position
+            raise CorruptBatchError(f"the log ends inside a batch ({left} bytes are left)")
         header = header_of(buf, entry)
         check_entry_crc(buf, entry, header)
         return LoadedBatch(position, buf, entry, header)
