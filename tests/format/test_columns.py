@@ -124,6 +124,13 @@ def test_gives_what_was_put_in(log: GeneratedLog, part_bytes: int) -> None:
     assert decoded.records == list(log.records)
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+def test_plain_batch_larger_than_a_part_after_a_small_one(codec: Codec) -> None:
+    small, large = Record(0, 1000, b"k", b"v"), Record(1, 1000, b"k", bytes(1000))
+    raw = encode_batch([small], BatchFields(codec=codec)) + encode_batch([large])
+    assert decode_columns(guarded(raw), part_bytes=500) == Decoded([small, large], None)
+
+
 @given(log=logs(legacy=True), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_fewer_columns_are_the_same_columns(log: GeneratedLog, data: st.DataObject) -> None:

@@ -87,9 +87,12 @@ class PayloadReader:
         if len(self._scratch.view) > 2 * (self.part_bytes + COPY_SLACK_BYTES):
             self._scratch = Scratch()  # one huge batch must not cost memory for ever
         self._scratch.reserve(0, min(4 * stored_bytes, self.part_bytes) + COPY_SLACK_BYTES)
-        done = 0
+        done, before = 0, -1
         is_next_bad = False
         while done < len(rows) and ends[done] < self.part_bytes and not is_next_bad:
+            if done == before:
+                break  # the next is plain, and large enough for a part of its own
+            before = done
             done += self._expand(buf, rows[done:], ends[done:])
             more, is_next_bad = self._decompress(buf, rows[done:], ends[done:])
             done += more
