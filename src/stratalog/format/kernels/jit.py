@@ -2,7 +2,8 @@
 
 A kernel is compiled once per machine and kept on disk. numba notices when the file of a kernel
 changes but not when a function it calls from another file does, so the cache directory carries a
-digest of all files here. A cache that cannot be written costs time, never an error.
+digest of all files here. (Constants from other modules are compiled in as well, but they are the
+format's, and that does not change.) A cache that cannot be written costs time, never an error.
 """
 
 from __future__ import annotations
