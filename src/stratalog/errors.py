@@ -145,6 +145,14 @@ class LimitExceededError(StratalogError):
     """A declared length, count or decompressed size is larger than the caller allows."""
 
 
+class UnsupportedRecordsError(UnsupportedError, CorruptRecordError):
+    """The records of a batch whose CRC is right are in a codec that is not known here."""
+
+
+class RecordsTooLargeError(LimitExceededError, CorruptRecordError):
+    """The records of a batch whose CRC is right are larger than the caller allows."""
+
+
 class ConfigError(StratalogError):
     """A setting's name or value is not one Kafka accepts."""
 

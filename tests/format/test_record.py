@@ -239,7 +239,7 @@ def test_garbage_instead_of_a_compressed_stream(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec_id", [5, 6, 7])
 def test_a_codec_that_does_not_exist(codec_id: int) -> None:
-    with pytest.raises(UnsupportedError, match="batch at byte 0"):
+    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offsets 50 to 50\): codec id"):
         decode(batch_of("deadbeef", attributes=codec_id))
 
 
@@ -247,7 +247,7 @@ def test_a_codec_that_does_not_exist(codec_id: int) -> None:
 def test_decompressed_size_is_bounded(codec: Codec) -> None:
     raw = encode_batch([Record(0, 0, None, bytes(1 << 20))], BatchFields(codec=codec))
     assert len(raw) < 100_000
-    with pytest.raises(LimitExceededError, match="batch at byte 0"):
+    with pytest.raises(LimitExceededError, match=r"at byte 0 \(offsets 0 to 0\)"):
         decode(raw, decompressed_bytes_max=1 << 16)
     assert len(decode(raw, decompressed_bytes_max=2 << 20)) == 1
 

@@ -12,8 +12,9 @@ from stratalog.errors import (
     CorruptError,
     CorruptRecordError,
     LimitExceededError,
-    StratalogError,
+    RecordsTooLargeError,
     UnsupportedError,
+    UnsupportedRecordsError,
 )
 from stratalog.format import varint
 from stratalog.format.batch import (
@@ -84,12 +85,13 @@ def decode_records(
 
 def located_in_batch(
     error: CorruptError | UnsupportedError | LimitExceededError, at: int, offsets: tuple[int, int]
-) -> StratalogError:
+) -> CorruptRecordError:
     """`error`, met inside the payload of the batch at `at`, told for that batch."""
     if isinstance(error, CorruptError):
         reason = f"in the records (payload byte {error.position}): {error.reason}"
         return CorruptRecordError(reason, position=at, offsets=offsets)
-    return type(error)(f"batch at byte {at} (offsets {offsets[0]} to {offsets[1]}): {error}")
+    kind = UnsupportedRecordsError if isinstance(error, UnsupportedError) else RecordsTooLargeError
+    return kind(str(error), position=at, offsets=offsets)
 
 
 def _payload_of(buf: Buffer, at: int, header: BatchHeader, bytes_max: int) -> bytes:

@@ -19,11 +19,9 @@ from stratalog.errors import (
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
-    LimitExceededError,
     MessageTooLargeError,
     RecordError,
     UnsupportedCompressionTypeError,
-    UnsupportedError,
 )
 from stratalog.format.batch import (
     CLASSIFY_BYTES,
@@ -179,8 +177,6 @@ def sent_records(data: Buffer, batch: SentBatch) -> list[Record]:
         return _legacy_records(data, at, header)
     except CorruptError as error:
         raise InvalidRecordError(error.reason) from None
-    except (UnsupportedError, LimitExceededError) as error:
-        raise InvalidRecordError(str(error)) from None
 
 
 def _legacy_records(data: Buffer, at: int, header: LegacyHeader) -> list[Record]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
+from stratalog.format.batch import MAGIC_2
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
 from stratalog.log.reading import raise_for_batch
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from stratalog.log.reading import ReadPlan
     from stratalog.log.segments import SegmentPart
 
-CHUNK_BYTES: Final = 1024 * 1024
+CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
@@ -161,7 +162,8 @@ class ColumnReader:
 
     def _visible(self, part: SegmentPart, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Batches in the range that are neither markers nor aborted."""
-        attributes = rows["attributes"]
+        # Only magic 2 has these bits: in a legacy message they mean nothing.
+        attributes = np.where(rows["magic"] == MAGIC_2, rows["attributes"], 0)
         visible: NDArray[np.bool_] = (
             (rows["base_offset"] < self._plan.end_offset)
             & (rows["last_offset"] >= part.start_offset)

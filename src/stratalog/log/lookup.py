@@ -112,9 +112,12 @@ def _first_record(
     segment: SegmentView, position: int, target: int, trace: Trace | None
 ) -> Location | None:
     batch = segment.load_batch(position)
-    for passed, record in enumerate(records_of(batch.buf, batch.entry, check_crc=False)):
-        if record.offset >= target:
-            if trace is not None:
-                trace.add(RecordStep(position, passed, record.offset, record.timestamp))
-            return Location(segment.path, position, batch.header, record)
+    try:
+        for passed, record in enumerate(records_of(batch.buf, batch.entry, check_crc=False)):
+            if record.offset >= target:
+                if trace is not None:
+                    trace.add(RecordStep(position, passed, record.offset, record.timestamp))
+                return Location(segment.path, position, batch.header, record)
+    except CorruptError as error:
+        raise error.located(segment.path, buffer_start=position) from None
     return None

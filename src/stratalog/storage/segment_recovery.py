@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from stratalog.errors import CorruptError, OffsetOverflowError
+from stratalog.errors import (
+    CorruptError,
+    LimitExceededError,
+    OffsetOverflowError,
+    UnsupportedError,
+)
 from stratalog.format.batch import MAGIC_2, NO_LEADER_EPOCH, BatchHeader, Entry
 from stratalog.format.index_rules import IndexBuilder
 from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
@@ -67,6 +72,8 @@ class _Check:
                     if is_bulk_worth_it(self._batches, self._position, end):
                         self._take_in_bulk(end)
                         break
+        except (UnsupportedError, LimitExceededError):
+            raise  # the bytes are right: others can read what we cannot
         except CorruptError as error:
             damage = error
         self._index.finish()
