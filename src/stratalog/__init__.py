@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         ProducerFencedError,
         RecordError,
         RecordListTooLargeError,
+        RecordsTooLargeError,
         SegmentGoneError,
         StorageError,
         StratalogError,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         UnsupportedCompressionTypeError,
         UnsupportedError,
         UnsupportedForMessageFormatError,
+        UnsupportedRecordsError,
     )
     from stratalog.format.batch import BatchHeader, Codec, TimestampType
     from stratalog.format.names import TopicPartition
@@ -135,6 +137,7 @@ __all__ = [
     "RecordError",
     "RecordListTooLargeError",
     "RecordMetadata",
+    "RecordsTooLargeError",
     "SegmentGoneError",
     "Skipped",
     "StorageError",
@@ -155,6 +158,7 @@ __all__ = [
     "UnsupportedCompressionTypeError",
     "UnsupportedError",
     "UnsupportedForMessageFormatError",
+    "UnsupportedRecordsError",
     "open_dirs",
     "open_partition",
 ]
