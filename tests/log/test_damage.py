@@ -465,7 +465,7 @@ def test_lookups_with_any_bit_of_a_header_flipped(with_indexes: bool, tmp_path: 
     for position in range(damaged.position, damaged.position + 61):
         for bit in range(2 if position == damaged.position + 7 else 0, 8):
             flip(path / log_name(0), position, bit)
-            for record in others:
+            for record in others[1::2]:
                 if not _is_found(path, record):
                     wrong.append((position - damaged.position, bit, record.offset))
             flip(path / log_name(0), position, bit)

@@ -102,7 +102,7 @@ def _visible_batches(
                     return
                 is_first = False
                 yield part, batch
-            if header.next_offset >= plan.end_offset or bytes_left <= 0:
+            if header.next_offset >= plan.end_offset or (bytes_left <= 0 and not is_first):
                 return
 
 
