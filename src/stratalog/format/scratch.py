@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _BYTES_MIN = 64 << 10
+_DOUBLED_BYTES_MAX = 16 << 20  # larger ones grow by a quarter: old and new are held at once
 
 
 class Scratch:
@@ -18,11 +19,10 @@ class Scratch:
 
     def reserve(self, at: int, size: int) -> memoryview:
         """The view, with at least `size` bytes after `at`. Bytes before `at` are kept."""
-        needed = at + size
-        if needed > len(self.view):
-            grown = memoryview(
-                bytearray(max(needed, min(2 * len(self.view), needed * 2), _BYTES_MIN))
-            )
+        needed, held = at + size, len(self.view)
+        if needed > held:
+            more = held if held <= _DOUBLED_BYTES_MAX else held // 4
+            grown = memoryview(bytearray(max(needed, held + more, _BYTES_MIN)))
             grown[:at] = self.view[:at]
             self.view = grown
         return self.view
