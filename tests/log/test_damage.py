@@ -232,6 +232,26 @@ class Flip(NamedTuple):
 
 
 @over_readers
+@pytest.mark.parametrize("name", ["v0-gzip", "v1-lz4", "v1-none", "java-lz4"])
+def test_report_names_the_first_offset_of_the_next_batch(
+    reader: Reader, name: str, tmp_path: Path
+) -> None:
+    """Of compressed old messages too, whose header knows only the last."""
+    path = copy_partition(directory_to_read(GoldenCase(name)), tmp_path)
+    file = segment_paths(path)[0]
+    batches = batches_of(file.read_bytes())
+    damaged, following = batches[1], batches[2]
+    flip(file, damaged.end - 1, 3)
+    (skipped,) = outcome_of(reader, path, can_skip=True).skipped
+    assert (skipped.first_offset, skipped.next_offset) == (
+        damaged.first_offset,
+        following.first_offset,
+    )
+    assert skipped.size_bytes == len(damaged.raw)
+    assert f"offsets {damaged.first_offset} up to {following.first_offset}" in str(skipped)
+
+
+@over_readers
 def test_readers_of_either_level_skip_the_same(reader: Reader, tmp_path: Path) -> None:
     path = copy_partition(directory_to_read(GoldenCase("txn")), tmp_path)
     file = segment_paths(path)[3]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from stratalog.errors import StratalogError
+from stratalog.format.entry import records_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -68,8 +71,7 @@ class DamagePolicy:
         if self._on_skip is None:
             raise error
         stop = end if resume is None else resume
-        batch = None if resume is None else segment.file.peek(resume)
-        next_offset = None if batch is None else batch.base_offset
+        next_offset = None if resume is None else _first_offset(segment, resume)
         skipped_bytes = stop - position
         self._on_skip(
             Skipped(segment.path, position, skipped_bytes, due_offset, next_offset, error.reason)
@@ -87,3 +89,14 @@ class DamagePolicy:
             return None
         declared = position + batch.size_bytes
         return declared if declared < end and segment.is_valid(declared) else None
+
+
+def _first_offset(segment: SegmentView, position: int) -> int:
+    """Of the good batch at `position`. A compressed set of old messages has to be opened for it."""
+    batch = segment.load_batch(position)
+    if batch.header.base_offset is not None:
+        return batch.header.base_offset
+    try:
+        return next(records_of(batch.buf, batch.entry, check_crc=False)).offset
+    except (StratalogError, StopIteration):
+        return batch.entry.offset  # its last
