@@ -124,6 +124,23 @@ def test_extreme_numbers(log: Path) -> None:
     _agreed(log, raw, DATA)
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        Filters(offset_min=0),
+        Filters(timestamp_min=(1 << 63) - 1),
+        Filters(timestamp_end=1 << 63),
+        Filters(offset_end=(1 << 63) - 1),
+        Filters(offset_end=1 << 63),
+    ],
+)
+def test_filters_at_the_largest_numbers(log: Path, filters: Filters) -> None:
+    largest = (1 << 63) - 1
+    raw = encode_batch([Record(largest - 1, largest, b"k", b"v")])
+    shown = _agreed(log, raw, replace(DATA, filters=filters))
+    assert f"| offset: {largest - 1} CreateTime: {largest} " in shown.stdout
+
+
 def test_windows_smaller_than_a_batch(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "WINDOW_BYTES", 300)
     raw = b"".join(

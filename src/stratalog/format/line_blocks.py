@@ -193,9 +193,9 @@ class LineRenderer:
         options = self.options
         bounds = np.zeros(render.BOUND_SLOTS, np.int64)
         bounds[render.OFFSET_MIN] = _or(options.offset_min, _LONG_MIN)
-        bounds[render.OFFSET_END] = _or(options.offset_end, _LONG_MAX)
+        bounds[render.OFFSET_MAX] = _before(options.offset_end)
         bounds[render.TIMESTAMP_MIN] = _or(options.timestamp_min, _LONG_MIN)
-        bounds[render.TIMESTAMP_END] = _or(options.timestamp_end, _LONG_MAX)
+        bounds[render.TIMESTAMP_MAX] = _before(options.timestamp_end)
         bounds[render.HAS_PRODUCER] = options.producer_id is not None
         bounds[render.PRODUCER] = _or(options.producer_id, 0)
         bounds[render.KEY] = _address(self._key)
@@ -241,3 +241,8 @@ def _address(array: NDArray[Any]) -> int:
 
 def _or(value: int | None, default: int) -> int:
     return default if value is None else max(_LONG_MIN, min(value, _LONG_MAX))
+
+
+def _before(end: int | None) -> int:
+    """The last number below `end`; the largest of all if there is no end."""
+    return _or(None if end is None else end - 1, _LONG_MAX)

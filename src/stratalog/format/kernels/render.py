@@ -33,8 +33,8 @@ BATCH_AT, RECORD_AT, PAYLOAD_AT, IS_BATCH_SHOWN, LAST_OFFSET, SHOWN, GAPS = rang
 _TIMESTAMP, _OFFSET, _KEY_AT, _KEY_SIZE, _VALUE_AT, _VALUE_SIZE, _HEADERS_AT, _END = range(13, 21)
 STATE_SLOTS: Final = 21
 
-# Slots of `bounds`: what passes.
-OFFSET_MIN, OFFSET_END, TIMESTAMP_MIN, TIMESTAMP_END = range(4)
+# Slots of `bounds`: what passes. All are inclusive, for any long may be an offset or a timestamp.
+OFFSET_MIN, OFFSET_MAX, TIMESTAMP_MIN, TIMESTAMP_MAX = range(4)
 HAS_PRODUCER, PRODUCER, KEY, KEY_BYTES, SHOWN_MAX = range(4, 9)
 BOUND_SLOTS: Final = 9
 
@@ -138,7 +138,7 @@ def _may_hold(batch: Any, bounds: Any) -> bool:
     """As `Filters.may_hold`."""
     if bounds[HAS_PRODUCER] and batch.producer_id != bounds[PRODUCER]:
         return False
-    if batch.last_offset < bounds[OFFSET_MIN] or batch.base_offset >= bounds[OFFSET_END]:
+    if batch.last_offset < bounds[OFFSET_MIN] or batch.base_offset > bounds[OFFSET_MAX]:
         return False
     accepted: bool = batch.max_timestamp >= bounds[TIMESTAMP_MIN]
     return accepted
@@ -158,9 +158,9 @@ def _is_key(at: int, size: int, bounds: Any) -> bool:
 def _accepts(state: Any, bounds: Any) -> bool:
     """As `Filters.accepts`."""
     offset, timestamp = state[_OFFSET], state[_TIMESTAMP]
-    if offset < bounds[OFFSET_MIN] or offset >= bounds[OFFSET_END]:
+    if offset < bounds[OFFSET_MIN] or offset > bounds[OFFSET_MAX]:
         return False
-    if timestamp < bounds[TIMESTAMP_MIN] or timestamp >= bounds[TIMESTAMP_END]:
+    if timestamp < bounds[TIMESTAMP_MIN] or timestamp > bounds[TIMESTAMP_MAX]:
         return False
     return bounds[KEY_BYTES] < 0 or _is_key(state[_KEY_AT], state[_KEY_SIZE], bounds)
 
