@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -539,17 +540,18 @@ def test_files_are_closed_when_a_segment_is(tmp_path: Path) -> None:
     segment.view().seek(20)
     segment.view().times.find(TIMESTAMP + 20, 0)
     segment.close()
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - numbers
+    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - numbers
 
 
 def test_asking_many_segments_leaves_no_file_open(tmp_path: Path) -> None:
     filled(tmp_path, 30)[0].close()
+    gc.collect()  # what other tests left behind
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
     segments = [opened(tmp_path, 0, EVERY_BATCH) for _ in range(20)]
     for segment in segments:
         assert segment.largest_timestamp == (TIMESTAMP + 59, 59)
         assert (segment.next_offset, segment.first_timestamp) == (60, TIMESTAMP + 1)
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - numbers
+    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - numbers
 
 
 # -- reading while writing
