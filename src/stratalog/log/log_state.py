@@ -33,6 +33,8 @@ class LogState(NamedTuple):
     recovery_point: int
     unsynced_from: int
     """From the segment of this offset on, indexes may have been built again and not be durable."""
+    leader_epoch: int
+    """Of the last leader: this one goes on with it until it is told another."""
     producers: ProducerStateManager
     epochs: LeaderEpochCache
     snapshots: SnapshotFiles

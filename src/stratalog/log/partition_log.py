@@ -241,6 +241,7 @@ class PartitionLog(SegmentedLog):
         self._epochs.truncate_from_end(offset)
         self._epochs.flush()
         end = kept[-1].next_offset
+        self._lower_ends(end)  # it may lie in a hole between two segments
         reload = ProducerReload(self._producers, self._snapshots, kept, self._log_start_offset)
         reload.run(end, now_ms)
         self._publish(end)

@@ -54,7 +54,7 @@ class SegmentedLog(LogReader):
         self._failure: BaseException | None = None
         self._is_closed = False
         self._are_names_synced = False
-        self._leader_epoch = max(0, state.epochs.latest_epoch or 0)
+        self._leader_epoch = state.leader_epoch
         self._unflushed_messages = 0
         self._last_flush_ms = state.now_ms()
         self._unsynced_from = state.unsynced_from  # what the recovery point is, for indexes too

@@ -46,7 +46,8 @@ def producer_batches(
     segments: SegmentList, start_offset: int, end_offset: int
 ) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
     """What changes producer state in [start, end): their data, and the markers that end
-    transactions. Control batches that are neither are left out."""
+    transactions. Control batches that are neither are left out. A log start may lie inside a batch;
+    that batch belongs to it."""
     for part in segments.parts_from(max(start_offset, segments.bases[0])):
         if part.segment.base_offset >= end_offset:
             return
@@ -115,7 +116,7 @@ def _producer_batches_of(
     for position, header in segment.walk_headers(start):
         if header.base_offset >= end_offset or position >= part.end_position:
             return
-        if not header.has_producer or header.base_offset < start_offset:
+        if not header.has_producer or header.last_offset < start_offset:
             continue
         if not header.is_control:
             yield header, None

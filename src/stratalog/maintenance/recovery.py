@@ -18,7 +18,7 @@ from stratalog.errors import (
     OffsetOverflowError,
     StratalogError,
 )
-from stratalog.format.batch import BatchHeader
+from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
 from stratalog.format.names import (
     FileKind,
     FileState,
@@ -113,6 +113,7 @@ class _Loader:
         log_start_offset = self._settle_start(point.log_start_offset)
         self._activate_last(point.log_start_offset)
         end = self._segments[-1].next_offset
+        leader_epoch = self._last_epoch()
         self._trim_epochs(log_start_offset, end)
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
@@ -126,6 +127,7 @@ class _Loader:
                 log_start_offset=log_start_offset,
                 recovery_point=end if point.was_clean else min(point.recovery_point, end),
                 unsynced_from=min([end, *self._recovered]),
+                leader_epoch=leader_epoch,
                 producers=producers,
                 epochs=self._epochs,
                 snapshots=self._snapshots,
@@ -200,7 +202,7 @@ class _Loader:
             header = batch.header
             if not isinstance(header, BatchHeader):
                 return
-            if header.partition_leader_epoch > (self._epochs.latest_epoch or -1):
+            if header.partition_leader_epoch > _or_none(self._epochs.latest_epoch):
                 self._epochs.assign(header.partition_leader_epoch, header.base_offset)
             markers = markers_in(batch.buf, [(batch.entry.position, header)])
             marker = markers.get(header.base_offset)
@@ -256,6 +258,20 @@ class _Loader:
 
     # -- what is derived
 
+    def _last_epoch(self) -> int:
+        """Of the last leader, so that epochs never fall; 0 when nothing tells it.
+
+        Epochs that wrote nothing are forgotten with the next opening, and a log start at the very
+        end hides all others; then the last batch is asked.
+        """
+        latest, segment = self._epochs.latest_epoch, self._segments[-1]
+        if latest is None and segment.size_bytes:
+            view = segment.view()
+            last = view.offset_index.last()
+            for _, header in view.walk_headers(0 if last is None else last[2]):
+                latest = header.partition_leader_epoch
+        return max(0, _or_none(latest))
+
     def _trim_epochs(self, log_start_offset: int, end: int) -> None:
         """Epochs outside the log are of records that were lost or deleted.
 
@@ -276,6 +292,10 @@ class _Loader:
         reload = ProducerReload(producers, self._snapshots, self._segments, log_start_offset)
         reload.run(end, self._now_ms(), is_clean=is_clean)
         return producers
+
+
+def _or_none(epoch: int | None) -> int:
+    return NO_LEADER_EPOCH if epoch is None else epoch
 
 
 def _has_sound_indexes(segment: Segment, names: set[str]) -> bool:

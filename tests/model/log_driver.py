@@ -1,0 +1,423 @@
+"""Does everything twice, to a real log on a disk that forgets and to the model, and compares.
+
+Every operation may be interrupted: give the disk a fault, and lose power afterwards. What must then
+be there is bounded from below by what was flushed and from above by what was written.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.config import LogConfig
+from stratalog.errors import AppendError, OutOfOrderSequenceError, StorageError
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.isolation import IsolationLevel
+from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.recovery import LoadPoint, open_log
+from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.model.index_checks import check_indexes
+from tests.model.log_model import LogModel, Marker, ModelBatch, Producer, Sent
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from stratalog.log.partition_log import PartitionLog
+
+START_MS = 1_700_000_000_000
+SMALL = LogConfig(
+    segment_bytes=1000, segment_index_bytes=240, index_interval_bytes=150, segment_ms=60_000
+)
+PREALLOCATED = replace(SMALL, preallocate=True)
+PRODUCER_IDS = (101, 102)
+
+
+class Draft(NamedTuple):
+    """A batch to be."""
+
+    producer_id: int = -1
+    record_count: int = 1
+    value_bytes: int = 10
+    is_transactional: bool = False
+    step_ms: int = 7
+    """From the clock to the first record's timestamp; records are a millisecond apart."""
+
+
+class LogDriver:
+    """One partition, and what is known of it."""
+
+    def __init__(self, root: Path, config: LogConfig = SMALL) -> None:
+        self.path = root / "t-0"
+        self.sim = SimulatedDisk(root)
+        self.faulty = FaultyDisk(self.sim.calls)
+        self.config = config
+        self.now_ms = START_MS
+        self.model = LogModel()
+        self.durable = 0  # this many batches of the model survive whatever happens
+        self.point = LoadPoint()
+        self.serial = 0
+        self.known_from = 0  # the log start once was there, so what lies below may be forgotten
+        self.log = self._open()
+
+    # -- appending
+
+    def append(self, draft: Draft) -> None:
+        self._append_as_leader(self._batch(draft))
+
+    def append_many(self, drafts: Sequence[Draft]) -> None:
+        batches = self._in_a_row(drafts, gap=0)
+        raws = [self._raw(batch, base_offset=0) for batch in batches]
+        with self._writing(batches):
+            infos = self.log.append_many(raws)
+        for info, batch in zip(infos, batches, strict=True):
+            assert not isinstance(info, AppendError)
+            assert (info.first_offset, info.last_offset) == (batch.first_offset, batch.last_offset)
+
+    def append_as_follower(self, drafts: Sequence[Draft], gap: int = 0) -> None:
+        """All of them in one call, after a hole in the offsets such as compaction leaves."""
+        batches = self._in_a_row(drafts, gap)
+        with self._writing(batches):
+            self.log.append_as_follower(b"".join(self._raw(batch) for batch in batches))
+
+    def send_again(self, producer_id: int) -> None:
+        """The producer's newest batch: it is known, and nothing is written."""
+        newest = self._newest(producer_id)
+        if newest is not None:
+            info = self.log.append(self._raw(newest, base_offset=0))
+            assert info.is_duplicate
+            assert (info.first_offset, info.last_offset) == (
+                newest.first_offset,
+                newest.last_offset,
+            )
+
+    def skip_a_sequence(self, producer_id: int) -> None:
+        """A batch is missing before this one, so it is refused."""
+        newest = self._newest(producer_id)
+        if newest is None:
+            return
+        sent = newest.sent._replace(base_sequence=self._next_sequence(producer_id) + 1)
+        try:
+            self.log.append(self._raw(replace(newest, sent=sent), base_offset=0))
+        except OutOfOrderSequenceError:
+            return
+        raise AssertionError("a gap in the sequence was not noticed")
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        producer = self.model.producers().get(producer_id)
+        if producer is None or producer.open_txn_first_offset < 0:
+            return
+        self.now_ms += 1
+        marker = Marker(producer_id, producer.producer_epoch, commit)
+        batch = ModelBatch(
+            self.model.end,
+            self.model.end,
+            self.log.leader_epoch,
+            marker=marker,
+            timestamps=(self.now_ms,),
+        )
+        with self._writing([batch]):
+            self.log.end_transaction(producer_id, producer.producer_epoch, commit=commit)
+
+    def bump_epoch(self, producer_id: int) -> None:
+        """A new instance of the producer, with its first batch."""
+        producer = self.model.producers().get(producer_id)
+        if producer is None or producer.open_txn_first_offset >= 0:
+            return
+        batch = self._batch(Draft())
+        sent = Sent(producer_id, producer.producer_epoch + 1, 0)
+        self._append_as_leader(replace(batch, sent=sent))
+
+    # -- everything else
+
+    def roll(self) -> None:
+        self.log.roll()
+
+    def flush(self) -> None:
+        self.log.flush()
+        assert self.log.recovery_point == self.model.end
+        self.durable = len(self.model.batches)
+
+    def truncate_to(self, offset: int) -> None:
+        self._before_cut(offset)
+        starts_over = offset < self._first_base()
+        self.log.truncate_to(offset)
+        self.known_from = min(self.known_from, offset)
+        if starts_over:
+            self.model.start_over_at(offset)
+        elif offset < self.model.end:
+            self.model.truncate_to(offset)
+            # Inside a batch, which goes as a whole, or in a hole: the log may go on from there.
+            assert self.model.batches_end() <= self.log.log_end_offset <= offset
+            self.model.end = self.log.log_end_offset
+
+    def start_over_at(self, offset: int) -> None:
+        self._before_cut(0)
+        self.log.truncate_fully_and_start_at(offset)
+        self.known_from = min(self.known_from, offset)
+        self.model.start_over_at(offset)
+
+    def _before_cut(self, offset: int) -> None:
+        """Whoever lowers the log start writes that down, or a crash would hide new records."""
+        durable = self.model.batches[: self.durable]
+        self.durable = sum(batch.last_offset < offset for batch in durable)
+        start = min(self.point.log_start_offset, offset)
+        self.point = self.point._replace(log_start_offset=start)
+
+    def delete_records(self, offset: int) -> None:
+        self.known_from = max(self.known_from, offset)
+        start = self.log.delete_records(offset)
+        self.model.log_start_offset = max(self.model.log_start_offset, offset)
+        assert start == self.model.log_start_offset
+
+    def become_leader(self) -> None:
+        self.log.become_leader(self.log.leader_epoch + 1)
+
+    def configure(self, config: LogConfig) -> None:
+        self.config = config
+        self.log.update_config(config)
+
+    def pass_time(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+
+    def checkpoint(self) -> None:
+        """What a log directory writes down now and then, durably."""
+        self.point = LoadPoint(self.log.log_start_offset, self.log.recovery_point)
+
+    # -- stopping and starting
+
+    def reopen_cleanly(self) -> None:
+        self.log.close()
+        self.durable = len(self.model.batches)
+        self.point = LoadPoint(self.log.log_start_offset, self.log.recovery_point, was_clean=True)
+        self.log = self._open()
+        self._settle_end()
+        self._unclean_again()
+
+    def crash(self, rng: random.Random) -> None:
+        """Lose power and come up again."""
+        self.faulty.fault = None
+        self.sim.crash(rng)
+        self.faulty = FaultyDisk(self.sim.calls)
+        self.log = self._open()
+        self._adopt_what_survived()
+        self._unclean_again()
+
+    def interrupt(self, do: Callable[[], None], after_calls: int, rng: random.Random) -> None:
+        """Lose power in the middle of an operation, if it makes that many calls to the system."""
+        at = len(self.faulty.history) + 1 + after_calls
+        self.faulty.fault = Fault(at, is_lasting=True, written=rng.choice([0, 0.5, 1]))
+        before = (list(self.model.batches), self.model.end, self.model.log_start_offset)
+        try:
+            do()
+        except StorageError:
+            assert self.faulty.has_failed
+            self._keep_all_that_may_be(before)
+            self.crash(rng)
+        finally:
+            self.faulty.fault = None
+
+    def interrupt_loading(self, after_calls: int, rng: random.Random) -> None:
+        """Lose power, and once more while recovering from it."""
+        self.sim.crash(rng)
+        self.faulty = FaultyDisk(self.sim.calls, Fault(1 + after_calls, is_lasting=True))
+        try:
+            self._open()
+        except StorageError:
+            assert self.faulty.has_failed
+        self.crash(rng)
+
+    def _keep_all_that_may_be(self, before: tuple[list[ModelBatch], int, int]) -> None:
+        """An interrupted cut may have happened or not: then whatever was there may still be."""
+        batches, end, start = before
+        if len(batches) > len(self.model.batches):
+            self.model.batches, self.model.end = batches, end
+        self.model.log_start_offset = min(start, self.model.log_start_offset)
+
+    def _open(self) -> PartitionLog:
+        return open_log(
+            self.path,
+            self.config,
+            disk=self.faulty.disk,
+            now_ms=lambda: self.now_ms,
+            point=self.point,
+        )
+
+    def _unclean_again(self) -> None:
+        self.checkpoint()
+
+    def _adopt_what_survived(self) -> None:
+        """A prefix of what was written, at least as long as what was durable."""
+        end = self.log.log_end_offset
+        kept = [batch for batch in self.model.batches if batch.next_offset <= end]
+        assert len(kept) >= self.durable, f"lost {self.model.batches[len(kept)]}"
+        self.model.batches = kept
+        self.durable = len(kept)
+        self._settle_end()
+
+    def _settle_end(self) -> None:
+        """What only memory knew: where the log would go on, and where it began."""
+        model, log = self.model, self.log
+        first_base = self._first_base()
+        model.batches = [batch for batch in model.batches if batch.first_offset >= first_base]
+        self.durable = min(self.durable, len(model.batches))
+        model.end = max(model.batches_end(), log.writable_segments[-1].base_offset)
+        model.log_start_offset = max(self.point.log_start_offset, first_base)
+        self.known_from = min(self.known_from, model.end)
+
+    # -- comparing
+
+    def check(self) -> None:
+        """Everything that can be asked of a log."""
+        log, model = self.log, self.model
+        assert log.log_end_offset == model.end
+        assert log.high_watermark == model.end
+        assert log.log_start_offset == model.log_start_offset
+        assert list(log.read()) == model.records(model.log_start_offset)
+        assert log.recovery_point <= model.end
+        self._check_epochs()
+        self._check_transactions()
+
+    def check_lookups(self, offset: int, timestamp: int) -> None:
+        """Of one offset and one timestamp."""
+        log, model = self.log, self.model
+        if model.log_start_offset <= offset <= model.end:
+            expected = model.records(offset)[:3]
+            assert list(log.read(offset, max_records=3)) == expected
+        hit = log.find_time(timestamp)
+        assert (None if hit is None else tuple(hit)) == model.find_time(timestamp)
+
+    def check_files(self) -> None:
+        """What another reader finds in the directory, and whether the indexes are right."""
+        with PartitionView(self.path, log_start_offset=self.model.log_start_offset) as view:
+            records = self.model.records(self.model.log_start_offset)
+            assert list(view.read()) == records
+        check_indexes(self.path)
+
+    def _check_epochs(self) -> None:
+        for batch in self.model.batches:
+            if batch.first_offset >= self.known_from:
+                epoch = self.log.epochs.epoch_for_offset(batch.first_offset)
+                assert epoch == batch.leader_epoch, (self.log.epochs.entries, batch)
+
+    def _check_transactions(self) -> None:
+        """A reload begins at the log start, and may know less of what began before it."""
+        log, model = self.log, self.model
+        start, stable = model.log_start_offset, model.last_stable_offset()
+        expected = model.producers()
+        is_open_below = False
+        for producer_id, producer in expected.items():
+            if 0 <= producer.open_txn_first_offset < self.known_from:
+                is_open_below = True
+            elif producer.last_offset >= self.known_from:
+                assert self._known(producer_id) == producer
+        if is_open_below:
+            return
+        assert log.last_stable_offset == stable
+        start = max(start, self.known_from)
+        committed = list(log.read(start, isolation=IsolationLevel.READ_COMMITTED))
+        assert committed == model.committed(start, stable)
+        aborted = [txn for txn in model.aborted() if txn.last_offset >= start]
+        began_below = {txn.last_offset for txn in aborted if txn.first_offset < self.known_from}
+        assert [
+            (txn.producer_id, txn.first_offset, txn.last_offset)
+            for txn in log.aborted_transactions(start)
+            if txn.last_offset not in began_below
+        ] == [txn for txn in aborted if txn.last_offset not in began_below]
+
+    def _known(self, producer_id: int) -> Producer:
+        found = self.log.producers.producers[producer_id]
+        newest = found.batches[-1] if found.batches else None
+        return Producer(
+            found.producer_epoch,
+            -1 if newest is None else newest.last_sequence,
+            -1 if newest is None else newest.last_offset,
+            found.open_txn_first_offset,
+        )
+
+    # -- batches
+
+    @contextmanager
+    def _writing(self, batches: Sequence[ModelBatch]) -> Iterator[None]:
+        """Those that the log fails to write may be there all the same once the power is back."""
+        try:
+            yield
+        finally:
+            for batch in batches:
+                self.model.append(batch)
+
+    def _append_as_leader(self, batch: ModelBatch) -> None:
+        moved = batch.moved_to(self.model.end, self.log.leader_epoch)
+        with self._writing([moved]):
+            info = self.log.append(self._raw(batch, base_offset=0))
+        assert not info.is_duplicate
+        assert (info.first_offset, info.last_offset) == (moved.first_offset, moved.last_offset)
+
+    def _in_a_row(self, drafts: Sequence[Draft], gap: int) -> list[ModelBatch]:
+        """Without producers: whose sequences would hang on what comes before in the same call."""
+        batches: list[ModelBatch] = []
+        for draft in drafts:
+            batch = self._batch(draft._replace(producer_id=-1))
+            end = batches[-1].next_offset if batches else self.model.end
+            batches.append(batch.moved_to(end + gap, self.log.leader_epoch))
+        return batches
+
+    def _batch(self, draft: Draft) -> ModelBatch:
+        """At offset 0, for now."""
+        self.now_ms += 10
+        first_ms = self.now_ms + draft.step_ms
+        self.serial += 1
+        text = b"%d." % self.serial
+        records = tuple(
+            Record(n, first_ms + n, b"k%d" % n, (text * draft.value_bytes)[: draft.value_bytes])
+            for n in range(draft.record_count)
+        )
+        sent = Sent()
+        if draft.producer_id >= 0:
+            sent = self._sent_by(draft)
+        timestamps = tuple(record.timestamp for record in records)
+        return ModelBatch(0, draft.record_count - 1, -1, records, sent, timestamps=timestamps)
+
+    def _sent_by(self, draft: Draft) -> Sent:
+        """A producer in a transaction sends nothing else, or it would be refused."""
+        producer = self.model.producers().get(draft.producer_id)
+        epoch = 0 if producer is None else producer.producer_epoch
+        in_txn = producer is not None and producer.open_txn_first_offset >= 0
+        return Sent(
+            draft.producer_id,
+            epoch,
+            self._next_sequence(draft.producer_id),
+            draft.is_transactional or in_txn,
+        )
+
+    def _next_sequence(self, producer_id: int) -> int:
+        """As the log counts, which may have forgotten a producer below its start."""
+        known = self.log.producers.producers.get(producer_id)
+        return 0 if known is None else known.next_sequence
+
+    def _newest(self, producer_id: int) -> ModelBatch | None:
+        """The newest batch of a producer whose epoch is not over."""
+        producer = self.model.producers().get(producer_id)
+        known = self.log.producers.producers.get(producer_id)
+        if producer is None or known is None or not known.batches:
+            return None
+        found = [b for b in self.model.batches if b.last_offset == producer.last_offset]
+        return found[0] if found and known.batches[-1].last_offset == producer.last_offset else None
+
+    def _raw(self, batch: ModelBatch, base_offset: int | None = None) -> bytes:
+        if base_offset is not None:
+            batch = batch.moved_to(base_offset, -1)
+        sent = batch.sent
+        fields = BatchFields(
+            is_transactional=sent.is_transactional,
+            producer_id=sent.producer_id,
+            producer_epoch=sent.producer_epoch,
+            base_sequence=sent.base_sequence,
+            partition_leader_epoch=batch.leader_epoch,
+        )
+        return encode_batch(batch.records, fields)
+
+    def _first_base(self) -> int:
+        return self.log.writable_segments[0].base_offset
