@@ -57,7 +57,7 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
 
-# Nothing here needs Java yet, so a machine without it is told what to install, and goes on.
+# Nothing here needs Java yet: where it is missing and cannot be installed, say so and go on.
 .PHONY: java-if-possible
 java-if-possible:
 	@scripts/ensure_java || echo "going on without Java: only Spark needs it"

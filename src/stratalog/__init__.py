@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from stratalog.log_dir.transactions import Transaction, TransactionalProducer
     from stratalog.storage.trace import Trace
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
 
 __all__ = [
     "AppendError",

@@ -14,7 +14,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from stratalog.cli.output import die_of_closed_pipes, report_error, use_utf_8
+from stratalog.cli.output import (
+    die_of_closed_pipes,
+    report_error,
+    stand_in_for_closed_streams,
+    use_utf_8,
+)
 from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
@@ -76,6 +81,7 @@ def _stratalog() -> None:  # without options: the first one costs the import of 
 
 def main() -> None:
     """Run the command line and exit."""
+    stand_in_for_closed_streams()
     die_of_closed_pipes()
     use_utf_8()
     try:

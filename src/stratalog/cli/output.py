@@ -28,6 +28,17 @@ def die_of_closed_pipes() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
+def stand_in_for_closed_streams() -> None:
+    """A stream that was closed before the start (`>&-`) takes everything and keeps nothing.
+
+    Python has None in its place, and what is printed to None ends up among the data.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            nowhere = io.FileIO(os.open(os.devnull, os.O_WRONLY), "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(nowhere), "utf-8"))
+
+
 def use_utf_8() -> None:
     """Whatever the locale: a record's text is what it is. Odd bytes in file names go through."""
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):

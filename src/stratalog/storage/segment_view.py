@@ -361,10 +361,10 @@ class SegmentView:
     # -- indexes that are not there
 
     def load_index(self, of: IndexFormat) -> IndexView | None:
-        """What the index file says; None when there is none."""
+        """What the index file says; None when there is none, or none that may be read."""
         try:
             return IndexView.load(of, self.sibling(of.extension), self.base_offset)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return None
 
     def stand_in(self, of: IndexFormat, reason: str) -> IndexView:
