@@ -6,12 +6,20 @@ be there is bounded from below by what was flushed and from above by what was wr
 
 from __future__ import annotations
 
+import enum
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from stratalog.config import LogConfig
-from stratalog.errors import AppendError, OutOfOrderSequenceError, StorageError
+from stratalog.errors import (
+    LogOfflineError,
+    OutOfOrderSequenceError,
+    StorageError,
+    StratalogError,
+)
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
@@ -33,6 +41,14 @@ SMALL = LogConfig(
 )
 PREALLOCATED = replace(SMALL, preallocate=True)
 PRODUCER_IDS = (101, 102)
+
+
+class Outcome(enum.Enum):
+    """How an operation ended that met an error, or met none."""
+
+    DONE = "done"
+    UNCHANGED = "the log is as it was"
+    REOPENED = "the log had to be opened again"
 
 
 class Draft(NamedTuple):
@@ -68,13 +84,23 @@ class LogDriver:
         self._append_as_leader(self._batch(draft))
 
     def append_many(self, drafts: Sequence[Draft]) -> None:
-        batches = self._in_a_row(drafts, gap=0)
-        raws = [self._raw(batch, base_offset=0) for batch in batches]
-        with self._writing(batches):
-            infos = self.log.append_many(raws)
+        """Those that meet an error are sent again, if the log can still be used."""
+        batches = [self._batch(draft._replace(producer_id=-1)) for draft in drafts]
+        infos = self.log.append_many([self._raw(batch, base_offset=0) for batch in batches])
+        failed: list[ModelBatch] = []
         for info, batch in zip(infos, batches, strict=True):
-            assert not isinstance(info, AppendError)
-            assert (info.first_offset, info.last_offset) == (batch.first_offset, batch.last_offset)
+            moved = batch.moved_to(self.model.end, self.log.leader_epoch)
+            if isinstance(info, StorageError) and not self.log.is_usable:
+                with self._writing([moved]):  # it may be there, once the log is opened again
+                    raise info
+            if isinstance(info, StorageError):
+                failed.append(batch)
+                continue
+            assert not isinstance(info, StratalogError)
+            assert (info.first_offset, info.last_offset) == (moved.first_offset, moved.last_offset)
+            self.model.append(moved)
+        for batch in failed:
+            self._append_as_leader(batch)
 
     def append_as_follower(self, drafts: Sequence[Draft], gap: int = 0) -> None:
         """All of them in one call, after a hole in the offsets such as compaction leaves."""
@@ -218,6 +244,47 @@ class LogDriver:
             self.crash(rng)
         finally:
             self.faulty.fault = None
+
+    def survive(self, do: Callable[[], None]) -> Outcome:
+        """Do something that may meet an error. Without a loss of power nothing acknowledged may go,
+        and a log that stays usable must be as it was."""
+        before = (list(self.model.batches), self.model.end, self.model.log_start_offset)
+        self.durable = len(self.model.batches)
+        try:
+            do()
+        except StorageError:
+            if self.log.is_usable:
+                self.model.batches, self.model.end, self.model.log_start_offset = before
+                self.check()
+                return Outcome.UNCHANGED
+            self._keep_all_that_may_be(before)
+            self._reopen_after_failure()
+            return Outcome.REOPENED
+        return Outcome.DONE
+
+    def _reopen_after_failure(self) -> None:
+        """As a log directory does, with what the failed log knew."""
+        with pytest.raises(LogOfflineError):
+            self.log.roll()
+        self.log.close()
+        self.point = LoadPoint(self.log.log_start_offset, self.log.recovery_point)
+        self.log = self._open()
+        self._adopt_what_survived()
+
+    def fail_loading(self, fault: Fault) -> bool:
+        """Open the log anew, as after a kill; once more if that raises. Whether the fault came to
+        pass: not every one is in the way, such as one of space that is taken in advance."""
+        self.durable = len(self.model.batches)
+        self.point = LoadPoint(self.point.log_start_offset)
+        self.faulty.fault = fault
+        try:
+            self.log = self._open()
+        except StorageError:
+            assert self.faulty.has_failed
+            self.log = self._open()
+        has_failed, self.faulty.fault = self.faulty.has_failed, None
+        self._adopt_what_survived()
+        return has_failed
 
     def interrupt_loading(self, after_calls: int, rng: random.Random) -> None:
         """Lose power, and once more while recovering from it."""
@@ -405,6 +472,10 @@ class LogDriver:
             return None
         found = [b for b in self.model.batches if b.last_offset == producer.last_offset]
         return found[0] if found and known.batches[-1].last_offset == producer.last_offset else None
+
+    def raw(self, draft: Draft) -> bytes:
+        """A batch as a producer sends it."""
+        return self._raw(self._batch(draft), base_offset=0)
 
     def _raw(self, batch: ModelBatch, base_offset: int | None = None) -> bytes:
         if base_offset is not None:

@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import AppendError, OffsetOutOfRangeError
+from stratalog.errors import (
+    AppendError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    StorageError,
+    StratalogError,
+)
 from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
@@ -65,9 +71,10 @@ class PartitionLog(SegmentedLog):
             assign = Assignment(self._end, self._leader_epoch, now_ms, origin)
             return self._take(self._validator.validate(data, self._rules, assign), origin, now_ms)
 
-    def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | AppendError]:
+    def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
         """Append several producers' requests at once: each stands or falls on its own.
 
+        The answer to each is what `append` would return or raise.
         One write serves all of them, unless a producer sent one twice or out of order, or the
         segment is full; then they are taken one by one.
         """
@@ -76,9 +83,12 @@ class PartitionLog(SegmentedLog):
             assign = Assignment(self._end, self._leader_epoch, now_ms, AppendOrigin.CLIENT)
             group = self._validator.validate_group(requests, self._rules, assign)
             checked = self._check_at_once(group, now_ms)
-            if checked is not None:
+            if checked is None:
+                return [self._append_or_error(data) for data in requests]
+            try:
                 return self._take_group(group, checked)
-            return [self._append_or_error(data) for data in requests]
+            except StorageError as error:
+                return [error if isinstance(answer, tuple) else answer for answer in group.offsets]
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Append batches that a leader has placed, with the offsets and epochs they bring."""
@@ -176,7 +186,7 @@ class PartitionLog(SegmentedLog):
 
     def _take_group(
         self, group: GroupAppend, checked: CheckedAppend
-    ) -> list[AppendInfo | AppendError]:
+    ) -> list[AppendInfo | StratalogError]:
         self._note_epochs(group.headers)
         if group.spans:
             segment = self._segments[-1]
@@ -193,10 +203,10 @@ class PartitionLog(SegmentedLog):
             for answer in group.offsets
         ]
 
-    def _append_or_error(self, data: Buffer) -> AppendInfo | AppendError:
+    def _append_or_error(self, data: Buffer) -> AppendInfo | StratalogError:
         try:
             return self.append(data)
-        except AppendError as error:
+        except (AppendError, StorageError, LogOfflineError) as error:
             return error
 
     # -- cutting

@@ -192,12 +192,13 @@ class SegmentedLog(LogReader):
             self._use([*self._segments[:-1], segment])
 
     def _seal(self, active: Segment) -> None:
-        active.become_inactive()
-        self._unsynced_from = min(self._unsynced_from, active.base_offset)
+        if active.is_active:
+            active.become_inactive()
+            self._unsynced_from = min(self._unsynced_from, active.base_offset)
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        self._are_names_synced = False
         segment = Segment.create(self._disk, self.path, base_offset, self.config, now_ms=now_ms)
+        self._are_names_synced = False
         jitter_ms = self.config.effective_segment_jitter_ms
         segment.configure(
             self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
