@@ -9,8 +9,10 @@ from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import producer_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from stratalog.format.batch import BatchHeader
+    from stratalog.format.control import EndMarker
     from stratalog.log.producer_state import ProducerStateManager
     from stratalog.log.side_files import SnapshotFiles
     from stratalog.storage.segment import Segment
@@ -44,9 +46,7 @@ class ProducerReload:
             self._take(due)
             return
         self._restore(end_offset, now_ms)
-        views = SegmentList([segment.view() for segment in self._segments])
-        start_offset = self._producers.map_end_offset
-        for header, marker in producer_batches(views, start_offset, end_offset):
+        for header, marker in self._batches_up_to(end_offset):
             reached = [offset for offset in due if offset <= header.base_offset]
             due = due[len(reached) :]
             self._take(reached)
@@ -54,6 +54,14 @@ class ProducerReload:
             if marker is not None:  # nobody reads meanwhile, so an ended transaction blocks nobody
                 self._producers.on_high_watermark_updated(header.next_offset)
         self._take(due)
+
+    def _batches_up_to(self, end_offset: int) -> Iterable[tuple[BatchHeader, EndMarker | None]]:
+        """Those that the snapshot does not tell; often there are none, and nothing is read."""
+        start_offset = self._producers.map_end_offset
+        if start_offset >= end_offset:
+            return ()
+        views = SegmentList([segment.view() for segment in self._segments])
+        return producer_batches(views, start_offset, end_offset)
 
     def _restore(self, end_offset: int, now_ms: int) -> None:
         snapshots, start_offset = self._snapshots, self._log_start_offset

@@ -140,31 +140,44 @@ class _Loader:
         names = set(self._disk.list_names(self._path))
         self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
         self._epochs = load_epochs(self._disk, self._path)
-        self._segments = []
-        self._open_segments(names, point.log_start_offset)
+        self._segments = self._find_segments(names)
+        unflushed = len(self._segments)
         if not point.was_clean:
-            self._recover_from(point.recovery_point, point.log_start_offset)
+            bases = [segment.base_offset for segment in self._segments]
+            unflushed = max(0, bisect_right(bases, point.recovery_point) - 1)
+        for segment in self._segments[:unflushed]:
+            self._check_indexes(segment, names, point.log_start_offset)
+        slot = unflushed
+        while slot < len(self._segments):  # recovery may shorten the list
+            self._recover(self._segments[slot], point.log_start_offset, drops_later=True)
+            slot += 1
 
-    def _open_segments(self, names: set[str], log_start_offset: int) -> None:
-        """In name order, which is offset order. A segment without its offset index, or with a
-        transaction index that cannot be, is recovered at once."""
+    def _find_segments(self, names: set[str]) -> list[Segment]:
+        """In offset order. Index files without a log go."""
+        segments = []
         for name in sorted(names):
             file = classify(name)
             if file is None or file.base_offset is None or file.state is not FileState.LIVE:
                 continue
+            path = self._path / name
             log_name = segment_file_name(file.base_offset, FileKind.LOG)
             if file.kind in _INDEX_KINDS and log_name not in names:
-                self._disk.unlink(self._path / name)
+                self._disk.unlink(path)
             elif file.kind is FileKind.LOG:
-                size_bytes = self._disk.size_of(self._path / name) or 0
-                segment = Segment(
-                    self._disk, self._path / name, file.base_offset, size_bytes, self._config
+                size_bytes = self._disk.size_of(path) or 0
+                segments.append(
+                    Segment(self._disk, path, file.base_offset, size_bytes, self._config)
                 )
-                self._segments.append(segment)
-                if not _has_sound_indexes(segment, names):
-                    self._recover(segment, log_start_offset)
-                elif segment.sibling(FileKind.TIME_INDEX).name not in names:
-                    self._add_time_index(segment, log_start_offset)
+        return segments
+
+    def _check_indexes(self, segment: Segment, names: set[str], log_start_offset: int) -> None:
+        """A segment that counts as flushed, but has no offset index, or a transaction index that
+        cannot be, is recovered all the same. If it loses bytes, it was not by a crash: the segments
+        after it stay."""
+        if not _has_sound_indexes(segment, names):
+            self._recover(segment, log_start_offset)
+        elif segment.sibling(FileKind.TIME_INDEX).name not in names:
+            self._add_time_index(segment, log_start_offset)
 
     def _add_time_index(self, segment: Segment, log_start_offset: int) -> None:
         """Brokers before 0.10 wrote none, for their messages had no timestamps."""
@@ -175,21 +188,13 @@ class _Loader:
         else:
             self._recover(segment, log_start_offset)
 
-    def _recover_from(self, recovery_point: int, log_start_offset: int) -> None:
-        """Check every segment that may not have reached the disk.
-
-        At the first one that loses bytes, later ones go: they would leave a hole.
-        """
-        bases = [segment.base_offset for segment in self._segments]
-        slot = max(0, bisect_right(bases, recovery_point) - 1)
-        while slot < len(self._segments):
-            self._recover(self._segments[slot], log_start_offset, drops_later=True)
-            slot += 1
-
     def _recover(
         self, segment: Segment, log_start_offset: int, *, drops_later: bool = False
     ) -> None:
-        """Rebuild one segment's indexes, the producers' part of them included."""
+        """Rebuild one segment's indexes, the producers' part of them included.
+
+        With `drops_later`, later segments go if this one loses bytes: they would leave a hole.
+        """
         producers = ProducerStateManager(self._producer_config)
         before = [other for other in self._segments if other.base_offset < segment.base_offset]
         if before:

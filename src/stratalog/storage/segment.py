@@ -31,7 +31,7 @@ from stratalog.storage.live_view import LiveSegmentView
 from stratalog.storage.log_file import LogFile
 from stratalog.storage.roll import NO_FIRST_TIMESTAMP, RollLimits
 from stratalog.storage.segment_recovery import check_segment
-from stratalog.storage.segment_view import Seek, SegmentView
+from stratalog.storage.segment_view import Seek, SegmentEnd, SegmentView
 from stratalog.storage.segment_writer import SegmentWriter
 from stratalog.storage.txn_index_file import TxnIndexFile
 
@@ -69,7 +69,7 @@ class Segment:
         self._writer: SegmentWriter | None = None
         # What is known of an inactive segment; an active one asks its writer.
         self._size_bytes = size_bytes
-        self._next_offset: int | None = None
+        self._end: SegmentEnd | None = None
         self._largest_timestamp: LargestTimestamp | None = None
         self._view: SegmentView | None = None
         self._reader: LogFile | None = None
@@ -82,7 +82,7 @@ class Segment:
         path = directory / segment_file_name(base_offset, FileKind.LOG)
         segment = cls(disk, path, base_offset, 0, config)
         segment.delete()
-        segment._next_offset = base_offset
+        segment._end = SegmentEnd(0, base_offset)
         try:
             segment.become_active(now_ms=now_ms)
         except BaseException:
@@ -113,10 +113,10 @@ class Segment:
         writer = self._writer
         if writer is not None:
             return writer.published.next_offset
-        if self._next_offset is None:
+        if self._end is None:
             with self._short_view() as view:
-                self._next_offset = view.end.next_offset
-        return self._next_offset
+                self._end = view.end
+        return self._end.next_offset
 
     @property
     def largest_timestamp(self) -> LargestTimestamp:
@@ -236,16 +236,14 @@ class Segment:
         self.configure(self._config)
 
     def _checked_next_offset(self) -> int:
-        if self._next_offset is None:
-            end = self.view().end
-            if end.position != self._size_bytes:
-                raise CorruptBatchError(
-                    f"no whole batch begins here; the file has {self._size_bytes} bytes",
-                    position=end.position,
-                    path=self.path,
-                )
-            self._next_offset = end.next_offset
-        return self._next_offset
+        end = self._end = self.view().end if self._end is None else self._end
+        if end.position != self._size_bytes:
+            raise CorruptBatchError(
+                f"no whole batch begins here; the file has {self._size_bytes} bytes",
+                position=end.position,
+                path=self.path,
+            )
+        return end.next_offset
 
     def _open_indexes(self, next_offset: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
         is_missing = self._size_bytes and not all(
@@ -275,7 +273,8 @@ class Segment:
         writer = self._writer
         if writer is not None:
             writer.seal()
-            self._size_bytes, self._next_offset = writer.published
+            self._end = writer.published
+            self._size_bytes = self._end.position
             self._largest_timestamp = writer.largest_timestamp
             self._writer = None
             self._drop_view()
@@ -309,7 +308,8 @@ class Segment:
                 before_cut()
             self._disk.truncate(self.path, survivors.valid_bytes)
             self._disk.fsync(self.path)
-        self._size_bytes, self._next_offset = survivors.valid_bytes, survivors.next_offset
+        self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)
+        self._size_bytes = survivors.valid_bytes
         self._largest_timestamp = None
         self._write_indexes(survivors)
         self.release()
