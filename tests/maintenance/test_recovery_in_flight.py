@@ -15,7 +15,7 @@ from stratalog.format.record import BatchFields, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
-from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.disks import SECTOR_BYTES, Fault, FaultyDisk, SimulatedDisk
 from tests.golden.cases import CompactionCase
 from tests.log.broker_steps import purge, replace_group
 from tests.log.building import (
@@ -57,9 +57,19 @@ def bases_of(path: Path) -> list[int]:
     return sorted(int(log.stem) for log in path.glob("*.log"))
 
 
-def interrupted(root: Path, name: str, point: LoadPoint = LoadPoint()) -> Iterator[Path]:  # noqa: B008
+def interrupted(
+    root: Path,
+    name: str,
+    point: LoadPoint = LoadPoint(),  # noqa: B008
+    seeds: Sequence[int] = (0,),
+) -> Iterator[Path]:
     """The directory once for each call that loading it makes, after a loss of power at that call,
     and at last without any. It is for the caller to load it again."""
+    for seed in seeds:
+        yield from _interrupted(root, name, point, seed)
+
+
+def _interrupted(root: Path, name: str, point: LoadPoint, seed: int) -> Iterator[Path]:
     for at in range(1, CALLS_MAX):
         copy = root.parent / f"{root.name}-{at}"
         shutil.copytree(root, copy)
@@ -69,7 +79,7 @@ def interrupted(root: Path, name: str, point: LoadPoint = LoadPoint()) -> Iterat
             opened(copy / name, faulty.disk, point)
         except StorageError:
             assert faulty.has_failed
-        sim.crash(random.Random(at))
+        sim.crash(random.Random(f"{seed}/{at}"))
         yield copy / name
         shutil.rmtree(copy)
         if not faulty.has_failed:
@@ -167,6 +177,17 @@ def test_a_cleaned_file_undoes_the_swap_files_behind_it(tmp_path: Path) -> None:
         assert records_of(copy) == before
 
 
+def test_a_replaced_segment_does_not_come_back_beside_its_replacement(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    segments = {base: plain_segment(base, 5) for base in (0, 10, 20, 30)}
+    path = write_partition(root / "t-0", segments)
+    swap = plain_segment(0, 2) + plain_segment(26, 2)  # all that compaction has left of three
+    (path / log_name(0, ".log.swap")).write_bytes(swap)
+    for copy in interrupted(root, path.name, LAST_ONLY, range(6)):
+        opened(copy, point=LAST_ONLY).close()
+        assert logs_of(copy) == {0: swap, 30: segments[30]}
+
+
 def test_deleted_files_go(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "t-0", {10: plain_segment(10, 2)})
     for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):
@@ -198,23 +219,30 @@ def test_a_loss_of_power_while_cutting_at_damage_leaves_no_hole(tmp_path: Path) 
         check_indexes(copy, is_closed=True)
 
 
+def sector(offset: int) -> bytes:
+    """A batch of one record that fills a sector of the disk."""
+    for value_bytes in range(400, SECTOR_BYTES):
+        raw = encode_batch(plain_records(offset, 1, value_bytes=value_bytes))
+        if len(raw) == SECTOR_BYTES:
+            return raw
+    raise AssertionError("no batch has this size")
+
+
 def test_what_recovery_cut_does_not_come_back(tmp_path: Path) -> None:
     """Behind the damage is a good batch. A new one of the same size takes the place of the damaged
     one, and then the power goes: the old bytes must not follow it."""
-    for seed in range(30):
+    broken = bytearray(sector(11))
+    broken[100] ^= 0xFF
+    for seed in range(60):
         root = tmp_path / str(seed)
-        raw = plain_segment(10, 3)
-        batches = batches_of(raw)
-        broken = bytearray(raw)
-        broken[batches[1].position + 70] ^= 0xFF
-        path = write_partition(root / "t-0", {10: bytes(broken)})
+        path = write_partition(root / "t-0", {10: sector(10) + bytes(broken) + sector(12)})
         sim = SimulatedDisk(root)
         log = opened(path, sim.disk)
-        assert log.log_end_offset == 12
-        log.append(plain_segment(0, 1))
+        assert log.log_end_offset == 11
+        log.append_as_follower(sector(11))
         sim.crash(random.Random(seed))
         with opened(path) as log:
-            assert log.log_end_offset in {12, 14}
+            assert log.log_end_offset in {11, 12}
 
 
 # -- segments that reach too far
