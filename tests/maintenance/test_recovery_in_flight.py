@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
-CONFIG = LogConfig(segment_bytes=600, segment_index_bytes=240, index_interval_bytes=150)
+CONFIG = LogConfig(segment_bytes=2000, segment_index_bytes=240, index_interval_bytes=150)
 REACH = 1 << 31
 CALLS_MAX = 200
 LAST_ONLY = LoadPoint(recovery_point=1 << 62)
