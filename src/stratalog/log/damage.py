@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import StratalogError
+from stratalog.errors import SegmentGoneError, StratalogError
 from stratalog.format.entry import records_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,31 @@ class Skipped(NamedTuple):
 
 
 class DamagePolicy:
-    """Without a listener the first damage is raised; with one it is told and passed over."""
+    """Without a listener the first damage is raised; with one it is told and passed over.
 
-    def __init__(self, on_skip: Callable[[Skipped], None] | None = None) -> None:
+    What looks like damage in a log that is being cut is none: `is_cut` says so, and then the
+    segment is called gone.
+    """
+
+    def __init__(
+        self,
+        on_skip: Callable[[Skipped], None] | None = None,
+        is_cut: Callable[[], bool] | None = None,
+    ) -> None:
         self._on_skip = on_skip
+        self._is_cut = is_cut
+
+    def _check_not_cut(self, path: Path) -> None:
+        if self._is_cut is not None and self._is_cut():
+            raise SegmentGoneError(path)
 
     def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
         """Where to go on after a batch whose CRC is right and whose records are not.
 
         The header can be believed, so the next batch begins `size_bytes` further on.
         """
+        if error.path is not None:
+            self._check_not_cut(error.path)
         if self._on_skip is None or error.path is None or error.offsets is None:
             raise error
         first, last = error.offsets
@@ -62,6 +77,7 @@ class DamagePolicy:
         offset that is due: then nothing is missing, and nothing is said.
         """
         segment, end = part.segment, part.end_position
+        self._check_not_cut(segment.path)
         position = error.position
         resume = self._declared_end(segment, position, end)
         if resume is None:

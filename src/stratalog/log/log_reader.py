@@ -107,7 +107,7 @@ class LogReader(ABC):
     def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
         """The record at `offset`, or the next one if compaction removed it; None at the log end."""
         self._check_range(offset)
-        return locate_offset(self.parts_from(offset, trace), trace)
+        return self.looking_again(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
     def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
         """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
@@ -188,10 +188,14 @@ class LogReader(ABC):
             start_offset=start_offset,
             end_offset=limit if end is None else min(end, limit),
             aborted=AbortedRanges(aborted),
-            damage=DamagePolicy(on_skip),
+            damage=self.damage_policy(on_skip),
             bytes_max=limits[0],
             records_max=limits[1],
         )
+
+    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> DamagePolicy:
+        """For one reading that begins now."""
+        return DamagePolicy(on_skip)
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:

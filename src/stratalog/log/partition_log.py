@@ -217,7 +217,7 @@ class PartitionLog(SegmentedLog):
         Batches go as a whole. Does nothing to a log that ends at or below `offset`.
         """
         self._check_offset(offset)
-        with self._changing(), self._fatal():
+        with self._changing(), self._fatal(), self._cutting():
             if offset >= self._end:
                 self._epochs.truncate_from_end(offset)
                 self._epochs.flush()
@@ -229,7 +229,7 @@ class PartitionLog(SegmentedLog):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets `offset`."""
         self._check_offset(offset)
-        with self._changing(), self._fatal():
+        with self._changing(), self._fatal(), self._cutting():
             self._start_over_at(offset)
 
     def _check_offset(self, offset: int) -> None:

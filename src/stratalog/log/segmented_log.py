@@ -18,21 +18,25 @@ import random
 import threading
 from bisect import bisect_right
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from stratalog.errors import LogOfflineError
+from stratalog.errors import CorruptError, LogOfflineError, SegmentGoneError
+from stratalog.log.damage import DamagePolicy
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.damage import Skipped
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import ProducerStateManager
+
+T = TypeVar("T")
 
 
 class SegmentedLog(LogReader):
@@ -59,6 +63,7 @@ class SegmentedLog(LogReader):
         self._last_flush_ms = state.now_ms()
         self._unsynced_from = state.unsynced_from  # what the recovery point is, for indexes too
         self._is_touched = False  # since it was opened
+        self._cuts = 0  # begun and ended; odd while one is going on
         self._generation = 0  # of the list of segments; it grows after the list has changed
         self._readable: tuple[int, int, SegmentList] | None = None
         self._end = self._high_watermark = self._last_stable_offset = 0
@@ -130,9 +135,41 @@ class SegmentedLog(LogReader):
         stop = self._end if end is None else end
         return self.looking_again(lambda: aborted_transactions(self.segments, (), start, stop))
 
+    # -- reading while it is cut
+
     def look_again(self) -> None:
         """The next look at `segments` lists them anew."""
         self._readable = None
+
+    def looking_again(self, ask: Callable[[], T]) -> T:
+        """Damage is none where the log is being cut: then, too, a fresh answer."""
+
+        def ask_once() -> T:
+            is_cut = self._cut_detector()
+            try:
+                return ask()
+            except CorruptError:
+                if is_cut():
+                    raise SegmentGoneError(self.path) from None
+                raise
+
+        return super().looking_again(ask_once)
+
+    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> DamagePolicy:
+        return DamagePolicy(on_skip, self._cut_detector())
+
+    def _cut_detector(self) -> Callable[[], bool]:
+        """Whether bytes that could be read a moment ago have been cut off since."""
+        before = self._cuts
+        return lambda: bool(before % 2) or self._cuts != before
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        self._cuts += 1
+        try:
+            yield
+        finally:
+            self._cuts += 1
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         """Where the records of this leader epoch end: what a follower truncates to."""

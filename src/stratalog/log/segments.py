@@ -1,13 +1,14 @@
 """The segments of one log in offset order, and which of them holds what.
 
 A log of thousands of segments may be asked about all of them, so only the most recently used stay
-open; the others give back their file and whatever they read.
+open; the others give back their file and whatever they read. Any number of threads may ask.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.storage.trace import SegmentStep
@@ -47,6 +48,7 @@ class SegmentList:
         self._open: OrderedDict[int, SegmentView] = OrderedDict()
         self._largest: list[LargestTimestamp] = []
         self._largest_so_far: list[int] = []
+        self._lock = RLock()  # over the three above
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -57,10 +59,11 @@ class SegmentList:
     def __getitem__(self, slot: int) -> SegmentView:
         segment = self._segments[slot]
         if len(self._segments) > OPEN_SEGMENTS_MAX:
-            self._open[segment.base_offset] = segment
-            self._open.move_to_end(segment.base_offset)
-            if len(self._open) > OPEN_SEGMENTS_MAX:
-                self._open.popitem(last=False)[1].release()
+            with self._lock:
+                self._open[segment.base_offset] = segment
+                self._open.move_to_end(segment.base_offset)
+                if len(self._open) > OPEN_SEGMENTS_MAX:
+                    self._open.popitem(last=False)[1].release()
         return segment
 
     @property
@@ -85,8 +88,9 @@ class SegmentList:
     def slot_of_time(self, timestamp: int, trace: Trace | None = None) -> int | None:
         """The first segment, oldest first, whose largest timestamp is `timestamp` or later."""
         so_far = self._largest_so_far
-        while len(so_far) < len(self) and (not so_far or so_far[-1] < timestamp):
-            self._note_largest()
+        with self._lock:
+            while len(so_far) < len(self) and (not so_far or so_far[-1] < timestamp):
+                self._note_largest()
         slot = bisect_left(so_far, timestamp)
         if slot == len(so_far):
             return None
@@ -99,8 +103,9 @@ class SegmentList:
 
     def largest_timestamp(self, slot: int) -> LargestTimestamp:
         """Of one segment, remembered."""
-        while len(self._largest) <= slot:
-            self._note_largest()
+        with self._lock:
+            while len(self._largest) <= slot:
+                self._note_largest()
         return self._largest[slot]
 
     def _note_largest(self) -> None:

@@ -68,6 +68,8 @@ class IndexFile(ABC):
         self.entries_max = max(slots_max, self.entries)
         self.entries_ready = 0
         """So many entries may be there without asking for a slot or for space."""
+        self.is_trimmed = False
+        """Whoever opens the file again may cut it further: do not begin to read `buffer` then."""
         self._reserved_bytes = self.used_bytes
         self._tail_bytes = (slots - self.entries) * self.entry_bytes
         self._packers: dict[int, Callable[..., None]] = {}
@@ -142,6 +144,7 @@ class IndexFile(ABC):
         """Cut the file to its entries. Nothing may be appended afterwards; look-ups go on."""
         self._disk.truncate(self.path, self.used_bytes)
         self.entries_max = self.entries_ready = self.entries
+        self.is_trimmed = True
 
     def _check_tail(self) -> None:
         """Raise CorruptIndexError unless zeros followed the entries when the file was opened."""

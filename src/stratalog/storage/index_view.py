@@ -5,6 +5,8 @@ it may change while it is read. So it is copied, never mapped (see `log_file`), 
 only after the segment has checked it against the log. Long files are copied in two steps: the last
 8 KiB answer most questions (the newest offsets, the largest timestamp), the rest follows on demand.
 An index that is asked again and again is unpacked into two columns, which Python bisects in C.
+
+Several threads may ask at a time: what has to fit together is held in one tuple.
 """
 
 from __future__ import annotations
@@ -97,8 +99,7 @@ class IndexView:
         # Only a file has a zero tail. Made from the log, twelve zeros tell of time 0.
         is_file = origin == FROM_FILE
         self.entries = of.count_valid_entries(data) if is_file else len(data) // of.entry_bytes
-        self._data = data
-        self._first_slot = 0  # of the first entry in _data
+        self._held = (0, data)  # the slot of the first entry in the data, and the data
         self._lookups = 0
         self._columns: tuple[array[int], array[int]] | None = None
         self._before_all = of.lookup(b"", 0, base_offset, 0)
@@ -121,8 +122,7 @@ class IndexView:
     ) -> Self:
         view = cls(of, path, base_offset, b"")
         view.entries = entries
-        view._data = tail
-        view._first_slot = entries - len(tail) // of.entry_bytes
+        view._held = (entries - len(tail) // of.entry_bytes, tail)
         return view
 
     def lookup(self, target: int, trace: Trace | None = None) -> Anchor:
@@ -134,14 +134,13 @@ class IndexView:
         self._lookups += 1
         if self._lookups == UNPACK_AFTER_LOOKUPS:
             self._unpack()
-        first = self._first_slot
-        if first:
-            if trace is not None or self.entry(first)[1] > target:
-                self._load_rest()
-            first = self._first_slot
+        first = self._held[0]
+        if first and (trace is not None or self.entry(first)[1] > target):
+            self._load_rest()
         if trace is not None:
             return self._traced_lookup(target, trace)
-        found = self.format.lookup(self._data, self.entries - first, self.base_offset, target)
+        first, data = self._held
+        found = self.format.lookup(data, self.entries - first, self.base_offset, target)
         if first and found[0] >= 0:
             return found[0] + first, found[1], found[2]
         return found
@@ -161,11 +160,12 @@ class IndexView:
 
     def entry(self, slot: int) -> Anchor:
         """The entry in this slot."""
-        if slot < self._first_slot:
+        if slot < self._held[0]:
             self._load_rest()
+        first, data = self._held
         size = self.format.entry_bytes
-        at = (slot - self._first_slot) * size
-        one = self._data[at : at + size]
+        at = (slot - first) * size
+        one = data[at : at + size]
         if len(one) < size:
             raise CorruptIndexError(f"no slot {slot}", position=slot * size, path=self.path)
         _, key, value = self.format.lookup(one, 1, self.base_offset, _BEYOND_ANY)
@@ -173,15 +173,13 @@ class IndexView:
 
     def extended(self, newer: bytes) -> IndexView:
         """The same entries followed by `newer` ones, told from the log."""
-        if self._first_slot:
-            self._load_rest()
-        data = self._data[: self.entries * self.format.entry_bytes] + newer
+        data = self._whole() + newer
         origin = f"{self.origin}, and newer entries from the log"
         return IndexView(self.format, self.path, self.base_offset, data, origin)
 
     def _traced_lookup(self, target: int, trace: Trace) -> Anchor:
         slots: list[int] = []
-        found = self.format.lookup(self._data, self.entries, self.base_offset, target, slots)
+        found = self.format.lookup(self._whole(), self.entries, self.base_offset, target, slots)
         probes = tuple(Probe(*self.entry(slot)) for slot in slots)
         hit = Probe(*found) if found[0] >= 0 else None
         trace.add(
@@ -191,10 +189,8 @@ class IndexView:
 
     def _unpack(self) -> None:
         """Entries that are not sorted stay packed: bisection would contradict the other search."""
-        if self._first_slot:
-            self._load_rest()
-        of, data = self.format, self._data[: self.entries * self.format.entry_bytes]
-        fields = struct.unpack(">" + of.entry_codes * self.entries, data)
+        of, data = self.format, self._whole()
+        fields = struct.unpack(">" + of.entry_codes * (len(data) // of.entry_bytes), data)
         keys, values = array("q", fields[0::2]), array("q", fields[1::2])
         base = self.base_offset
         if of is OFFSET_INDEX:
@@ -204,6 +200,12 @@ class IndexView:
         if all(map(lt, keys, islice(keys, 1, None))):
             self._columns = keys, values
 
+    def _whole(self) -> bytes:
+        """All entries."""
+        if self._held[0]:
+            self._load_rest()
+        return self._held[1][: self.entries * self.format.entry_bytes]
+
     def _load_rest(self) -> None:
         """Swap in the whole file. If it shrank meanwhile it gives fewer entries: still a hint."""
         try:
@@ -211,7 +213,7 @@ class IndexView:
                 data = file.read(0, self.entries * self.format.entry_bytes)
         except FileNotFoundError:
             data = b""
-        self._first_slot, self._data = 0, data
+        self._held = (0, data)
         self.entries = self.format.count_valid_entries(data)
 
 

@@ -42,6 +42,8 @@ class LiveSegmentView(SegmentView):
 
     def load_index(self, of: IndexFormat) -> IndexView | None:
         index = self._indexes[of.kind]
+        if index.is_trimmed:
+            return super().load_index(of)
         entries = index.entries_below(self.end.next_offset)  # newer ones are not for this view
         tail_entries = min(entries, WARM_BYTES // of.entry_bytes)
         first = (entries - tail_entries) * of.entry_bytes
