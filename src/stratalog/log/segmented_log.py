@@ -67,6 +67,7 @@ class SegmentedLog(LogReader):
         self._generation = 0  # of the list of segments; it grows after the list has changed
         self._readable: tuple[int, int, SegmentList] | None = None
         self._end = self._high_watermark = self._last_stable_offset = 0
+        self._draw_jitter(self._segments[-1])
         self._publish(self._segments[-1].next_offset)
 
     def __enter__(self) -> Self:
@@ -236,11 +237,15 @@ class SegmentedLog(LogReader):
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
         segment = Segment.create(self._disk, self.path, base_offset, self.config, now_ms=now_ms)
         self._are_names_synced = False
+        self._draw_jitter(segment)
+        return segment
+
+    def _draw_jitter(self, segment: Segment) -> None:
+        """So that not all partitions of a topic roll at the same time."""
         jitter_ms = self.config.effective_segment_jitter_ms
         segment.configure(
             self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
         )
-        return segment
 
     def _use(self, segments: list[Segment]) -> None:
         """From now on the log has these. Readers that list them meanwhile list them again."""
