@@ -1,0 +1,64 @@
+"""The rounds of the golden compaction cases, as facts and settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from stratalog.config import LogConfig
+from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.cleaning.selection import facts_of, select
+from tests.golden.cases import CompactionCase, compaction_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stratalog.maintenance.cleaning.selection import LogFacts, Selection
+    from tests.golden.cases import Json
+
+over_cases = pytest.mark.parametrize("case", compaction_cases(), ids=str)
+
+
+class GoldenRound(NamedTuple):
+    """One round of Kafka's cleaner manager over one log."""
+
+    told: Json
+    """What Kafka decided, and how it came out."""
+    config: LogConfig
+    before: Path
+    """The partition's directory at the start."""
+    after: Path | None
+    """And at the end; None when the log was not selected."""
+
+    @property
+    def now_ms(self) -> int:
+        now_ms: int = self.told["now_ms"]
+        return now_ms
+
+    @property
+    def was_cleaned(self) -> bool:
+        return self.after is not None and "exception" not in self.told
+
+    def facts(self) -> LogFacts:
+        with PartitionView(self.before, log_start_offset=self.told["log_start_offset"]) as view:
+            return facts_of(view, self.told["checkpoint_before"])
+
+    def selection(self) -> Selection:
+        return select(self.facts(), self.config, self.now_ms)
+
+
+def rounds_of(case: CompactionCase, root: Path) -> Iterator[GoldenRound]:
+    """In order. `root` is the unpacked case."""
+    about = case.case
+    partition = f"{about['topic']}-{about['partition']}"
+    for told in about["rounds"]:
+        settings = {**about["topic_config"], **told["topic_config"], "cleanup.policy": "compact"}
+        after = told["after"]
+        yield GoldenRound(
+            told,
+            LogConfig.parse(settings),
+            root / told["before"] / partition,
+            None if after is None else root / after / partition,
+        )
