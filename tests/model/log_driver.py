@@ -75,6 +75,7 @@ class LogDriver:
         self.durable = 0  # this many batches of the model survive whatever happens
         self.point = LoadPoint()
         self.serial = 0
+        self.deleted_below = 0  # segments below are gone, but not what producers did in them
         self.known_from = 0  # the log start once was there, so what lies below may be forgotten
         self.log = self._open()
 
@@ -169,8 +170,11 @@ class LogDriver:
     def truncate_to(self, offset: int) -> None:
         self._before_cut(offset)
         starts_over = offset < self._first_base()
+        if starts_over:
+            self.durable = 0
         self.log.truncate_to(offset)
         self.known_from = min(self.known_from, offset)
+        self.deleted_below = min(self.deleted_below, offset)
         if starts_over:
             self.model.start_over_at(offset)
         elif offset < self.model.end:
@@ -178,11 +182,13 @@ class LogDriver:
             # Inside a batch, which goes as a whole, or in a hole: the log may go on from there.
             assert self.model.batches_end() <= self.log.log_end_offset <= offset
             self.model.end = self.log.log_end_offset
+            self.model.log_start_offset = min(self.model.log_start_offset, self.model.end)
 
     def start_over_at(self, offset: int) -> None:
         self._before_cut(0)
         self.log.truncate_fully_and_start_at(offset)
         self.known_from = min(self.known_from, offset)
+        self.deleted_below = min(self.deleted_below, offset)
         self.model.start_over_at(offset)
 
     def _before_cut(self, offset: int) -> None:
@@ -197,6 +203,25 @@ class LogDriver:
         start = self.log.delete_records(offset)
         self.model.log_start_offset = max(self.model.log_start_offset, offset)
         assert start == self.model.log_start_offset
+
+    def delete_oldest(self, part: float) -> None:
+        """Some of the segments, or all of them if there is anything to delete in the last."""
+        segments = self.log.writable_segments
+        whole = len(segments) if segments[-1].size_bytes else len(segments) - 1
+        count = round(whole * part)
+        if not count:
+            return
+        bases = [*(segment.base_offset for segment in segments), self.model.end]
+        self.deleted_below = self.known_from = max(self.known_from, bases[count])
+        start = self.log.delete_oldest(count)
+        self.model.log_start_offset = max(self.model.log_start_offset, bases[count])
+        assert start == self.model.log_start_offset
+        assert self._first_base() == bases[count]
+
+    def remove_discarded(self) -> None:
+        count = len(self.log.discarded)
+        assert self.log.remove_discarded(self.now_ms, at_once=True) == count
+        assert not [*self.path.glob("*.deleted")]
 
     def become_leader(self) -> None:
         self.log.become_leader(self.log.leader_epoch + 1)
@@ -328,7 +353,11 @@ class LogDriver:
         """What only memory knew: where the log would go on, and where it began."""
         model, log = self.model, self.log
         first_base = self._first_base()
-        model.batches = [batch for batch in model.batches if batch.first_offset >= first_base]
+        model.batches = [
+            batch
+            for batch in model.batches
+            if batch.first_offset >= first_base or batch.next_offset <= self.deleted_below
+        ]
         self.durable = min(self.durable, len(model.batches))
         model.end = max(model.batches_end(), log.writable_segments[-1].base_offset)
         model.log_start_offset = max(self.point.log_start_offset, first_base)

@@ -132,6 +132,14 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, part: float) -> None:
         self.driver.delete_records(self.offset_at(part))
 
+    @rule(part=parts)
+    def delete_oldest(self, part: float) -> None:
+        self.driver.delete_oldest(part)
+
+    @rule()
+    def remove_discarded(self) -> None:
+        self.driver.remove_discarded()
+
     @rule(config=configs)
     def configure(self, config: LogConfig) -> None:
         self.driver.configure(config)
@@ -168,6 +176,11 @@ class LogMachine(RuleBasedStateMachine):
     def crash_while_truncating(self, part: float, after_calls: int, seed: int) -> None:
         rng, offset = random.Random(seed), self.offset_at(part)
         self.driver.interrupt(lambda: self.driver.truncate_to(offset), after_calls, rng)
+
+    @rule(part=parts, after_calls=st.integers(0, 10), seed=seeds)
+    def crash_while_deleting(self, part: float, after_calls: int, seed: int) -> None:
+        rng = random.Random(seed)
+        self.driver.interrupt(lambda: self.driver.delete_oldest(part), after_calls, rng)
 
     @rule(after_calls=st.integers(0, 20), seed=seeds)
     def crash_while_loading(self, after_calls: int, seed: int) -> None:

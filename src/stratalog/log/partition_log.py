@@ -1,4 +1,4 @@
-"""One partition that is being written: appending as leader or follower, truncating, deleting.
+"""One partition that is being written: appending as leader or follower, truncating.
 
 `maintenance.recovery.open_log` makes one, from clean state.
 
@@ -9,7 +9,7 @@ refused has written nothing, and whatever readers see is whole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stratalog.errors import (
     AppendError,
@@ -22,10 +22,10 @@ from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
 from stratalog.log.log_state import AppendInfo
+from stratalog.log.maintained_log import MaintainedLog
 from stratalog.log.origin import AppendOrigin
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
-from stratalog.log.segmented_log import SegmentedLog
 from stratalog.log.validation import LeaderValidator, validate_follower
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from stratalog.log.producers import CachedBatch
     from stratalog.storage.segment import Segment
 
-DELETE_UP_TO_HIGH_WATERMARK: Final = -1
 
-
-class PartitionLog(SegmentedLog):
+class PartitionLog(MaintainedLog):
     """A partition directory opened for writing. Use it as a context manager, or `close` it."""
 
     def __init__(self, state: LogState) -> None:
@@ -285,31 +283,6 @@ class PartitionLog(SegmentedLog):
             segment.delete()
             self._snapshots.delete([segment.base_offset])
             self._disk.fsync_dir(self.path)
-
-    def delete_records(self, offset: int) -> int:
-        """Let the log start at `offset` (-1: at the high watermark); answers the new log start.
-
-        Records below are hidden at once; their segments go with the next retention pass.
-        """
-        with self._changing():
-            target = self._high_watermark if offset == DELETE_UP_TO_HIGH_WATERMARK else offset
-            if not 0 <= target <= self._high_watermark:
-                raise OffsetOutOfRangeError(
-                    target,
-                    log_start_offset=self._log_start_offset,
-                    log_end_offset=self._high_watermark,
-                )
-            if target > self._log_start_offset:
-                with self._fatal():
-                    self._start_at(target)
-            return self._log_start_offset
-
-    def _start_at(self, offset: int) -> None:
-        self._log_start_offset = offset
-        self._epochs.truncate_from_start(offset)
-        self._epochs.flush()
-        self._producers.on_log_start_offset_incremented(offset, self._snapshots.latest)
-        self._publish(self._end)
 
 
 def _info_of(append: ValidatedAppend) -> AppendInfo:
