@@ -1,0 +1,333 @@
+"""What stays of one batch in a cleaning pass, and why: the readable reference.
+
+Pure and record by record. The compiled cleaner must come to the same bytes; messages of the old
+formats are cleaned by this very code, and explanations take their reasons from here.
+
+In short: of each key the newest record stays. A tombstone stays until its delete horizon, which the
+first pass that meets it writes into its batch (into the base timestamp, where readers do not look).
+So does the marker of a transaction without data. A batch without records goes, unless it holds the
+last sequence number of a live producer or ends where the round does.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import UnsupportedError
+from stratalog.format.batch import MAGIC_2, BatchHeader, Codec
+from stratalog.format.control import ControlType, read_control_key
+from stratalog.format.entry import header_of, records_of
+from stratalog.format.legacy import encode_legacy, inner_magics
+from stratalog.format.record import BatchFields, encode_batch, encode_empty_batch
+from stratalog.format.snapshot import NO_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from stratalog.format.batch import Entry
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.entry import EntryHeader
+    from stratalog.format.record import Record
+    from stratalog.log.producers import ProducerState
+    from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
+
+NOT_MAPPED: Final = -1
+
+
+class LastRecord(NamedTuple):
+    """What must be kept of a live producer."""
+
+    last_data_offset: int
+    """-1 when it has written no data in its epoch."""
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassRules:
+    """What one pass over a log goes by."""
+
+    newest_offset_of: Callable[[bytes], int]
+    """The offset map: where the newest mapped record of a key lies; -1 for a key without one."""
+    map_latest_offset: int
+    """Records above it were not mapped: they stay as they are."""
+    bound: int
+    """First uncleanable offset. A batch that ends there stays, if only as a header."""
+    now_ms: int
+    delete_retention_ms: int
+    legacy_horizon_ms: int
+    producers: Mapping[int, LastRecord]
+    """Live producers by id."""
+
+
+class RecordReason(enum.StrEnum):
+    """Why a record stays or goes."""
+
+    NEWEST = "newest record of its key"
+    NOT_MAPPED = "no newer record of its key among the dirty ones"
+    BEYOND_MAP = "beyond the part that this pass looked at"
+    TOMBSTONE_PROTECTED = "tombstone that readers may still need"
+    MARKER = "transaction marker"
+    SUPERSEDED = "superseded by a newer record of its key"
+    TOMBSTONE_EXPIRED = "tombstone past its delete horizon"
+    NO_KEY = "no key"
+    ABORTED = "of an aborted transaction"
+    MARKER_EXPIRED = "marker of a transaction without data, past its delete horizon"
+
+
+class Fate(enum.StrEnum):
+    """What becomes of a batch."""
+
+    COPIED = "copied"
+    REBUILT = "rebuilt"
+    EMPTIED = "kept as a header without records"
+    DROPPED = "dropped"
+
+
+class BatchReason(enum.StrEnum):
+    """Why that becomes of a batch."""
+
+    ALL_KEPT = "every record stays"
+    RECORDS_DROPPED = "some records go"
+    HORIZON_SET = "it gets a delete horizon"
+    MAGIC_MENDED = "its messages are of another format than their wrapper"
+    LAST_OF_PRODUCER = "it holds the last sequence number of a live producer"
+    ENDS_AT_BOUND = "it ends where the round ends"
+    NOTHING_LEFT = "no record stays"
+    ABORTED = "its transaction was aborted"
+    MARKER_EXPIRED = "a marker without data, past its delete horizon"
+
+
+class Verdict(NamedTuple):
+    """What becomes of one record."""
+
+    offset: int
+    is_kept: bool
+    reason: RecordReason
+    newer_offset: int = NOT_MAPPED
+    """With SUPERSEDED: of the record that took its place."""
+
+
+class FilteredEntry(NamedTuple):
+    """What a pass makes of one batch."""
+
+    header: EntryHeader
+    fate: Fate
+    reason: BatchReason
+    data: bytes
+    """What is written; empty when the batch is dropped."""
+    kept: tuple[Record, ...]
+    verdicts: tuple[Verdict, ...]
+    """One per record; none when the batch goes as a whole, whatever its records are."""
+    max_offset: int
+    """What an index entry names: the last kept record when rebuilt, else the batch's last offset;
+    -1 when it is dropped."""
+    max_timestamp: int
+    delete_horizon_ms: int | None
+    """As written."""
+
+
+def last_records(producers: Iterable[ProducerState]) -> dict[int, LastRecord]:
+    """What must be kept of each of these producers."""
+    return {
+        state.producer_id: LastRecord(
+            state.batches[-1].last_offset if state.batches else NO_OFFSET, state.producer_epoch
+        )
+        for state in producers
+    }
+
+
+def filter_entry(
+    buf: Buffer,
+    entry: Entry,
+    rules: PassRules,
+    transactions: CleanedTransactions,
+    source_mtime_ms: int,
+) -> FilteredEntry:
+    """Judge the batch at `entry` and write what stays of it.
+
+    `transactions` is moved on: give it every batch of the pass once, in order. `source_mtime_ms` is
+    of the segment that the batch comes from; only tombstones of the old formats go by it. The CRC
+    is the caller's to check. Raises a CorruptError when records that matter cannot be decoded.
+    """
+    header = header_of(buf, entry)
+    is_done = _is_done(buf, entry, header, transactions)
+    why_all_go = _why_all_go(header, rules.now_ms) if is_done else None
+    why_empty = _why_it_stays_empty(header, rules)
+    if why_all_go is not None and why_empty is None:
+        return _dropped(header, BatchReason[why_all_go.name], ())
+    records = tuple(records_of(buf, entry, check_crc=False))
+    if why_all_go is not None:
+        verdicts = tuple(Verdict(r.offset, False, why_all_go) for r in records)
+    else:
+        judge = _Judge(rules, header, retains_legacy=source_mtime_ms > rules.legacy_horizon_ms)
+        verdicts = tuple(judge.verdict(record) for record in records)
+    kept = tuple(r for r, verdict in zip(records, verdicts, strict=True) if verdict.is_kept)
+    if not kept:
+        if why_empty is None:
+            return _dropped(header, BatchReason.NOTHING_LEFT, verdicts)
+        return _emptied(header, why_empty, verdicts, entry.position)
+    new_horizon = None
+    if _needs_horizon(header, kept, is_done_marker=is_done and header.is_control):
+        new_horizon = rules.now_ms + rules.delete_retention_ms
+    return _kept(buf, entry, header, (kept, verdicts), new_horizon)
+
+
+def rebuild(
+    header: EntryHeader, kept: Sequence[Record], delete_horizon_ms: int | None = None
+) -> bytes:
+    """The batch with only `kept` (at least one). Offsets keep their holes; the codec stays."""
+    codec = Codec(header.codec_id)
+    if not isinstance(header, BatchHeader):
+        return encode_legacy(kept, header.magic, codec=codec)
+    fields = BatchFields(
+        codec=codec,
+        timestamp_type=header.timestamp_type,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        delete_horizon_ms=delete_horizon_ms,
+        partition_leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+    )
+    return encode_batch(kept, fields)
+
+
+class _Judge:
+    """Of the records of one batch that is not discarded as a whole."""
+
+    def __init__(self, rules: PassRules, header: EntryHeader, *, retains_legacy: bool) -> None:
+        self._rules = rules
+        self._is_control = header.is_control
+        horizon = header.delete_horizon_ms
+        if header.magic < MAGIC_2:
+            self._retains_tombstones = retains_legacy
+        else:
+            self._retains_tombstones = horizon is None or rules.now_ms < horizon
+
+    def verdict(self, record: Record) -> Verdict:
+        offset = record.offset
+        if self._is_control:
+            return Verdict(offset, True, RecordReason.MARKER)
+        if offset > self._rules.map_latest_offset:
+            return Verdict(offset, True, RecordReason.BEYOND_MAP)
+        if record.key is None:
+            return Verdict(offset, False, RecordReason.NO_KEY)
+        newest = self._rules.newest_offset_of(record.key)
+        if offset < newest:
+            return Verdict(offset, False, RecordReason.SUPERSEDED, newest)
+        if record.value is not None:
+            is_mapped = newest != NOT_MAPPED
+            reason = RecordReason.NEWEST if is_mapped else RecordReason.NOT_MAPPED
+        elif self._retains_tombstones:
+            reason = RecordReason.TOMBSTONE_PROTECTED
+        else:
+            reason = RecordReason.TOMBSTONE_EXPIRED
+        return Verdict(offset, reason is not RecordReason.TOMBSTONE_EXPIRED, reason)
+
+
+def _is_done(
+    buf: Buffer, entry: Entry, header: EntryHeader, transactions: CleanedTransactions
+) -> bool:
+    """Whether transactions have no more use for the batch."""
+    last_offset = header.next_offset - 1
+    if not header.is_control:
+        return transactions.on_data(
+            header.producer_id, last_offset, is_transactional=header.is_transactional
+        )
+    record = next(records_of(buf, entry, check_crc=False), None)
+    marker: ControlType | None = None
+    if record is not None:
+        marker = read_control_key(record, position=entry.position).type
+    return transactions.on_control(header.producer_id, last_offset, marker)
+
+
+def _why_all_go(header: EntryHeader, now_ms: int) -> RecordReason | None:
+    """Of a batch that transactions have no more use for. Markers wait for their horizon."""
+    if not header.is_control:
+        return RecordReason.ABORTED
+    horizon = header.delete_horizon_ms
+    return RecordReason.MARKER_EXPIRED if horizon is not None and horizon <= now_ms else None
+
+
+def _why_it_stays_empty(header: EntryHeader, rules: PassRules) -> BatchReason | None:
+    if header.has_producer:
+        last = rules.producers.get(header.producer_id)
+        if last is not None and _is_last_of(header, last):
+            return BatchReason.LAST_OF_PRODUCER
+    if header.next_offset == rules.bound:
+        return BatchReason.ENDS_AT_BOUND
+    return None
+
+
+def _is_last_of(header: EntryHeader, last: LastRecord) -> bool:
+    """A producer without data is fenced by the epoch of its last marker."""
+    if last.last_data_offset >= 0:
+        return header.next_offset - 1 == last.last_data_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+def _needs_horizon(header: EntryHeader, kept: Sequence[Record], *, is_done_marker: bool) -> bool:
+    if header.magic < MAGIC_2 or header.delete_horizon_ms is not None:
+        return False
+    return is_done_marker or any(record.value is None for record in kept)
+
+
+def _kept(
+    buf: Buffer,
+    entry: Entry,
+    header: EntryHeader,
+    judged: tuple[tuple[Record, ...], tuple[Verdict, ...]],
+    new_horizon: int | None,
+) -> FilteredEntry:
+    kept, verdicts = judged
+    reason = BatchReason.ALL_KEPT
+    if len(kept) < len(verdicts):
+        reason = BatchReason.RECORDS_DROPPED
+    elif new_horizon is not None:
+        reason = BatchReason.HORIZON_SET
+    elif _is_of_two_formats(buf, entry, header):
+        reason = BatchReason.MAGIC_MENDED
+    horizon = header.delete_horizon_ms if new_horizon is None else new_horizon
+    fate, max_offset, max_timestamp = Fate.COPIED, header.next_offset - 1, header.max_timestamp
+    data = bytes(memoryview(buf)[entry.position : entry.end])
+    if reason is not BatchReason.ALL_KEPT:
+        fate, data = Fate.REBUILT, rebuild(header, kept, horizon)
+        max_offset = max(record.offset for record in kept)
+        max_timestamp = max(record.timestamp for record in kept)
+    return FilteredEntry(
+        header, fate, reason, data, kept, verdicts, max_offset, max_timestamp, horizon
+    )
+
+
+def _is_of_two_formats(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
+    """Old brokers could write sets whose messages are of the other magic. Cleaning mends them."""
+    if isinstance(header, BatchHeader):
+        return False
+    return bool(inner_magics(buf, entry.position, header) - {header.magic})
+
+
+def _dropped(
+    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...]
+) -> FilteredEntry:
+    return FilteredEntry(header, Fate.DROPPED, reason, b"", (), verdicts, NOT_MAPPED, -1, None)
+
+
+def _emptied(
+    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...], position: int
+) -> FilteredEntry:
+    if not isinstance(header, BatchHeader):
+        raise UnsupportedError(
+            f"the message at byte {position} (offset {header.last_offset}, format {header.magic}) "
+            "loses its records but must stay, and its format knows no empty batch. Append a "
+            "record to the topic and let its segment roll, then clean again"
+        )
+    data = encode_empty_batch(header)
+    last_offset = header.last_offset
+    return FilteredEntry(
+        header, Fate.EMPTIED, reason, data, (), verdicts, last_offset, header.max_timestamp, None
+    )
