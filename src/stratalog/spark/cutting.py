@@ -1,0 +1,179 @@
+"""Where the bytes of a range of offsets lie, and where they may be cut.
+
+Only batch boundaries will do. The offset index names one every few kilobytes; each is checked
+against the log (a valid batch with the right CRC must begin there) before anything hangs on it.
+Times leave out segments that hold nothing as new as what is wanted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.errors import CorruptError
+from stratalog.format.batch import MAGIC_2
+from stratalog.format.entry import records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stratalog.format.names import TopicPartition
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.log_reader import LogReader
+    from stratalog.spark.ranges import OffsetRange
+    from stratalog.storage.segment_view import Seek, SegmentView
+
+from stratalog.spark.splits import Piece
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The part of one segment that holds a range of offsets."""
+
+    slot: int
+    """Of the segment in its log."""
+    start_position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    limit_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+class Cut(NamedTuple):
+    """A batch that another piece may begin with."""
+
+    position: int
+    offset: int
+    """The first of the batch."""
+
+
+def stretches(view: LogReader, wanted: OffsetRange, *, time_min_ms: int) -> Iterator[Stretch]:
+    """The segments that hold these offsets, oldest first, without those that are too old."""
+    if wanted.is_empty:
+        return
+    segments = view.segments
+    for slot in range(segments.slot_of(wanted.start), len(segments)):
+        base = segments.bases[slot]
+        if base >= wanted.end:
+            return
+        if time_min_ms > 0 and segments.largest_timestamp(slot).timestamp < time_min_ms:
+            continue
+        found = _stretch(view, slot, wanted)
+        if found.size_bytes > 0:
+            yield found
+
+
+def _stretch(view: LogReader, slot: int, wanted: OffsetRange) -> Stretch:
+    segments = view.segments
+    segment, base = segments[slot], segments.bases[slot]
+    is_last = slot + 1 == len(segments)
+    limit = segments.end.next_offset if is_last else segments.bases[slot + 1]
+    end_position = segments.end.position if is_last else segment.size_bytes
+    start, end = max(wanted.start, base), min(wanted.end, limit)
+    start_position = segment.seek(start).position if start > base else 0
+    if end < limit:
+        end_position = min(end_position, _end_position(segment.seek(end), end, end_position))
+    return Stretch(slot, start_position, end_position, start, end, limit)
+
+
+def _end_position(at: Seek, end: int, otherwise: int) -> int:
+    """Behind the last batch with an offset below `end`; `at` is the first that reaches `end`."""
+    if at.batch is None:
+        return otherwise
+    # A compressed set of old messages tells its last offset only, so it may begin below.
+    if at.batch.magic == MAGIC_2 and at.batch.base_offset >= end:
+        return at.position
+    return at.position + at.batch.size_bytes
+
+
+def cut_by_bytes(segment: SegmentView, whole: Stretch, count: int) -> Iterator[Stretch]:
+    """Up to `count` stretches of about the same size."""
+    left = whole
+    for number in range(1, count):
+        target = whole.start_position + whole.size_bytes * number // count
+        cut = _cut_at(segment, target)
+        if cut is None:
+            continue
+        if left.start_position < cut.position < left.end_position and (
+            left.start_offset < cut.offset < left.end_offset
+        ):
+            yield replace(
+                left, end_position=cut.position, end_offset=cut.offset, limit_offset=cut.offset
+            )
+            left = replace(left, start_position=cut.position, start_offset=cut.offset)
+    yield left
+
+
+def cut_by_offsets(segment: SegmentView, whole: Stretch, offsets_max: int) -> Iterator[Stretch]:
+    """Stretches of at most so many offsets. A batch that is cut is read for both."""
+    start = whole.start_offset
+    while start < whole.end_offset:
+        end = min(start + offsets_max, whole.end_offset)
+        start_position, end_position = whole.start_position, whole.end_position
+        if start > whole.start_offset:
+            start_position = max(start_position, segment.seek(start).position)
+        if end < whole.end_offset:
+            end_position = min(end_position, _end_position(segment.seek(end), end, end_position))
+        if start_position < end_position:
+            yield replace(
+                whole,
+                start_position=start_position,
+                end_position=end_position,
+                start_offset=start,
+                end_offset=end,
+            )
+        start = end
+
+
+def _cut_at(segment: SegmentView, target: int) -> Cut | None:
+    """The first indexed batch at or behind this position."""
+    index = segment.offset_index
+    slot = bisect_left(range(index.entries), target, key=lambda slot: index.entry(slot)[2])
+    if slot >= index.entries:
+        return None
+    found = segment.seek(index.entry(slot)[1])
+    if found.batch is None:
+        return None
+    try:
+        batch = segment.load_batch(found.position, found.batch.size_bytes)
+        offset = batch.header.base_offset
+        if offset is None:
+            first = next(records_of(batch.buf, batch.entry, check_crc=False), None)
+            offset = None if first is None else first.offset
+    except CorruptError:
+        return None
+    return None if offset is None else Cut(found.position, offset)
+
+
+def piece_of(
+    stretch: Stretch,
+    segment: SegmentView,
+    place: tuple[Path, TopicPartition],
+    aborted: list[AbortedTxn],
+) -> Piece:
+    """A stretch as a task gets it."""
+    directory, (topic, partition) = place
+    return Piece(
+        directory=directory,
+        topic=topic,
+        partition=partition,
+        segment=segment.path,
+        base_offset=segment.base_offset,
+        inode=segment.inode,
+        start_position=stretch.start_position,
+        end_position=stretch.end_position,
+        start_offset=stretch.start_offset,
+        end_offset=stretch.end_offset,
+        limit_offset=stretch.limit_offset,
+        aborted=tuple(
+            txn
+            for txn in aborted
+            if txn.first_offset < stretch.end_offset and txn.last_offset >= stretch.start_offset
+        ),
+    )

@@ -1,0 +1,156 @@
+"""A split into Arrow batches, on the executor: decode what is wanted, give it Spark's types.
+
+Memory is bounded by the chunk that is read and the part that is decoded, whatever the size of the
+segment. Nothing is made per record.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
+from stratalog.log.column_reading import ColumnReader
+from stratalog.log.damage import DamagePolicy, Skipped
+from stratalog.log.isolation import AbortedRanges
+from stratalog.log.partition_view import PartitionView
+from stratalog.log.reading import ReadPlan
+from stratalog.log.segments import SegmentPart
+from stratalog.spark.failures import DataLossError
+from stratalog.spark.predicates import ALL, Span
+from stratalog.storage.segment_view import SegmentView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.spark.splits import Piece, Split
+
+_log = logging.getLogger(__name__)
+
+_OF_THE_PARTITION: Final = frozenset({"topic", "partition"})
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """What all tasks of a query have in common."""
+
+    schema: pa.Schema
+    """Of the batches to yield: Spark's columns and types."""
+    times_us: Span = ALL
+    skips_damage: bool = False
+    fails_on_data_loss: bool = True
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Every visible record of the split, in order."""
+        for piece in split.pieces:
+            yield from self._read_piece(piece)
+
+    def _read_piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        shape = _Shape(self.schema, piece)
+        for batch in self._decoded(piece):
+            kept = _within(batch, self.times_us)
+            if kept.num_rows:
+                yield shape.fit(kept)
+
+    def _decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        due = piece.start_offset
+        try:
+            segment = SegmentView(piece.segment, piece.base_offset, piece.end_position, piece.inode)
+            _ = segment.file  # from here on it stays readable, whatever becomes of its name
+        except SegmentGoneError:
+            yield from self._decoded_by_offset(piece, due)
+            return
+        part = SegmentPart(segment, due, piece.end_position, piece.limit_offset)
+        yield from self._reader(piece, due).read([part])
+
+    def _decoded_by_offset(self, piece: Piece, due: int) -> Iterator[pa.RecordBatch]:
+        """The segment was compacted or deleted since the query was planned: look again."""
+        with PartitionView(piece.directory) as view:
+            start = due
+            try:
+                view.locate(start)
+            except OffsetOutOfRangeError as error:
+                if self.fails_on_data_loss:
+                    raise DataLossError(
+                        f"Some data may have been lost because they are not available any more: "
+                        f"{piece.topic_partition}: {error}. Set the option failOnDataLoss to "
+                        "false to read what is there."
+                    ) from None
+                start = max(due, view.log_start_offset)
+            if start < piece.end_offset:
+                yield from self._reader(piece, start).read(view.parts_from(start))
+
+    def _reader(self, piece: Piece, start: int) -> ColumnReader:
+        plan = ReadPlan(
+            start_offset=start,
+            end_offset=piece.end_offset,
+            aborted=AbortedRanges(piece.aborted),
+            damage=DamagePolicy(_warn if self.skips_damage else None),
+        )
+        return ColumnReader(plan, self._columns)
+
+    @property
+    def _columns(self) -> list[str]:
+        names = [name for name in self.schema.names if name not in _OF_THE_PARTITION]
+        if not self.times_us.is_all and "timestamp" not in names:
+            names.append("timestamp")
+        return names or ["offset"]
+
+
+def _warn(skipped: Skipped) -> None:
+    _log.warning("%s", skipped)
+
+
+def _within(batch: pa.RecordBatch, times_us: Span) -> pa.RecordBatch:
+    """Only the records in this range of time."""
+    if times_us.is_all:
+        return batch
+    times = batch.column("timestamp").view(pa.int64()).to_numpy()
+    low, high = -(-times_us.low // 1000), times_us.high // 1000
+    keep = (times >= low) & (times <= high)
+    if keep.all():
+        return batch
+    return batch.filter(pa.array(keep))
+
+
+class _Shape:
+    """Gives decoded batches the columns that Spark expects."""
+
+    def __init__(self, schema: pa.Schema, piece: Piece) -> None:
+        self._schema = schema
+        self._piece = piece
+        self._constants: dict[str, pa.Array] = {}
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [self._column(field, batch) for field in self._schema]
+        if not columns:
+            rows = pa.StructArray.from_buffers(pa.struct([]), batch.num_rows, [None])
+            return pa.RecordBatch.from_struct_array(rows)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
+        if field.name in _OF_THE_PARTITION:
+            return self._constant(field, batch.num_rows)
+        column = batch.column(field.name)
+        if field.name == "timestamp":
+            return _in_microseconds(column)
+        return column if column.type == field.type else column.cast(field.type)
+
+    def _constant(self, field: pa.Field, count: int) -> pa.Array:
+        """Made once for the longest batch; shorter ones get a part of it."""
+        held = self._constants.get(field.name)
+        if held is None or len(held) < count:
+            value = self._piece.topic if field.name == "topic" else self._piece.partition
+            held = self._constants[field.name] = pa.repeat(pa.scalar(value, field.type), count)
+        return held[:count]
+
+
+def _in_microseconds(column: pa.Array) -> pa.Array:
+    """From the milliseconds of the log to what Spark counts in. No record lacks a timestamp."""
+    times = column.view(pa.int64()).to_numpy()
+    return pa.array(times * np.int64(1000)).view(_TIMESTAMP)

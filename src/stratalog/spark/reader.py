@@ -1,0 +1,87 @@
+"""The reader of a batch query: plans on the driver, reads on the executors.
+
+Spark calls `pushFilters` and `partitions` on the driver, pickles the reader, and calls `read` in
+each task.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from stratalog.spark.executor import ReadTask
+from stratalog.spark.failures import iterate_told, told_in_one_line
+from stratalog.spark.planning import plan_read
+from stratalog.spark.predicates import Predicate, take_filters
+from stratalog.spark.schema import check_schema
+from stratalog.spark.splits import Split
+from stratalog.spark.topics import check_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter, InputPartition
+    from pyspark.sql.types import StructType
+
+    from stratalog.spark.options import ReadOptions
+
+_log: Final = logging.getLogger(__name__)
+
+
+class _OptionalPushdown:
+    """`pushFilters` as an attribute that Spark takes for the inherited method.
+
+    Spark refuses a reader that implements `pushFilters` while pushdown is switched off, which it is
+    by default, for fear of filters that are silently ignored. Here every filter is optional: what
+    is not pushed, Spark checks itself. So the method says of itself that it is the inherited one,
+    which is all that Spark looks at, and works when it is called.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: StratalogReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.take_filters(filters)
+
+
+class StratalogReader(DataSourceReader):
+    """One batch query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(schema)
+        check_topics(options)
+        self._options = options
+        self._schema = schema
+        self._predicate = Predicate()
+
+    @property
+    def pushFilters(self) -> Any:
+        return _OptionalPushdown(self)
+
+    def take_filters(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Note what can be pruned by; the others are for Spark to check."""
+        self._predicate, left = take_filters(filters)
+        return left
+
+    @told_in_one_line
+    def partitions(self) -> Sequence[InputPartition]:
+        plan = plan_read(self._options, self._predicate)
+        _log.info("%s", plan.summary)
+        # Spark would read an empty list as "one split of everything".
+        return list(plan.splits) or [Split(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        task = ReadTask(
+            schema=to_arrow_schema(self._schema, timezone="UTC"),
+            times_us=self._predicate.times_us,
+            skips_damage=self._options.skips_damage,
+            fails_on_data_loss=self._options.fail_on_data_loss,
+        )
+        return iterate_told(task.read(partition))

@@ -1,0 +1,62 @@
+"""Which partitions a subscription means in the directories at hand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import UnknownTopicOrPartitionError
+from stratalog.format.names import TopicPartition
+from stratalog.log_dir.view import LogDirsView
+from stratalog.spark.failures import SourceError
+
+if TYPE_CHECKING:
+    from stratalog.spark.options import ReadOptions
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""A pattern does not mean these, as it does not for Kafka's clients. Their names do."""
+
+
+def open_logs(options: ReadOptions) -> LogDirsView:
+    """The directories, listed. Raises NotALogDirError, or PermissionError."""
+    return LogDirsView(options.paths)
+
+
+def check_topics(options: ReadOptions) -> None:
+    """Raise unless every topic asked for is there."""
+    subscribed(open_logs(options), options)
+
+
+def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
+    """The partitions to read, in order."""
+    wanted = options.subscription
+    if wanted.assigned:
+        return [_known(logs, TopicPartition(*pair)) for pair in wanted.assigned]
+    if wanted.pattern is not None:
+        names = _matching(logs, wanted.pattern)
+    else:
+        for topic in wanted.topics:
+            logs.partitions_of(topic)  # raises for one that is not there
+        names = set(wanted.topics)
+    return [found for found in logs.topic_partitions if found.topic in names]
+
+
+def _matching(logs: LogDirsView, pattern: str) -> set[str]:
+    names = [name for name in logs.topics if name not in INTERNAL_TOPICS]
+    found = {name for name in names if re.fullmatch(pattern, name)}
+    if not found:
+        known = ", ".join(names[:10]) or "none"
+        where = ", ".join(str(log_dir.path) for log_dir in logs.dirs)
+        raise SourceError(f"{where}: no topic matches {pattern!r}; topics here: {known}")
+    return found
+
+
+def _known(logs: LogDirsView, wanted: TopicPartition) -> TopicPartition:
+    numbers = logs.topics.get(wanted.topic, [])
+    if wanted.partition not in numbers:
+        where = ", ".join(str(log_dir.path) for log_dir in logs.dirs)
+        known = f"it has {numbers}" if numbers else "there is no such topic"
+        raise UnknownTopicOrPartitionError(f"{where}: no partition {wanted}: {known}")
+    return wanted
