@@ -1,0 +1,112 @@
+"""Are the records of a batch what a writer may have written? Nothing is copied, so at memory speed.
+
+The structure of every record is checked, as `records.decode` does, and beyond it what only makes
+sense for the batch as a whole: offset deltas that rise within the batch's span, and a largest
+timestamp that is the records'.
+
+What the kernel may touch, and nothing else: it reads the payloads and writes `found`. Every length
+is checked against the end of what holds it before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+import numpy as np
+from numba import types
+
+from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.layout import BATCHES, PAYLOADS
+from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.wrapping import wrapping_add
+
+GOOD, BAD_RECORDS, BAD_OFFSETS, BAD_TIMESTAMP = range(4)
+
+SOUNDNESS: Final = np.dtype(
+    [("verdict", np.int64), ("last_record_offset", np.int64), ("max_timestamp", np.int64)],
+    align=True,
+)
+"""Of one batch. A batch without records ends, as far as records go, before its base offset."""
+
+_FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
+_BODY_BYTES_MIN = 6
+_NO_TIMESTAMP = -1
+_LOG_APPEND_TIME_BIT = 0x08
+
+
+@outlined
+def _headers_end(at: int, end: int, count: int) -> int:
+    """The position after `count` headers, or -1."""
+    if count < 0 or count > end - at:
+        return -1
+    for _ in range(count):
+        length, at = read_int(at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return -1
+        length, at = read_int(at + length, end)
+        if at < 0 or length > end - at:
+            return -1
+        at += max(length, 0)
+    return at
+
+
+@part
+def _fields_end(at: int, end: int) -> int:
+    """The position after key, value and headers, or -1. `at` may be -1 already."""
+    if at < 0:
+        return -1
+    length, at = read_int(at, end)
+    if at < 0 or length > end - at:
+        return -1
+    length, at = read_int(at + max(length, 0), end)
+    if at < 0 or length > end - at:
+        return -1
+    count, at = read_int(at + max(length, 0), end)
+    if at < 0 or count == 0:
+        return at
+    return _headers_end(at, end, count)
+
+
+@part
+def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
+    """The verdict on the records in [at, stop). The first fault of the structure ends it."""
+    before = -1
+    span = batch.last_offset - batch.base_offset
+    largest = _NO_TIMESTAMP
+    verdict = GOOD
+    for _ in range(batch.record_count):
+        length, at = read_int(at, stop)
+        if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:
+            return BAD_RECORDS
+        end = at + length
+        delta, at = read_long(at + 1, end)
+        if at < 0:
+            return BAD_RECORDS
+        largest = max(largest, wrapping_add(batch.base_timestamp, delta))
+        delta, at = read_int(at, end)
+        if delta <= before or delta > span:
+            verdict = BAD_OFFSETS
+        before = delta
+        if _fields_end(at, end) != end:
+            return BAD_RECORDS
+        at = end
+    if batch.record_count > 0 and at != stop:
+        return BAD_RECORDS
+    out.last_record_offset = batch.base_offset + before
+    out.max_timestamp = largest
+    is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
+    if batch.record_count > 0 and not is_appended and largest != batch.max_timestamp:
+        verdict = BAD_TIMESTAMP if verdict == GOOD else verdict
+    return verdict
+
+
+@kernel(types.void(BATCHES, PAYLOADS, _FOUND))
+def check(batches: Any, payloads: Any, found: Any) -> None:
+    """Judge each batch by its plain records. Its header must be good, its count not negative."""
+    for b in range(len(batches)):
+        at = payloads[b].address
+        out = found[b]
+        out.last_record_offset = batches[b].base_offset - 1
+        out.max_timestamp = _NO_TIMESTAMP
+        out.verdict = _check_one(batches[b], at, at + payloads[b].size_bytes, out)

@@ -1,0 +1,140 @@
+"""Which batches of a table hold what a writer may have written: headers, CRCs and every record.
+
+The fast twin of decoding everything and looking for errors. Nothing is copied, so plain records are
+checked at the speed of memory; compressed ones as fast as their codec. A batch that is refused can
+be given to the readable decoder, which says why: `reason_of`.
+
+Importing this module loads compiled kernels; import it where many batches are checked.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2, Entry
+from stratalog.format.batch_table import BatchTable, Stop, check_crcs
+from stratalog.format.column_payloads import PayloadReader
+from stratalog.format.columns import PART_BYTES, Decoder
+from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
+from stratalog.format.entry import header_of, records_of
+from stratalog.format.kernels import soundness as kernel
+from stratalog.format.record import RECORD_BYTES_MIN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stratalog.format.buffers import Buffer
+
+_CODEC_MASK = 0x07
+
+
+class Verdict(enum.IntEnum):
+    """Of one batch. The first four are the kernel's."""
+
+    GOOD = kernel.GOOD
+    BAD_RECORDS = kernel.BAD_RECORDS
+    """The CRC is right, the records are not."""
+    BAD_OFFSETS = kernel.BAD_OFFSETS
+    """Records whose offsets do not rise, or lie outside the batch."""
+    BAD_TIMESTAMP = kernel.BAD_TIMESTAMP
+    """The header's largest timestamp is not that of the records."""
+    BAD_BATCH = 4
+    """Header or CRC: nothing in it can be believed."""
+
+
+SOUNDNESS: Final = kernel.SOUNDNESS
+
+
+class SoundnessChecker:
+    """Checks runs of batches. Keeps scratch memory between calls and belongs to one thread."""
+
+    def __init__(self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
+        self._reader = PayloadReader(
+            part_bytes=PART_BYTES, decompressed_bytes_max=decompressed_bytes_max
+        )
+        self._decompressed_bytes_max = decompressed_bytes_max
+
+    def check(self, buf: Buffer, table: BatchTable) -> NDArray[Any]:
+        """One row of `SOUNDNESS` for each batch of `table`, which must come from `buf`."""
+        rows = table.rows
+        found = np.zeros(len(rows), SOUNDNESS)
+        found["verdict"] = np.where(_are_headers_good(rows), Verdict.GOOD, Verdict.BAD_BATCH)
+        found["verdict"][~check_crcs(buf, table)] = Verdict.BAD_BATCH
+        found["last_record_offset"] = rows["last_offset"]
+        found["max_timestamp"] = rows["max_timestamp"]
+        is_good = found["verdict"] == Verdict.GOOD
+        is_current = rows["magic"] == MAGIC_2
+        if is_current.all() and is_good.all():
+            self._check_batches(buf, rows, found)
+            return found
+        for which, check in (
+            (is_good & is_current, self._check_batches),
+            (is_good & ~is_current, self._check_legacy),
+        ):
+            if which.any():
+                some = found[which]
+                check(buf, np.ascontiguousarray(rows[which]), some)
+                found[which] = some
+        return found
+
+    def _check_batches(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
+        done = 0
+        while done < len(rows):
+            is_next_bad = False
+            for part in self._reader.parts(buf, rows[done:]):
+                count = len(part.rows)
+                kernel.check(part.rows, part.payloads, found[done : done + count])
+                done += count
+                is_next_bad = part.is_next_bad
+            if is_next_bad:
+                found["verdict"][done] = Verdict.BAD_RECORDS
+                done += 1
+
+    def _check_legacy(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
+        """Messages have neither deltas nor a count: that they can be decoded is all there is."""
+        decoder = Decoder(
+            ("offset",),
+            check_crc=False,
+            include_control=True,
+            decompressed_bytes_max=self._decompressed_bytes_max,
+        )
+        start = 0
+        while start < len(rows):
+            table = BatchTable(rows[start:], len(buf), Stop.END)
+            try:
+                for _ in decoder.decode(buf, table):
+                    pass
+                return
+            except CorruptError as error:
+                bad = int(np.searchsorted(rows["position"], error.position, "right")) - 1
+                found["verdict"][bad] = Verdict.BAD_RECORDS
+                start = bad + 1
+
+
+def reason_of(buf: Buffer, row: Any) -> str:
+    """What the readable decoder finds wrong with this batch; empty when it finds nothing."""
+    names = ("position", "base_offset", "size_bytes", "magic")
+    entry = Entry(*(int(row[name]) for name in names))
+    try:
+        header_of(buf, entry)
+        for _ in records_of(buf, entry):
+            pass
+    except CorruptError as error:
+        return error.reason
+    except StratalogError as error:
+        return str(error)
+    return ""
+
+
+def _are_headers_good(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """What can be told of a header by itself."""
+    base, last, count = rows["base_offset"], rows["last_offset"], rows["record_count"]
+    good: NDArray[np.bool_] = (count >= 0) & (base >= 0) & (last >= base)
+    is_plain = rows["attributes"] & _CODEC_MASK == 0
+    room = rows["size_bytes"].astype(np.int64) - HEADER_BYTES
+    good &= ~is_plain | (count.astype(np.int64) * RECORD_BYTES_MIN <= room)
+    return np.where(rows["magic"] == MAGIC_2, good, last >= 0)

@@ -1,0 +1,187 @@
+"""A log directory: its partitions and what its root files say about them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CorruptError, InvalidNameError, NotALogDirError, StratalogError
+from stratalog.format.checkpoint import decode_offsets
+from stratalog.format.metadata import decode_meta_properties
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    DirState,
+    RootFile,
+    parse_partition_dir,
+    parse_root_file,
+)
+from stratalog.maintenance.verify.findings import Counts, Fault, Findings, Report, Severity
+from stratalog.maintenance.verify.partition import conclude_partition, plan_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from stratalog.format.names import TopicPartition
+    from stratalog.maintenance.verify.findings import Finding
+    from stratalog.maintenance.verify.partition import PartitionPlan, PartitionReport
+    from stratalog.maintenance.verify.segment import SegmentReport, SegmentTask
+
+_CHECKPOINTS: Final = (
+    RootFile.RECOVERY_POINTS,
+    RootFile.LOG_START_OFFSETS,
+    RootFile.HIGH_WATERMARKS,
+    RootFile.CLEANER_OFFSETS,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is to be verified, as values: tasks may be done anywhere, in any order."""
+
+    partitions: tuple[PartitionPlan, ...] = ()
+    directories: tuple[DirectoryPlan, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[SegmentTask, ...]:
+        """Large ones first, so that none is left over at the end."""
+        tasks = (task for partition in self.partitions for task in partition.tasks)
+        return tuple(sorted(tasks, key=lambda task: -task.size_bytes))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(partition.size_bytes for partition in self.partitions)
+
+    def plus(self, other: Plan) -> Plan:
+        return Plan(self.partitions + other.partitions, self.directories + other.directories)
+
+
+@dataclass(frozen=True)
+class DirectoryPlan:
+    """The root files of a log directory."""
+
+    path: str
+    offsets: Mapping[RootFile, Mapping[TopicPartition, int]]
+    findings: tuple[Finding, ...]
+    files: int
+
+
+def plan_directory(path: Path) -> Plan:
+    """Everything in a log directory. Raises NotALogDirError if it is none."""
+    findings = Findings()
+    files: set[RootFile] = set()
+    partitions: list[Path] = []
+    for entry in _scan(path):
+        if entry.is_dir():
+            if _is_partition(entry, findings):
+                partitions.append(Path(entry.path))
+        elif (root_file := parse_root_file(entry.name)) is not None:
+            files.add(root_file[0])
+    if not partitions and not files:
+        raise NotALogDirError(
+            f"{path}: not a log directory (no topic-partition directory and no checkpoint file)"
+        )
+    offsets = {file: _read_offsets(path / file.value, findings) for file in _CHECKPOINTS}
+    _check_meta_properties(path / RootFile.META_PROPERTIES.value, findings)
+    was_clean = RootFile.CLEAN_SHUTDOWN in files
+    cleaned = offsets[RootFile.CLEANER_OFFSETS]
+    plans = []
+    for partition in partitions:
+        directory = parse_partition_dir(partition.name)
+        assert directory is not None
+        is_compacted = directory.topic_partition in cleaned
+        plans.append(plan_partition(partition, was_clean=was_clean, is_compacted=is_compacted))
+    root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
+    return Plan(tuple(plans), (root,))
+
+
+def conclude(plan: Plan, segments: Iterable[SegmentReport]) -> Report:
+    """The findings of everything that was planned, once all tasks are done."""
+    by_directory: dict[str, list[SegmentReport]] = {}
+    for segment in segments:
+        by_directory.setdefault(str(Path(segment.path).parent), []).append(segment)
+    partitions = [
+        conclude_partition(partition, by_directory.get(partition.path, []))
+        for partition in plan.partitions
+    ]
+    roots = [_conclude_root(root, partitions) for root in plan.directories]
+    return Report.sum([*roots, *(partition.report for partition in partitions)])
+
+
+def _scan(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        return sorted(os.scandir(path), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotALogDirError(f"{path}: no such directory") from None
+
+
+def _is_partition(entry: os.DirEntry[str], findings: Findings) -> bool:
+    try:
+        directory = parse_partition_dir(entry.name)
+    except InvalidNameError as error:
+        findings.add(Fault.BAD_NAME, entry.path, str(error))
+        return False
+    if directory is None:
+        return False
+    if directory.state is not DirState.LIVE:
+        what = f"a partition on its way ({directory.state.value[1:]}); not verified"
+        findings.add(Fault.MOVED_DIRECTORY, entry.path, what)
+        return False
+    return True
+
+
+def _read_offsets(path: Path, findings: Findings) -> dict[TopicPartition, int]:
+    try:
+        return decode_offsets(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except CorruptError as error:
+        findings.add(Fault.BAD_CHECKPOINT, path, error.reason, position=error.position)
+    except (StratalogError, OSError) as error:
+        findings.add(Fault.BAD_CHECKPOINT, path, str(error))
+    return {}
+
+
+def _check_meta_properties(path: Path, findings: Findings) -> None:
+    try:
+        decode_meta_properties(path.read_bytes())
+    except FileNotFoundError:
+        pass
+    except CorruptError as error:
+        findings.add(Fault.BAD_METADATA, path, error.reason, position=error.position)
+    except (StratalogError, OSError) as error:
+        findings.add(Fault.BAD_METADATA, path, str(error))
+
+
+def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> Report:
+    findings = Findings()
+    ours = [partition for partition in partitions if str(Path(partition.path).parent) == root.path]
+    ends = {partition.topic_partition: partition.log_end_offset for partition in ours}
+    for file, offsets in root.offsets.items():
+        path = Path(root.path) / file.value
+        for topic_partition, offset in offsets.items():
+            end = ends.get(topic_partition)
+            if end is None:
+                what = f"{topic_partition} is not in this directory"
+                if topic_partition.topic != CLUSTER_METADATA_TOPIC:
+                    findings.add(Fault.CHECKPOINT_STRANGER, path, what)
+            elif offset < 0:
+                findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
+            elif offset > end:
+                _tell_past_end(
+                    file, path, f"{topic_partition}: {offset}, past its end {end}", findings
+                )
+    return Report((*root.findings, *findings.close()), Counts(files=root.files))
+
+
+def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) -> None:
+    if file is RootFile.CLEANER_OFFSETS:
+        findings.add(Fault.CHECKPOINT_STALE, path, what)
+    elif file is RootFile.LOG_START_OFFSETS:
+        findings.add(Fault.LOG_START_PAST_END, path, what)
+    else:
+        # The high watermark of a follower may be ahead of what it has flushed.
+        is_flushed = file is RootFile.RECOVERY_POINTS
+        severity = None if is_flushed else Severity.WARNING
+        findings.add(Fault.CHECKPOINT_PAST_END, path, what, severity=severity)

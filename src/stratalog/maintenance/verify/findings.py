@@ -1,0 +1,282 @@
+"""What verification says: findings as values, and how much was looked at.
+
+Three grades. An *error* is data that cannot be read, or an answer that would be wrong. A *warning*
+is something that Kafka mends by itself when it opens the log, or that is right only under a
+condition that the files do not tell. A *note* is an oddity that Kafka itself leaves behind.
+
+Each kind of fault has its grade and its advice in one table, `Fault`, so that a finding is only a
+place and a sentence.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+NO_POSITION: Final = -1
+FINDINGS_OF_A_KIND_MAX: Final = 20
+"""In one file; more of the same kind are counted, not listed."""
+
+
+class Severity(enum.StrEnum):
+    """Grades, the worst first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+_RECOVER = "Kafka cuts the log here if it recovers it; read what follows with --skip-damage first"
+_REINDEX = "rebuild it: stratalog reindex"
+_SELF = "nothing: the broker mends it when it opens the log"
+_NOTHING = "nothing: this is normal"
+_WRITER = "readers fail here; copy the rest of the log without this batch"
+_COMPACTION = "nothing if the topic is compacted; else restore the partition from a replica"
+
+
+class Fault(enum.Enum):
+    """Every kind of finding: code, grade, and what to do."""
+
+    # -- the log
+    BAD_BATCH = ("bad-batch", Severity.ERROR, _RECOVER)
+    BAD_RECORDS = ("bad-records", Severity.ERROR, _WRITER)
+    BAD_RECORD_OFFSETS = ("bad-record-offsets", Severity.ERROR, _WRITER)
+    BAD_MAX_TIMESTAMP = (
+        "bad-max-timestamp",
+        Severity.ERROR,
+        "lookups by time go wrong here; the records themselves can be read",
+    )
+    BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
+    OFFSET_DISORDER = (
+        "offset-disorder",
+        Severity.ERROR,
+        "no CRC covers a base offset: restore the segment from a replica",
+    )
+    OFFSET_OUTSIDE_SEGMENT = (
+        "offset-outside-segment",
+        Severity.ERROR,
+        "the batch is in the wrong file or its base offset is damaged: restore from a replica",
+    )
+    OFFSET_GAP = ("offset-gap", Severity.WARNING, _COMPACTION)
+    SEQUENCE_JUMP = ("sequence-jump", Severity.WARNING, _COMPACTION)
+    TORN_TAIL = ("torn-tail", Severity.WARNING, _SELF)
+    CUT_SEALED_LOG = ("cut-sealed-log", Severity.ERROR, _RECOVER)
+    ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
+    JUNK_TAIL = ("junk-tail", Severity.ERROR, _RECOVER)
+    # -- its indexes
+    MISSING_INDEX = ("missing-index", Severity.WARNING, f"{_SELF}, or {_REINDEX}")
+    INDEX_SIZE = ("index-size", Severity.WARNING, _REINDEX)
+    INDEX_DISORDER = ("index-disorder", Severity.ERROR, _REINDEX)
+    INDEX_MISMATCH = ("index-mismatch", Severity.ERROR, _REINDEX)
+    INDEX_PAST_END = ("index-past-end", Severity.ERROR, _REINDEX)
+    INDEX_JUNK = ("index-junk", Severity.ERROR, _REINDEX)
+    INDEX_SHORT = ("index-short", Severity.ERROR, _REINDEX)
+    INDEX_UNTRIMMED = ("index-untrimmed", Severity.NOTE, _NOTHING)
+    INDEX_COARSE = (
+        "index-coarse",
+        Severity.NOTE,
+        "nothing: cleaners, followers and older brokers index whole appends",
+    )
+    INDEX_SPARSE = (
+        "index-sparse",
+        Severity.NOTE,
+        "nothing, unless lookups are slow: stratalog reindex",
+    )
+    TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
+    TXN_INDEX_MISMATCH = ("txn-index-mismatch", Severity.ERROR, _REINDEX)
+    TXN_INDEX_MISSING_ENTRY = (
+        "txn-index-missing-entry",
+        Severity.ERROR,
+        f"read_committed shows records of an aborted transaction; {_REINDEX}",
+    )
+    # -- producers and epochs
+    BAD_SNAPSHOT = ("bad-snapshot", Severity.WARNING, _SELF)
+    SNAPSHOT_MISMATCH = (
+        "snapshot-mismatch",
+        Severity.ERROR,
+        "remove the file while no broker runs: it is built again from the log",
+    )
+    SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
+    SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
+    STRAY_SNAPSHOT = ("stray-snapshot", Severity.NOTE, _SELF)
+    SNAPSHOT_PAST_END = ("snapshot-past-end", Severity.WARNING, _SELF)
+    BAD_EPOCHS = (
+        "bad-epochs",
+        Severity.ERROR,
+        "restore leader-epoch-checkpoint from a replica, or remove it and let the log be recovered",
+    )
+    EPOCH_MISMATCH = (
+        "epoch-mismatch",
+        Severity.ERROR,
+        "followers may truncate at a wrong offset: restore leader-epoch-checkpoint from a replica",
+    )
+    EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _SELF)
+    MISSING_EPOCHS = ("missing-epochs", Severity.NOTE, _NOTHING)
+    # -- files and directories
+    NO_SEGMENT = ("no-segment", Severity.WARNING, "a broker starts an empty log here")
+    BAD_NAME = ("bad-name", Severity.ERROR, "it stops a broker from starting: move it elsewhere")
+    ORPHAN_INDEX = ("orphan-index", Severity.WARNING, _SELF)
+    UNFINISHED_FILE = ("unfinished-file", Severity.NOTE, _SELF)
+    DELETED_FILE = ("deleted-file", Severity.NOTE, _SELF)
+    BAD_METADATA = ("bad-metadata", Severity.ERROR, "restore the file from another broker or copy")
+    MISSING_METADATA = ("missing-metadata", Severity.NOTE, "nothing: older brokers write none")
+    UNREADABLE = ("unreadable", Severity.ERROR, "check permissions and the health of the disk")
+    GONE = (
+        "gone",
+        Severity.NOTE,
+        "nothing: a broker removed it meanwhile; verify again if in doubt",
+    )
+    # -- root files
+    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing: Kafka takes it for empty")
+    CHECKPOINT_STRANGER = ("checkpoint-stranger", Severity.NOTE, _SELF)
+    CHECKPOINT_PAST_END = (
+        "checkpoint-past-end",
+        Severity.ERROR,
+        "records that were flushed are missing: restore the partition from a replica",
+    )
+    LOG_START_PAST_END = (
+        "log-start-past-end",
+        Severity.ERROR,
+        "a broker would drop the whole log: correct log-start-offset-checkpoint before it starts",
+    )
+    CHECKPOINT_STALE = ("checkpoint-stale", Severity.NOTE, _SELF)
+    MOVED_DIRECTORY = ("moved-directory", Severity.NOTE, _NOTHING)
+
+    def __init__(self, code: str, severity: Severity, advice: str) -> None:
+        self.code = code
+        self.severity = severity
+        self.advice = advice
+
+
+EXPLAINED_BY_COMPACTION: Final = frozenset(
+    {Fault.OFFSET_GAP.code, Fault.SEQUENCE_JUMP.code, Fault.SNAPSHOT_AHEAD.code}
+)
+
+
+class Finding(NamedTuple):
+    """One thing that is not as it should be, or looks as if."""
+
+    severity: Severity
+    code: str
+    path: str
+    position: int
+    """Of the damage in the file, in bytes; -1 when it is about the file as a whole."""
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        where = self.path if self.position < 0 else f"{self.path} at byte {self.position}"
+        return f"{self.severity}: {where}: {self.what} [{self.code}]"
+
+
+class Counts(NamedTuple):
+    """How much was verified."""
+
+    partitions: int = 0
+    segments: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    """Of `.log` files."""
+    batches: int = 0
+    records: int = 0
+    """Control records included; those of old compressed sets are not counted."""
+    index_entries: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Report(NamedTuple):
+    """All findings about something, and how much there was to look at."""
+
+    findings: tuple[Finding, ...] = ()
+    counts: Counts = Counts()
+
+    def plus(self, other: Report) -> Report:
+        return Report(self.findings + other.findings, self.counts.plus(other.counts))
+
+    @classmethod
+    def sum(cls, reports: Iterable[Report]) -> Report:
+        findings: list[Finding] = []
+        counts = Counts()
+        for report in reports:
+            findings += report.findings
+            counts = counts.plus(report.counts)
+        return cls(tuple(findings), counts)
+
+    def count_of(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+    @property
+    def has_errors(self) -> bool:
+        return self.count_of(Severity.ERROR) > 0
+
+    def at_least(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of this grade or a worse one."""
+        grades = list(Severity)
+        wanted = set(grades[: grades.index(severity) + 1])
+        return tuple(finding for finding in self.findings if finding.severity in wanted)
+
+
+class Findings:
+    """Collects findings. Of one kind in one file only so many are kept; `close` tells the rest."""
+
+    def __init__(self) -> None:
+        self._found: list[Finding] = []
+        self._seen: Counter[tuple[Fault, str]] = Counter()
+        self._more: Counter[tuple[Fault, str]] = Counter()
+
+    def add(
+        self,
+        fault: Fault,
+        path: Path | str,
+        what: str,
+        *,
+        position: int = NO_POSITION,
+        severity: Severity | None = None,
+    ) -> None:
+        where = str(path)
+        if self._seen[fault, where] >= FINDINGS_OF_A_KIND_MAX:
+            self._more[fault, where] += 1
+        else:
+            self._seen[fault, where] += 1
+            grade = fault.severity if severity is None else severity
+            self._found.append(Finding(grade, fault.code, where, position, what, fault.advice))
+
+    def worth_telling(self, fault: Fault, path: Path | str, places: NDArray[Any]) -> list[int]:
+        """As many of these places as will be listed; the others are only counted."""
+        room = max(0, FINDINGS_OF_A_KIND_MAX - self._seen[fault, str(path)])
+        self.count_more(fault, path, max(0, len(places) - room))
+        told: list[int] = places[:room].tolist()
+        return told
+
+    def count_more(self, fault: Fault, path: Path | str, count: int) -> None:
+        """There are so many more than are listed."""
+        if count:
+            self._more[fault, str(path)] += count
+
+    def close(self) -> tuple[Finding, ...]:
+        """All of them, by place."""
+        for (fault, path), more in self._more.items():
+            what = f"and {more} more of this kind in this file"
+            self._found.append(
+                Finding(fault.severity, fault.code, path, NO_POSITION, what, fault.advice)
+            )
+        return tuple(self._found)
+
+
+def excused(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
+    """The same, with findings of these kinds turned into notes."""
+    return tuple(
+        finding._replace(severity=Severity.NOTE, advice=_NOTHING)
+        if finding.code in codes
+        else finding
+        for finding in findings
+    )

@@ -1,0 +1,265 @@
+"""Every entry of the two sparse indexes, held against the log as its batches go by.
+
+An offset entry must lead to the start of a batch, and its offset must be one that a batch from
+there on ends with: the batch itself, or a later one of the same append (followers, cleaners and
+brokers before 4.1 index whole appends). A time entry must name a batch that has that very
+timestamp, with no later timestamp before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from stratalog.format import offset_index, time_index
+from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
+from stratalog.maintenance.verify.findings import Fault, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from stratalog.maintenance.verify.findings import Findings
+
+SPARSE_BYTES: Final = 16 << 20
+"""An unindexed stretch of this length is worth a warning: a lookup reads half of it."""
+
+_OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+
+
+class _IndexCheck:
+    """What both have in common: loading, the tail, and the order of entries."""
+
+    def __init__(
+        self,
+        path: Path,
+        data: bytes,
+        entry: np.dtype[Any],
+        count_valid: Callable[[bytes], int],
+        findings: Findings,
+    ) -> None:
+        self.path = path
+        self.entry_bytes = entry.itemsize
+        self._findings = findings
+        whole = len(data) // entry.itemsize * entry.itemsize
+        self.count = count_valid(data)
+        self.entries: NDArray[Any] = np.frombuffer(data, entry, self.count)
+        self.is_open = whole > self.count * entry.itemsize
+        """Zeros follow the entries: the segment was not closed."""
+        if whole < len(data):
+            what = f"{len(data)} bytes are no multiple of {entry.itemsize}"
+            findings.add(Fault.INDEX_SIZE, path, what, position=whole)
+        self._check_tail(data[self.count * entry.itemsize : whole])
+
+    def _check_tail(self, tail: bytes) -> None:
+        if not tail:
+            return
+        at = self.count * self.entry_bytes
+        if tail.count(0) == len(tail):
+            what = f"{len(tail)} bytes of zeros behind {self.count} entries"
+            self._findings.add(Fault.INDEX_UNTRIMMED, self.path, what, position=at)
+            return
+        junk = np.flatnonzero(np.frombuffer(tail, np.uint8))[0]
+        what = f"entries end at byte {at}, but what follows is not all zeros"
+        self._findings.add(Fault.INDEX_JUNK, self.path, what, position=at + int(junk))
+
+    def wrong(self, slot: int, fault: Fault, what: str) -> None:
+        at = slot * self.entry_bytes
+        self._findings.add(fault, self.path, f"slot {slot}: {what}", position=at)
+
+    def worth_telling(self, fault: Fault, places: NDArray[Any]) -> list[int]:
+        return self._findings.worth_telling(fault, self.path, places)
+
+    def check_order(
+        self, first: NDArray[np.int64], second: NDArray[np.int64], *, may_repeat: bool
+    ) -> NDArray[np.int64]:
+        """Tell each slot that is negative or not above the one before it; which are neither.
+
+        The second column may repeat a number, if `may_repeat`.
+        """
+        is_bad = (first < 0) | (second < 0)
+        is_bad[1:] |= np.diff(first) <= 0
+        is_bad[1:] |= np.diff(second) < (0 if may_repeat else 1)
+        for slot in self.worth_telling(Fault.INDEX_DISORDER, np.flatnonzero(is_bad)):
+            before = f" follows ({first[slot - 1]}, {second[slot - 1]})" if slot else ""
+            what = f"({first[slot]}, {second[slot]}){before}"
+            self.wrong(slot, Fault.INDEX_DISORDER, what)
+        return np.flatnonzero(~is_bad)
+
+
+class OffsetIndexCheck(_IndexCheck):
+    """`.index` of a segment."""
+
+    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+        super().__init__(path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, findings)
+        relative = self.entries["offset"].astype(np.int64)
+        self._positions = self.entries["position"].astype(np.int64)
+        self._offsets = relative + base_offset
+        self._slots = self.check_order(relative, self._positions, may_repeat=False)
+        self._slots = self._slots[np.argsort(self._positions[self._slots], kind="stable")]
+        self._sorted = self._positions[self._slots]
+        self._pending = np.empty(0, np.int64)  # slots of entries about a whole append
+        self._coarse = 0
+        self._batch_bytes_max = 0
+
+    def add(self, rows: NDArray[Any], last_records: NDArray[np.int64]) -> None:
+        """These batches go by; `last_records` are the offsets of their last records."""
+        self._batch_bytes_max = max(self._batch_bytes_max, int(rows["size_bytes"].max()))
+        start, end = rows["position"][0], rows["position"][-1] + rows["size_bytes"][-1]
+        low, high = np.searchsorted(self._sorted, (start, end))
+        slots = self._slots[low:high]
+        if len(slots):
+            self._check_entries(slots, rows, last_records)
+        if len(self._pending):
+            ends = np.concatenate((rows["last_offset"], last_records))
+            is_found = np.isin(self._offsets[self._pending], ends)
+            self._coarse += int(is_found.sum())
+            self._pending = self._pending[~is_found]
+
+    def _check_entries(
+        self, slots: NDArray[np.int64], rows: NDArray[Any], last_records: NDArray[np.int64]
+    ) -> None:
+        positions, offsets = self._positions[slots], self._offsets[slots]
+        at = np.searchsorted(rows["position"], positions, "right") - 1
+        is_start = rows["position"][at] == positions
+        base, last = rows["base_offset"][at], rows["last_offset"][at]
+        is_exact = (last == offsets) | (last_records[at] == offsets)
+        is_set = base < 0  # old brokers indexed the first offset of a compressed set
+        is_inside = is_start & is_set & (offsets < last) & (offsets > self._ends_before(rows, at))
+        self._coarse += int(is_inside.sum())
+        is_exact |= is_inside
+        is_later = is_start & ~is_exact & (offsets > last)
+        self._pending = np.concatenate((self._pending, slots[is_later]))
+        is_bad = ~is_start | ~(is_exact | is_later)
+        for n in self.worth_telling(Fault.INDEX_MISMATCH, np.flatnonzero(is_bad)):
+            slot, position, offset = int(slots[n]), int(positions[n]), int(offsets[n])
+            if is_start[n]:
+                what = f"offset {offset}, but the batch at {position} has {base[n]} to {last[n]}"
+            else:
+                what = f"no batch starts at position {position} (offset {offset})"
+            self.wrong(slot, Fault.INDEX_MISMATCH, what)
+
+    @staticmethod
+    def _ends_before(rows: NDArray[Any], at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the batch before each of these ended; -1 for the first of the chunk."""
+        ends: NDArray[np.int64] = np.where(at > 0, rows["last_offset"][at - 1], -1)
+        return ends
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Damage in the log: entries that lead into it are neither right nor wrong."""
+        is_inside = (self._sorted >= start) & (self._sorted < end)
+        self._sorted = self._sorted[~is_inside]
+        self._slots = self._slots[~is_inside]
+        self._pending = np.empty(0, np.int64)  # their ends may lie in it
+
+    def finish(self, end_position: int, *, is_compacted: bool) -> None:
+        """The log has ended at `end_position`."""
+        past = self._slots[np.searchsorted(self._sorted, end_position) :]
+        for slot in self.worth_telling(Fault.INDEX_PAST_END, past):
+            position = int(self._positions[slot])
+            what = f"position {position} is past the end of the log, {end_position}"
+            self.wrong(slot, Fault.INDEX_PAST_END, what)
+        for slot in self.worth_telling(Fault.INDEX_MISMATCH, self._pending):
+            what = f"no batch ends with offset {self._offsets[slot]}"
+            self.wrong(slot, Fault.INDEX_MISMATCH, what)
+        if self._coarse:
+            what = f"{self._coarse} of {self.count} entries tell the end of several batches"
+            self._findings.add(Fault.INDEX_COARSE, self.path, what)
+        self._check_density(end_position, is_compacted=is_compacted)
+
+    def _check_density(self, end_position: int, *, is_compacted: bool) -> None:
+        """The longest stretch without an entry, against what the default interval allows."""
+        stops = np.concatenate(([0], self._sorted, [max(end_position, 0)]))
+        stretches = np.diff(stops)
+        longest = int(stretches.max())
+        if longest <= INTERVAL_BYTES_DEFAULT + 2 * self._batch_bytes_max:
+            return
+        start = int(stops[int(stretches.argmax())])
+        is_bad = longest >= SPARSE_BYTES and not is_compacted
+        self._findings.add(
+            Fault.INDEX_SPARSE,
+            self.path,
+            f"no entry for {longest} bytes of the log from position {start} on",
+            severity=Severity.WARNING if is_bad else None,
+        )
+
+
+class TimeIndexCheck(_IndexCheck):
+    """`.timeindex` of a segment."""
+
+    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+        super().__init__(path, data, _TIME_ENTRY, time_index.count_valid_entries, findings)
+        relative = self.entries["offset"].astype(np.int64)
+        self._timestamps = self.entries["timestamp"].astype(np.int64)
+        self._offsets = relative + base_offset
+        self._slots = self.check_order(self._timestamps, relative, may_repeat=True)
+        self._slots = self._slots[np.argsort(self._offsets[self._slots], kind="stable")]
+        self._sorted = self._offsets[self._slots]
+        self._done = 0
+        self._coarse = 0
+        self.max_timestamp = NO_TIMESTAMP
+        """Of all batches so far."""
+        self._is_doubtful = False
+        """Damage was passed: a later timestamp may have been lost in it."""
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """These batches go by."""
+        so_far = np.maximum.accumulate(rows["max_timestamp"])
+        so_far = np.maximum(so_far, self.max_timestamp)
+        ends = np.maximum.accumulate(rows["last_offset"])
+        high = int(np.searchsorted(self._sorted, ends[-1], "right"))
+        if high > self._done:
+            slots = self._slots[self._done : high]
+            self._check_entries(slots, rows, ends, so_far)
+            self._done = high
+        self.max_timestamp = int(so_far[-1])
+
+    def _check_entries(
+        self,
+        slots: NDArray[np.int64],
+        rows: NDArray[Any],
+        ends: NDArray[np.int64],
+        so_far: NDArray[np.int64],
+    ) -> None:
+        timestamps, offsets = self._timestamps[slots], self._offsets[slots]
+        at = np.searchsorted(ends, offsets)
+        base = rows["base_offset"][at]
+        has_batch = base <= offsets
+        is_right = has_batch & (rows["max_timestamp"][at] == timestamps)
+        self._coarse += int((is_right & (ends[at] != offsets)).sum())
+        is_latest = so_far[at] <= timestamps
+        for n in self.worth_telling(Fault.INDEX_MISMATCH, np.flatnonzero(~is_right | ~is_latest)):
+            slot, timestamp, offset = int(slots[n]), int(timestamps[n]), int(offsets[n])
+            if not has_batch[n]:
+                what = f"no batch holds offset {offset}"
+            elif not is_right[n]:
+                found = int(rows["max_timestamp"][at[n]])
+                what = f"timestamp {timestamp}, but the batch that ends at {offset} has {found}"
+            else:
+                what = f"timestamp {timestamp} at {offset}, but {int(so_far[at[n]])} comes before"
+            self.wrong(slot, Fault.INDEX_MISMATCH, what)
+
+    def pass_over(self, next_offset: int) -> None:
+        """Offsets below `next_offset` that were not met are damaged."""
+        self._done = max(self._done, int(np.searchsorted(self._sorted, next_offset)))
+        self._is_doubtful = True
+
+    def finish(self, next_offset: int, *, is_closed: bool) -> None:
+        """The log has ended before `next_offset`."""
+        for slot in self.worth_telling(Fault.INDEX_PAST_END, self._slots[self._done :]):
+            what = f"offset {self._offsets[slot]} is past the end of the log, {next_offset}"
+            self.wrong(slot, Fault.INDEX_PAST_END, what)
+        if self._coarse:
+            what = f"{self._coarse} of {self.count} entries lie inside a batch, not at its end"
+            self._findings.add(Fault.INDEX_COARSE, self.path, what)
+        largest = int(self._timestamps.max(initial=NO_TIMESTAMP))
+        if is_closed and not self.is_open and largest < self.max_timestamp:
+            what = f"the largest timestamp of the log, {self.max_timestamp}, has no entry"
+            self._findings.add(
+                Fault.INDEX_SHORT, self.path, what, position=self.count * self.entry_bytes
+            )

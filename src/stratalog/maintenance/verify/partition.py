@@ -1,0 +1,255 @@
+"""One partition: the tasks of its segments, its other files, and the findings of all together."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CorruptError, InvalidNameError, StratalogError
+from stratalog.format.checkpoint import decode_leader_epochs
+from stratalog.format.metadata import decode_partition_metadata
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    FileKind,
+    FileState,
+    TopicPartition,
+    parse_partition_dir,
+    parse_partition_file,
+)
+from stratalog.format.snapshot import decode_snapshot
+from stratalog.log.listing import list_partition
+from stratalog.maintenance.verify.findings import (
+    EXPLAINED_BY_COMPACTION,
+    Counts,
+    Fault,
+    Findings,
+    Report,
+    excused,
+)
+from stratalog.maintenance.verify.segment import SegmentTask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stratalog.format.checkpoint import EpochEntry
+    from stratalog.log.listing import Listing
+    from stratalog.maintenance.verify.findings import Finding
+    from stratalog.maintenance.verify.segment import SegmentReport
+
+_COMPACTED_TOPICS: Final = frozenset(
+    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC}
+)
+_INDEX_KINDS: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What is to be done to verify a partition, and what its listing told already."""
+
+    path: str
+    topic_partition: TopicPartition
+    tasks: tuple[SegmentTask, ...]
+    epochs: tuple[EpochEntry, ...]
+    findings: tuple[Finding, ...]
+    files: int
+    """Beside those of segments."""
+    is_compacted: bool = False
+    """Known from its name or a checkpoint."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(task.size_bytes for task in self.tasks)
+
+
+class PartitionReport(NamedTuple):
+    """A partition after verification."""
+
+    path: str
+    topic_partition: TopicPartition
+    log_end_offset: int
+    report: Report
+
+
+def plan_partition(
+    path: Path, *, was_clean: bool = False, is_compacted: bool = False
+) -> PartitionPlan:
+    """List the directory and look at its small files. Raises NotALogDirError if there is none."""
+    findings = Findings()
+    listing = list_partition(path)
+    topic_partition = _identity(path)
+    _check_names(path, findings)
+    _check_files(listing, findings)
+    epochs = _check_epochs(path, findings)
+    _check_metadata(path, topic_partition, findings)
+    if not listing.segments:
+        findings.add(Fault.NO_SEGMENT, path, "no segment (*.log) in this directory")
+    return PartitionPlan(
+        str(path),
+        topic_partition,
+        _tasks(listing, epochs, findings, was_clean=was_clean),
+        epochs,
+        findings.close(),
+        sum(1 for listed in listing.files if listed.file.kind not in (*_INDEX_KINDS, FileKind.LOG)),
+        is_compacted or topic_partition.topic in _COMPACTED_TOPICS,
+    )
+
+
+def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -> PartitionReport:
+    """What the segments' reports, in any order, say together."""
+    findings = Findings()
+    in_order = sorted(segments, key=lambda segment: segment.base_offset)
+    is_compacted = plan.is_compacted or any(segment.is_compacted for segment in in_order)
+    for before, after in pairwise(in_order):
+        is_compacted |= before.base_offset == before.next_offset  # only cleaners leave it empty
+        if before.next_offset < after.base_offset:
+            what = f"no offsets {before.next_offset} to {after.base_offset - 1}: "
+            what += "the end of this segment, or a whole one after it, is missing"
+            findings.add(Fault.OFFSET_GAP, before.path, what, position=-1)
+    end = in_order[-1].next_offset if in_order else 0
+    if plan.epochs and plan.epochs[-1].start_offset > end:
+        last = plan.epochs[-1]
+        what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
+        where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
+        findings.add(Fault.EPOCHS_PAST_END, where, what)
+    told = [*plan.findings, *(finding for segment in in_order for finding in segment.findings)]
+    told += findings.close()
+    counts = Counts(partitions=1, files=plan.files)
+    for segment in in_order:
+        counts = counts.plus(segment.counts)
+    codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
+    report = Report(excused(told, codes=codes), counts)
+    return PartitionReport(plan.path, plan.topic_partition, end, report)
+
+
+def _identity(path: Path) -> TopicPartition:
+    name = path.resolve().name
+    try:
+        directory = parse_partition_dir(name)
+    except InvalidNameError:
+        directory = None
+    return TopicPartition(name, -1) if directory is None else directory.topic_partition
+
+
+def _tasks(
+    listing: Listing, epochs: tuple[EpochEntry, ...], findings: Findings, *, was_clean: bool
+) -> tuple[SegmentTask, ...]:
+    segments = listing.segments
+    bases = [segment.base_offset for segment in segments]
+    paths = {offset: str(path) for offset, path in listing.snapshots}
+    offsets = sorted(paths)
+    if bases:
+        _check_early_snapshots([o for o in offsets if o <= bases[0]], paths, bases[0], findings)
+    tasks = []
+    for slot, segment in enumerate(segments):
+        next_base = bases[slot + 1] if slot + 1 < len(bases) else None
+        low = bisect_left(offsets, segment.base_offset + 1)
+        high = len(offsets) if next_base is None else bisect_left(offsets, next_base + 1)
+        above = offsets[low:high]
+        _check_strays(above, next_base, paths, findings)
+        tasks.append(
+            SegmentTask(
+                str(segment.path),
+                segment.base_offset,
+                segment.size_bytes,
+                segment.inode,
+                next_base,
+                is_first=slot == 0 and segment.base_offset == 0,
+                was_clean=was_clean,
+                epochs=epochs,
+                snapshot_before=paths.get(segment.base_offset),
+                snapshots=tuple((offset, paths[offset]) for offset in above),
+            )
+        )
+    return tuple(tasks)
+
+
+def _check_early_snapshots(
+    offsets: Sequence[int], paths: dict[int, str], first_base: int, findings: Findings
+) -> None:
+    """Of what was before the log. No batch can tell whether they are right; only that they can be
+    read is checked."""
+    for offset in offsets:
+        try:
+            with open(paths[offset], "rb") as file:  # noqa: PTH123 - a string
+                decode_snapshot(file.read())
+        except FileNotFoundError:
+            continue
+        except CorruptError as error:
+            findings.add(Fault.BAD_SNAPSHOT, paths[offset], error.reason, position=error.position)
+        except StratalogError as error:
+            findings.add(Fault.BAD_SNAPSHOT, paths[offset], str(error))
+        if offset < first_base:
+            findings.add(Fault.STRAY_SNAPSHOT, paths[offset], "of a segment that is gone")
+
+
+def _check_strays(
+    offsets: Sequence[int], next_base: int | None, paths: dict[int, str], findings: Findings
+) -> None:
+    """Snapshots between two segments are of an earlier close; the newest of all is of the last."""
+    for offset in offsets:
+        is_last = next_base is None and offset == offsets[-1]
+        if offset != next_base and not is_last:
+            findings.add(Fault.STRAY_SNAPSHOT, paths[offset], "of no segment that is here")
+
+
+def _check_names(path: Path, findings: Findings) -> None:
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        try:
+            parse_partition_file(entry.name)
+        except InvalidNameError as error:
+            findings.add(Fault.BAD_NAME, entry.path, str(error))
+
+
+def _check_files(listing: Listing, findings: Findings) -> None:
+    logs = {segment.base_offset for segment in listing.segments}
+    for listed in listing.files:
+        kind, base, state, _ = listed.file
+        if state is FileState.DELETED:
+            findings.add(Fault.DELETED_FILE, listed.path, "waits for its deletion")
+        elif state is not FileState.LIVE:
+            what = "left by a compaction, a split or a write that did not finish"
+            findings.add(Fault.UNFINISHED_FILE, listed.path, what)
+        elif kind in _INDEX_KINDS and base not in logs:
+            findings.add(Fault.ORPHAN_INDEX, listed.path, "an index without its log")
+
+
+def _check_epochs(path: Path, findings: Findings) -> tuple[EpochEntry, ...]:
+    file = path / FileKind.LEADER_EPOCHS.value
+    try:
+        entries = decode_leader_epochs(file.read_bytes())
+    except FileNotFoundError:
+        findings.add(Fault.MISSING_EPOCHS, file, "no leader epochs: older brokers keep none")
+        return ()
+    except CorruptError as error:
+        findings.add(Fault.BAD_EPOCHS, file, error.reason, position=error.position)
+        return ()
+    except (StratalogError, OSError) as error:
+        findings.add(Fault.BAD_EPOCHS, file, str(error))
+        return ()
+    for before, after in pairwise(entries):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            what = f"epoch {after.epoch} from {after.start_offset} follows epoch {before.epoch} "
+            what += f"from {before.start_offset}"
+            findings.add(Fault.BAD_EPOCHS, file, what)
+            return ()
+    return entries
+
+
+def _check_metadata(path: Path, topic_partition: TopicPartition, findings: Findings) -> None:
+    file = path / FileKind.PARTITION_METADATA.value
+    try:
+        decode_partition_metadata(file.read_bytes())
+    except FileNotFoundError:
+        if topic_partition.topic != CLUSTER_METADATA_TOPIC:
+            findings.add(Fault.MISSING_METADATA, file, "no topic id")
+    except CorruptError as error:
+        findings.add(Fault.BAD_METADATA, file, error.reason, position=error.position)
+    except (StratalogError, OSError) as error:
+        findings.add(Fault.BAD_METADATA, file, str(error))

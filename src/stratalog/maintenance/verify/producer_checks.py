@@ -1,0 +1,273 @@
+"""Producers, transactions and their files, held against the batches of one segment.
+
+State at the segment's start comes from the producer snapshot of that offset, which the segment
+before verifies; so segments can be verified apart, in any order. From there the batches tell what
+every later snapshot and the transaction index must say. A run of batches by one producer counts as
+its first and its last: what lies between changes nothing that is written down.
+
+Compaction takes batches away, so a snapshot may know of newer ones than the log; it never knows of
+older ones only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.batch import MAGIC_2, BatchHeader, Entry
+from stratalog.format.control import read_control_key, read_end_marker
+from stratalog.format.entry import records_of
+from stratalog.format.snapshot import NO_OFFSET, decode_snapshot
+from stratalog.log.producers import SEQUENCES, ProducerReplay
+from stratalog.maintenance.verify.findings import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.control import EndMarker
+    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.maintenance.verify.findings import Findings
+    from stratalog.maintenance.verify.log_walk import Chunk
+
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as the log has it."""
+
+    offset: int
+    producer_id: int
+    is_abort: bool
+    first_offset: int
+    """Of the transaction it ended; -1 when the log does not show any."""
+    last_stable_offset: int
+
+
+class ProducerCheck:
+    """Fed with the chunks of a segment, in order."""
+
+    def __init__(
+        self,
+        path: Path,
+        before: Path | None,
+        snapshots: tuple[tuple[int, str], ...],
+        findings: Findings,
+        *,
+        is_first: bool,
+    ) -> None:
+        """`before` is the snapshot at the segment's base offset, `snapshots` those above it."""
+        self._path = path
+        self._findings = findings
+        self._snapshots = list(snapshots)
+        self._sequences: dict[int, tuple[int, int]] = {}
+        self.is_known = is_first
+        """Whether every producer at the start of the segment is known."""
+        entries: tuple[ProducerEntry, ...] = ()
+        if before is not None:
+            try:
+                entries = decode_snapshot(before.read_bytes())
+                self.is_known = True
+            except FileNotFoundError:
+                pass
+            except StratalogError:
+                self.is_known = False  # told where the segment before is verified
+        self._replay = ProducerReplay(entries)
+        self.markers: dict[int, Marker] = {}
+        """Of transactions, by offset."""
+
+    def add(self, chunk: Chunk) -> None:
+        """These batches go by."""
+        rows = chunk.rows
+        is_ours = (rows["magic"] == MAGIC_2) & (
+            (rows["producer_id"] >= 0) | (rows["attributes"] & _CONTROL_BIT != 0)
+        )
+        ours = rows[is_ours]
+        while self._snapshots and self._snapshots[0][0] <= int(rows["last_offset"][-1]):
+            offset, path = self._snapshots.pop(0)
+            below = int(np.searchsorted(ours["base_offset"], offset))
+            self._replay_rows(chunk, ours[:below])
+            ours = ours[below:]
+            self._compare(offset, Path(path))
+        self._replay_rows(chunk, ours)
+
+    def finish(self, next_offset: int) -> None:
+        """The segment has ended before `next_offset`."""
+        for offset, path in self._snapshots:
+            if offset <= next_offset:
+                self._compare(offset, Path(path))
+            else:
+                what = f"tells of the log up to {offset}, which ends at {next_offset}"
+                self._findings.add(Fault.SNAPSHOT_PAST_END, path, what)
+
+    # -- the batches
+
+    def _replay_rows(self, chunk: Chunk, ours: NDArray[Any]) -> None:
+        if not len(ours):
+            return
+        self._check_sequences(ours)
+        for at in _turning_points(ours):
+            position = int(ours["position"][at])
+            in_buf = position - chunk.position
+            header = BatchHeader.unpack(chunk.buf, in_buf)
+            if not header.is_control:
+                self._replay.add_data(header)
+            else:
+                self._take_control(chunk, header, position)
+
+    def _take_control(self, chunk: Chunk, header: BatchHeader, position: int) -> None:
+        try:
+            marker = _marker_of(chunk, header, position)
+        except CorruptError as error:
+            self._findings.add(
+                Fault.BAD_CONTROL_RECORD, self._path, error.reason, position=position
+            )
+            return
+        if marker is None or not header.has_producer:
+            return
+        replay, producer_id = self._replay, header.producer_id
+        first_offset = replay.ongoing.get(producer_id, NO_OFFSET)
+        replay.add_marker(header, marker)
+        still_open = replay.first_open_offset
+        stable = header.next_offset if still_open is None else still_open
+        is_abort = marker.type == marker.type.ABORT
+        offset = header.base_offset
+        self.markers[offset] = Marker(offset, producer_id, is_abort, first_offset, stable)
+
+    def _check_sequences(self, ours: NDArray[Any]) -> None:
+        """Within an epoch, each batch of a producer begins where the one before ended."""
+        data = ours[(ours["attributes"] & _CONTROL_BIT == 0) & (ours["base_sequence"] >= 0)]
+        data = data[data["producer_id"] >= 0]
+        if not len(data):
+            return
+        order = np.argsort(data["producer_id"], kind="stable")
+        data = data[order]
+        producer, epoch = data["producer_id"], data["producer_epoch"]
+        first = data["base_sequence"].astype(np.int64)
+        span = data["last_offset"] - data["base_offset"]
+        due = (first + span + 1) % SEQUENCES
+        is_same = (producer[1:] == producer[:-1]) & (epoch[1:] == epoch[:-1])
+        is_bad = np.concatenate(([False], is_same & (first[1:] != due[:-1])))
+        starts = np.concatenate(([0], np.flatnonzero(producer[1:] != producer[:-1]) + 1))
+        for start in starts.tolist():
+            known = self._sequences.get(int(producer[start]))
+            if known is not None and known[0] == epoch[start]:
+                is_bad[start] = known[1] != first[start]
+        bad = np.flatnonzero(is_bad)
+        for at in self._findings.worth_telling(Fault.SEQUENCE_JUMP, self._path, bad):
+            expected = int(due[at - 1]) if at not in set(starts.tolist()) else None
+            if expected is None:
+                expected = self._sequences[int(producer[at])][1]
+            what = (
+                f"producer {producer[at]} goes on with sequence {first[at]}, where "
+                f"{expected} is due (offset {data['base_offset'][at]})"
+            )
+            self._findings.add(
+                Fault.SEQUENCE_JUMP, self._path, what, position=int(data["position"][at])
+            )
+        for end in [*(starts[1:] - 1).tolist(), len(data) - 1]:
+            self._sequences[int(producer[end])] = (int(epoch[end]), int(due[end]))
+
+    # -- the snapshots
+
+    def _compare(self, offset: int, path: Path) -> None:
+        try:
+            entries = decode_snapshot(path.read_bytes())
+        except FileNotFoundError:
+            self._findings.add(Fault.GONE, path, "removed since the directory was listed")
+            return
+        except CorruptError as error:
+            self._findings.add(Fault.BAD_SNAPSHOT, path, error.reason, position=error.position)
+            return
+        except StratalogError as error:
+            self._findings.add(Fault.BAD_SNAPSHOT, path, str(error))
+            return
+        for fault, what in compare_snapshot(
+            entries, self._replay.producers, offset, is_known=self.is_known
+        ):
+            self._findings.add(fault, path, what)
+
+
+def compare_snapshot(
+    entries: tuple[ProducerEntry, ...],
+    expected: dict[int, ProducerEntry],
+    offset: int,
+    *,
+    is_known: bool,
+) -> Iterator[tuple[Fault, str]]:
+    """What a snapshot at `offset` says that the batches below it do not bear out.
+
+    `is_known`: the batches tell of every producer. Otherwise one that they do not know of may have
+    written before them.
+    """
+    seen: set[int] = set()
+    for entry in entries:
+        name = f"producer {entry.producer_id}"
+        if entry.producer_id in seen:
+            yield Fault.SNAPSHOT_MISMATCH, f"{name} is there twice"
+        seen.add(entry.producer_id)
+        if max(entry.last_offset, entry.current_txn_first_offset) >= offset:
+            yield Fault.SNAPSHOT_MISMATCH, f"{name} has written at {offset} or above"
+            continue
+        due = expected.get(entry.producer_id)
+        if due is None:
+            if is_known:
+                yield Fault.SNAPSHOT_AHEAD, f"{name} has written nothing that is in the log"
+        elif entry != due:
+            yield _difference(name, entry, due)
+    for producer_id, due in sorted(expected.items()):
+        if producer_id in seen:
+            continue
+        if due.open_txn_first_offset is not None:
+            what = f"producer {producer_id} is missing, with a transaction open"
+            yield Fault.SNAPSHOT_MISMATCH, what
+        else:
+            what = f"producer {producer_id} is missing: it was idle for long, or forgotten"
+            yield Fault.SNAPSHOT_EXPIRED, what
+
+
+def _difference(name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fault, str]:
+    told = [
+        f"{field} {is_!r}, not {should!r}"
+        for field, is_, should in zip(entry._fields, entry, due, strict=True)
+        if is_ != should
+    ]
+    what = f"{name}: {', '.join(told)}"
+    is_newer = entry.last_offset > due.last_offset and entry.producer_epoch >= due.producer_epoch
+    # Compaction may also take the newest record out of the last batch.
+    is_newer |= entry.timestamp > due.timestamp and entry._replace(timestamp=due.timestamp) == due
+    return (Fault.SNAPSHOT_AHEAD if is_newer else Fault.SNAPSHOT_MISMATCH), what
+
+
+def _turning_points(ours: NDArray[Any]) -> list[int]:
+    """The rows that matter: each control batch, and first and last of every run of one producer
+    between these. In order."""
+    order = np.argsort(ours["producer_id"], kind="stable")
+    rows = ours[order]
+    is_control = rows["attributes"] & _CONTROL_BIT != 0
+    breaks = is_control[1:] | is_control[:-1]
+    for column in (
+        rows["producer_id"],
+        rows["producer_epoch"],
+        rows["attributes"] & _TRANSACTIONAL_BIT,
+    ):
+        breaks |= column[1:] != column[:-1]
+    is_first = np.concatenate(([True], breaks))
+    is_last = np.concatenate((breaks, [True]))
+    points: list[int] = np.sort(order[is_first | is_last]).tolist()
+    return points
+
+
+def _marker_of(chunk: Chunk, header: BatchHeader, position: int) -> EndMarker | None:
+    """None for a control batch of another type, and for one that compaction has emptied."""
+    entry = Entry(position - chunk.position, header.base_offset, header.size_bytes, header.magic)
+    marker = None
+    for record in records_of(chunk.buf, entry, check_crc=False):
+        read_control_key(record, position=position)
+        marker = read_end_marker(record, position=position)
+    return marker

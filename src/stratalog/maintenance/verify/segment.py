@@ -1,0 +1,334 @@
+"""One segment: its log, its indexes, and what its batches say about snapshots and epochs.
+
+A `SegmentTask` has everything that is to be known beforehand, so that it can be sent to another
+process or machine that sees the same files; a `SegmentReport` has what the partition needs to know
+afterwards. Nothing is written, no lock is taken: a segment that a broker removes meanwhile gives a
+note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from stratalog.errors import SegmentGoneError
+from stratalog.format.batch import MAGIC_2
+from stratalog.format.index_table import first_offsets
+from stratalog.format.names import FileKind
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.soundness import Verdict, reason_of
+from stratalog.maintenance.verify.findings import Counts, Fault, Finding, Findings, Severity
+from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
+from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
+from stratalog.maintenance.verify.offset_order import Disorder, OffsetOrder
+from stratalog.maintenance.verify.producer_checks import ProducerCheck
+from stratalog.maintenance.verify.txn_index_check import check_txn_index
+from stratalog.storage.segment_view import SegmentView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.checkpoint import EpochEntry
+
+_HORIZON_BIT: Final = 0x40
+_FAULTS: Final = {
+    Verdict.BAD_RECORDS: Fault.BAD_RECORDS,
+    Verdict.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
+    Verdict.BAD_TIMESTAMP: Fault.BAD_MAX_TIMESTAMP,
+}
+
+
+@dataclass(frozen=True)
+class SegmentTask:
+    """A segment to be verified."""
+
+    path: str
+    """Of the `.log` file."""
+    base_offset: int
+    size_bytes: int
+    inode: int | None = None
+    next_base: int | None = None
+    """Base offset of the segment after it; None for the last."""
+    is_first: bool = False
+    """Nothing was ever written before it."""
+    was_clean: bool = False
+    """The last writer closed the log directory in good order."""
+    epochs: tuple[EpochEntry, ...] = ()
+    """Of the partition; empty when they are not known."""
+    snapshot_before: str | None = None
+    """The producer snapshot at the base offset."""
+    snapshots: tuple[tuple[int, str], ...] = ()
+    """Those above the base offset, up to the next segment's, by offset."""
+
+
+class SegmentReport(NamedTuple):
+    """What is known of a segment afterwards."""
+
+    path: str
+    base_offset: int
+    next_offset: int
+    """After the last good batch."""
+    is_compacted: bool
+    """It has gaps in its batches, or other traces that only compaction leaves."""
+    findings: tuple[Finding, ...]
+    counts: Counts
+
+
+def verify_segment(
+    task: SegmentTask, on_bytes: Callable[[int], None] | None = None
+) -> SegmentReport:
+    """Read all of it. `on_bytes` is told how many bytes of the log were done, bit by bit."""
+    return _SegmentCheck(task, on_bytes).run()
+
+
+class _SegmentCheck:
+    def __init__(self, task: SegmentTask, on_bytes: Callable[[int], None] | None) -> None:
+        self._task = task
+        self._on_bytes = on_bytes
+        self._path = Path(task.path)
+        self._segment = SegmentView(self._path, task.base_offset, task.size_bytes, task.inode)
+        self._findings = Findings()
+        self._order = OffsetOrder(task.base_offset)
+        self._epochs = np.array(task.epochs, np.int64).reshape(-1, 2)
+        self._offset_index: OffsetIndexCheck | None = None
+        self._time_index: TimeIndexCheck | None = None
+        self._producers: ProducerCheck
+        self._counts = Counts(segments=1, files=1, size_bytes=task.size_bytes)
+        self._is_compacted = False
+        self._has_gaps = False
+        self._after_damage = False
+        self._end_position = 0
+        self._first_magic = -1
+
+    def run(self) -> SegmentReport:
+        try:
+            _ = self._segment.file
+            self._check()
+        except SegmentGoneError as error:
+            self._findings.add(Fault.GONE, error.path, "removed since the directory was listed")
+        except OSError as error:
+            where = error.filename or self._path
+            self._findings.add(Fault.UNREADABLE, where, error.strerror or str(error))
+        finally:
+            self._segment.release()
+        return SegmentReport(
+            self._task.path,
+            self._task.base_offset,
+            self._order.last_offset + 1,
+            self._is_compacted,
+            self._findings.close(),
+            self._counts,
+        )
+
+    def _check(self) -> None:
+        task = self._task
+        self._load_indexes()
+        before = None if task.snapshot_before is None else Path(task.snapshot_before)
+        self._producers = ProducerCheck(
+            self._path, before, task.snapshots, self._findings, is_first=task.is_first
+        )
+        for step in LogWalk(self._segment):
+            if isinstance(step, Chunk):
+                self._take(step)
+            else:
+                self._tell_damage(step)
+        self._finish()
+
+    def _load_indexes(self) -> None:
+        findings, base = self._findings, self._task.base_offset
+        data = self._read(FileKind.OFFSET_INDEX)
+        if data is not None:
+            path = self._segment.sibling(FileKind.OFFSET_INDEX.value)
+            self._offset_index = OffsetIndexCheck(path, data, base, findings)
+        data = self._read(FileKind.TIME_INDEX)
+        if data is not None:
+            path = self._segment.sibling(FileKind.TIME_INDEX.value)
+            self._time_index = TimeIndexCheck(path, data, base, findings)
+
+    def _read(self, kind: FileKind) -> bytes | None:
+        try:
+            data = self._segment.sibling(kind.value).read_bytes()
+        except FileNotFoundError:
+            return None
+        self._counts = self._counts._replace(files=self._counts.files + 1)
+        return data
+
+    # -- batches go by
+
+    def _take(self, chunk: Chunk) -> None:
+        rows = chunk.rows
+        last = rows[-1]
+        self._end_position = int(last["position"]) + int(last["size_bytes"])
+        if self._first_magic < 0:
+            self._first_magic = int(rows["magic"][0])
+        if self._after_damage:
+            self._after_damage = False
+            resumed = int(first_offsets(rows[:1])[0])
+            self._order.skip_to(resumed)
+            if self._time_index is not None:
+                self._time_index.pass_over(resumed)
+        self._check_verdicts(chunk)
+        self._check_offsets(rows)
+        self._check_epochs(rows)
+        if self._offset_index is not None:
+            self._offset_index.add(rows, chunk.found["last_record_offset"])
+        if self._time_index is not None:
+            self._time_index.add(rows)
+        self._producers.add(chunk)
+        self._count(rows)
+        if self._on_bytes is not None:
+            self._on_bytes(int(rows["size_bytes"].sum(dtype=np.int64)))
+
+    def _count(self, rows: NDArray[Any]) -> None:
+        counts = self._counts
+        records = int(np.maximum(rows["record_count"], 0).sum(dtype=np.int64))
+        self._counts = counts._replace(
+            batches=counts.batches + len(rows), records=counts.records + records
+        )
+
+    def _check_verdicts(self, chunk: Chunk) -> None:
+        for at in np.flatnonzero(chunk.found["verdict"] != Verdict.GOOD).tolist():
+            row, verdict = chunk.rows[at], Verdict(int(chunk.found["verdict"][at]))
+            where = f"batch {row['base_offset']} to {row['last_offset']}"
+            if verdict is Verdict.BAD_TIMESTAMP:
+                found = int(chunk.found["max_timestamp"][at])
+                reason = f"largest timestamp {row['max_timestamp']}, but the records' is {found}"
+            elif verdict is Verdict.BAD_OFFSETS:
+                reason = "its records' offsets do not rise, or lie outside it"
+            else:
+                reason = reason_of(chunk.buf, chunk.in_buf(row)) or "records break the format"
+            self._add(_FAULTS[verdict], f"{where}: {reason}", int(row["position"]))
+
+    def _check_offsets(self, rows: NDArray[Any]) -> None:
+        task = self._task
+        first, last = first_offsets(rows), rows["last_offset"]
+        is_outside = (first < task.base_offset) | (last - task.base_offset > RELATIVE_OFFSET_MAX)
+        if task.next_base is not None:
+            is_outside |= last >= task.next_base
+        outside = np.flatnonzero(is_outside)
+        for at in self._findings.worth_telling(Fault.OFFSET_OUTSIDE_SEGMENT, self._path, outside):
+            until = "" if task.next_base is None else f" and below {task.next_base}"
+            what = f"offsets {first[at]} to {last[at]}, where all are {task.base_offset} or above"
+            self._add(Fault.OFFSET_OUTSIDE_SEGMENT, what + until, int(rows["position"][at]))
+        inside = rows[~is_outside] if is_outside.any() else rows
+        for step in self._order.add(inside):
+            if isinstance(step, Disorder):
+                what = f"batch at offset {step.first_offset} is out of order ({step.due_offset})"
+                self._add(Fault.OFFSET_DISORDER, what, step.position)
+            else:
+                what = f"no offsets {step.first_offset} to {step.next_offset - 1}"
+                self._add(Fault.OFFSET_GAP, what, step.position)
+                self._has_gaps = True
+        spans = rows["last_offset"] - rows["base_offset"] + 1
+        has_holes = (rows["magic"] == MAGIC_2) & (
+            (rows["record_count"] < spans) | (rows["attributes"] & _HORIZON_BIT != 0)
+        )
+        self._is_compacted |= bool(has_holes.any())
+
+    def _check_epochs(self, rows: NDArray[Any]) -> None:
+        """Each batch must carry the epoch that the checkpoint has for its offset."""
+        if not len(self._epochs):
+            return
+        is_told = (rows["magic"] == MAGIC_2) & (rows["partition_leader_epoch"] >= 0)
+        rows = rows[is_told]
+        at = np.searchsorted(self._epochs[:, 1], rows["base_offset"], "right") - 1
+        due = self._epochs[np.maximum(at, 0), 0]
+        is_bad = (at >= 0) & (rows["partition_leader_epoch"] != due)
+        bad = np.flatnonzero(is_bad)
+        for n in self._findings.worth_telling(Fault.EPOCH_MISMATCH, self._path, bad):
+            what = (
+                f"batch at offset {rows['base_offset'][n]} has leader epoch "
+                f"{rows['partition_leader_epoch'][n]}, the checkpoint says {due[n]}"
+            )
+            self._add(Fault.EPOCH_MISMATCH, what, int(rows["position"][n]))
+
+    # -- damage
+
+    def _tell_damage(self, damage: Damage) -> None:
+        if damage.is_tail:
+            fault, severity = self._tail_fault(damage)
+        else:
+            fault, severity = Fault.BAD_BATCH, None
+        size = damage.end - damage.position
+        what = f"{damage.reason} ({size} bytes without a good batch)"
+        if damage.is_zero:
+            what = f"{size} bytes of zeros at the end"
+        self._findings.add(fault, self._path, what, position=damage.position, severity=severity)
+        if self._offset_index is not None and not damage.is_zero:
+            self._offset_index.pass_over(damage.position, damage.end)
+        self._after_damage = True
+        if self._on_bytes is not None:
+            self._on_bytes(size)
+
+    def _tail_fault(self, damage: Damage) -> tuple[Fault, Severity | None]:
+        """The end of the last segment may be missing after a crash, or not be written yet."""
+        is_sealed = self._task.next_base is not None
+        if damage.is_zero:
+            is_odd = is_sealed or self._task.was_clean
+            return Fault.ZERO_TAIL, Severity.WARNING if is_odd else None
+        if not damage.is_cut:
+            return (Fault.JUNK_TAIL if is_sealed else Fault.BAD_BATCH), None
+        if is_sealed or self._task.was_clean:
+            return Fault.CUT_SEALED_LOG, None
+        return Fault.TORN_TAIL, None
+
+    # -- the end
+
+    def _finish(self) -> None:
+        next_offset = self._order.last_offset + 1
+        is_closed = self._task.next_base is not None or not self._is_open
+        entries = 0
+        if self._offset_index is not None:
+            self._offset_index.finish(self._end_position, is_compacted=self._is_compacted)
+            entries += self._offset_index.count
+        if self._time_index is not None:
+            if self._after_damage:
+                self._time_index.pass_over(RELATIVE_OFFSET_MAX + self._task.base_offset + 1)
+            self._time_index.finish(next_offset, is_closed=is_closed)
+            entries += self._time_index.count
+        if self._task.size_bytes:
+            self._tell_missing()
+        end = next_offset if self._task.next_base is None else self._task.next_base
+        self._has_gaps |= next_offset < end
+        self._producers.finish(end)
+        self._findings.count_more(Fault.OFFSET_GAP, self._path, self._order.untold_gaps)
+        entries += self._check_txn_index()
+        self._counts = self._counts._replace(index_entries=entries)
+
+    @property
+    def _is_open(self) -> bool:
+        """The indexes are as large as while the segment is written to."""
+        indexes = (self._offset_index, self._time_index)
+        return any(index.is_open for index in indexes if index is not None)
+
+    def _tell_missing(self) -> None:
+        if self._offset_index is None:
+            path = self._segment.sibling(FileKind.OFFSET_INDEX.value)
+            self._findings.add(Fault.MISSING_INDEX, path, "no offset index")
+        if self._time_index is None:
+            path = self._segment.sibling(FileKind.TIME_INDEX.value)
+            is_old = self._first_magic == 0
+            severity = Severity.NOTE if is_old else None
+            self._findings.add(Fault.MISSING_INDEX, path, "no time index", severity=severity)
+
+    def _check_txn_index(self) -> int:
+        data = self._read(FileKind.TXN_INDEX)
+        path = self._segment.sibling(FileKind.TXN_INDEX.value)
+        if data is not None and not data:
+            self._findings.add(Fault.TXN_INDEX_BAD, path, "the file is empty")
+        return check_txn_index(
+            path,
+            data or b"",
+            self._producers.markers,
+            self._findings,
+            base_offset=self._task.base_offset,
+            is_exact=self._producers.is_known and not (self._is_compacted or self._has_gaps),
+        )
+
+    def _add(self, fault: Fault, what: str, position: int) -> None:
+        self._findings.add(fault, self._path, what, position=position)

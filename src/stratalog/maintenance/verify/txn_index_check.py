@@ -1,0 +1,99 @@
+"""The transaction index of a segment, held against the markers in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.snapshot import NO_OFFSET
+from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
+from stratalog.maintenance.verify.findings import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from stratalog.maintenance.verify.findings import Findings
+    from stratalog.maintenance.verify.producer_checks import Marker
+
+
+def check_txn_index(
+    path: Path,
+    data: bytes,
+    markers: Mapping[int, Marker],
+    findings: Findings,
+    *,
+    base_offset: int,
+    is_exact: bool,
+) -> int:
+    """How many entries there are; what is wrong with them goes to `findings`.
+
+    `is_exact`: the log has all batches that it ever had, and the state before it is known. Without,
+    a transaction may have begun earlier than the log shows.
+    """
+    seen = set()
+    entries = list(_entries(path, data, findings))
+    last_offset = last_stable = -1
+    for at, txn in entries:
+        reason = _disorder(txn, last_offset, last_stable, base_offset)
+        if reason:
+            findings.add(Fault.TXN_INDEX_BAD, path, reason, position=at)
+        last_offset, last_stable = txn.last_offset, txn.last_stable_offset
+        seen.add(txn.last_offset)
+        reason = _mismatch(txn, markers.get(txn.last_offset), is_exact=is_exact)
+        if reason:
+            findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
+    for offset, marker in sorted(markers.items()):
+        if marker.is_abort and marker.first_offset != NO_OFFSET and offset not in seen:
+            what = (
+                f"no entry for the transaction of producer {marker.producer_id} from "
+                f"{marker.first_offset} on, aborted at {offset}"
+            )
+            findings.add(Fault.TXN_INDEX_MISSING_ENTRY, path, what)
+    return len(entries)
+
+
+def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
+    for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        try:
+            yield at, AbortedTxn.unpack(data, at)
+        except CorruptError as error:
+            findings.add(Fault.TXN_INDEX_BAD, path, error.reason, position=at)
+        except StratalogError as error:
+            findings.add(Fault.TXN_INDEX_BAD, path, str(error), position=at)
+    left = len(data) % ENTRY_BYTES
+    if left:
+        at = len(data) - left
+        findings.add(Fault.TXN_INDEX_BAD, path, "the last entry is cut short", position=at)
+
+
+def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: int) -> str:
+    """What is wrong with an entry by itself and the one before it."""
+    if txn.last_offset < base_offset:
+        return f"last offset {txn.last_offset} is below the segment's base offset"
+    if txn.producer_id < 0:
+        return f"producer id is {txn.producer_id}"
+    if not 0 <= txn.first_offset < txn.last_offset:
+        return f"transaction from {txn.first_offset} to {txn.last_offset}"
+    if txn.last_offset <= last_offset:
+        return f"last offset {txn.last_offset} does not rise"
+    if txn.last_stable_offset < last_stable:
+        return f"last stable offset {txn.last_stable_offset} falls"
+    return ""
+
+
+def _mismatch(txn: AbortedTxn, marker: Marker | None, *, is_exact: bool) -> str:
+    """Where the log contradicts an entry."""
+    if marker is None or not marker.is_abort:
+        return f"no ABORT marker at offset {txn.last_offset}"
+    if marker.producer_id != txn.producer_id:
+        return f"producer {txn.producer_id}, but the marker is of {marker.producer_id}"
+    first = marker.first_offset
+    if first != NO_OFFSET and (txn.first_offset > first or (is_exact and txn.first_offset < first)):
+        return f"first offset {txn.first_offset}, but the transaction began at {first}"
+    if is_exact and first == NO_OFFSET:
+        return f"the transaction that ended at {txn.last_offset} has no records"
+    if is_exact and txn.last_stable_offset != marker.last_stable_offset:
+        due = marker.last_stable_offset
+        return f"last stable offset {txn.last_stable_offset}, where {due} is due"
+    return ""
