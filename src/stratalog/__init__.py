@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stratalog.config import BrokerConfig, LogConfig
     from stratalog.errors import (
         AppendError,
+        CommitError,
         ConfigError,
         CorruptBatchError,
         CorruptCheckpointError,
@@ -93,6 +94,7 @@ __all__ = [
     "BatchHeader",
     "BrokerConfig",
     "Codec",
+    "CommitError",
     "ConfigError",
     "CorruptBatchError",
     "CorruptCheckpointError",

@@ -22,6 +22,7 @@
     ├── LockedError                   another process writes to the log directory
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      the directories do not belong together
+    ├── CommitError                   staged batches that cannot be committed, or not finished
     ├── TopicError                    a topic that cannot be made, changed or removed, with the code
     │   ├── InvalidTopicError                   17  a bad name, or one too close to another
     │   ├── TopicAlreadyExistsError             36  there is one of that name
@@ -291,6 +292,10 @@ class LogDirLockedError(LockedError):
 
 class InconsistentLogDirsError(StratalogError):
     """Log directories that one broker cannot have: of two clusters, or with the same partition."""
+
+
+class CommitError(StratalogError):
+    """Staged batches that cannot be committed, or a decided commit that cannot be finished."""
 
 
 class TopicError(StratalogError):

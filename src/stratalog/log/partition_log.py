@@ -21,6 +21,7 @@ from stratalog.errors import (
 from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
+from stratalog.log.installing import place
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.maintained_log import MaintainedLog
 from stratalog.log.origin import AppendOrigin
@@ -93,6 +94,22 @@ class PartitionLog(MaintainedLog):
         with self._changing():
             append = validate_follower(data, log_end_offset=self._end)
             return self._take(append, AppendOrigin.REPLICATION, self._now_ms())
+
+    def install(self, data: bytearray) -> None:
+        """Append batches that are ready, as if they came one by one, with as few writes as can be.
+
+        Offsets and leader epoch are patched into `data`. Raises CorruptBatchError if it is damaged;
+        StorageError if it could not be written, and then a part of the batches may be in the log.
+        """
+        with self._changing():
+            now_ms = self._now_ms()
+            group = place(data, self._end, self._leader_epoch)
+            checked = self._check_at_once(group, now_ms)
+            if checked is not None:
+                self._take_group(group, checked)
+                return
+            for append in group.accepted:
+                self._take(append, AppendOrigin.CLIENT, now_ms)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int = 0

@@ -6,18 +6,21 @@ where a broker looks at directories and at the files it knows. It holds
 * the settings that topics override (a topic is known by name and id, so that settings of a topic
   that was deleted and made again elsewhere do not come back);
 * what has been begun with a topic and not finished, so that the next open finishes it;
-* the next producer id.
+* the next producer id;
+* of each writer of bulk commits (a streaming query, say) the number of its last one, so that a
+  commit that comes again is known.
 
 With several log directories each has a copy. They are written one after the other, so they may
 differ after a crash, or when a directory was opened without the others: of each topic the
-settings with the higher generation stand; what was begun stands as in the highest of all.
+settings with the higher generation stand, of each writer the higher number; what was begun stands
+as in the highest of all.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
@@ -70,6 +73,8 @@ class KeptState:
     topics: Mapping[str, KeptTopic] | None = None
     creates: tuple[PendingCreate, ...] = ()
     deletes: tuple[PendingDelete, ...] = ()
+    commits: Mapping[str, int] = field(default_factory=dict)
+    """The number of the last bulk commit of each writer."""
 
     @property
     def kept_topics(self) -> Mapping[str, KeptTopic]:
@@ -111,15 +116,18 @@ def merge(copies: Sequence[KeptState]) -> KeptState:
         return KeptState()
     ordered = sorted(copies, key=lambda state: state.generation)
     topics: dict[str, KeptTopic] = {}
+    commits: dict[str, int] = {}
     for state in ordered:
         topics |= state.kept_topics
-    next_producer_id = max(state.next_producer_id for state in copies)
-    return replace(ordered[-1], topics=topics, next_producer_id=next_producer_id)
+        for writer, number in state.commits.items():
+            commits[writer] = max(number, commits.get(writer, number))
+    next_id = max(state.next_producer_id for state in copies)
+    return replace(ordered[-1], topics=topics, next_producer_id=next_id, commits=commits)
 
 
 def encode_state(state: KeptState) -> bytes:
     """The whole file: JSON for people to read, too."""
-    content = {
+    content: dict[str, object] = {
         "version": VERSION,
         "generation": state.generation,
         "next_producer_id": state.next_producer_id,
@@ -130,6 +138,8 @@ def encode_state(state: KeptState) -> bytes:
         "creating": [_with_id(create) for create in state.creates],
         "deleting": [_with_id(delete) for delete in state.deletes],
     }
+    if state.commits:
+        content["commits"] = dict(sorted(state.commits.items()))
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
@@ -169,7 +179,8 @@ def _state_of(content: Any) -> KeptState:
         for delete in content["deleting"]
     )
     generation, next_id = _count(content["generation"]), _count(content["next_producer_id"])
-    return KeptState(generation, next_id, topics, creates, deletes)
+    commits = {_text(w): _count(number) for w, number in content.get("commits", {}).items()}
+    return KeptState(generation, next_id, topics, creates, deletes, commits)
 
 
 def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:

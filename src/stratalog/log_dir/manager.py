@@ -25,6 +25,7 @@ from stratalog.errors import InconsistentLogDirsError, NotALogDirError, Stratalo
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
+from stratalog.log_dir.commits.committer import Commits
 from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.log_dir.numbering import Numbering
@@ -61,6 +62,8 @@ class LogDir:
         self._ids = ProducerIds(catalog.store)
         self._coordinator = TransactionCoordinator(catalog, self._ids, engine)
         self._upkeep = Upkeep(catalog, self._coordinator, engine)
+        self.commits = Commits(catalog, engine)
+        """Appending batches that were staged in files, all of them once or none."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._direct = Producer(catalog, engine, schedule, ProducerOptions(linger_ms=0))
         self._is_closed = False
@@ -109,6 +112,7 @@ class LogDir:
         self._load([slot for root in unclean for slot in root.slots.values()], len(unclean))
         if unclean:
             self._coordinator.recover()
+        self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
         if background:
             self._schedule.start("stratalog-log-dir")

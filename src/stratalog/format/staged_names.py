@@ -1,0 +1,47 @@
+"""Names of staged files: batches that lie in a partition's directory and are not in its log yet.
+
+`<job>-<number>-<task>-<unique>.staged`, where job and number say which commit the file is for. A
+Kafka loader looks at suffixes (`.log`, `.index`, `.deleted`, …), and this is none of them, so a
+broker leaves such files alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from stratalog.errors import InvalidNameError
+
+STAGED_SUFFIX: Final = ".staged"
+
+_NAME = re.compile(
+    r"(?P<job>[0-9a-f]{32})-(?P<number>[0-9]{1,19})-(?P<task>[0-9]{1,10})"
+    r"-(?P<unique>[0-9a-f]{16})\.staged"
+)
+
+
+class StagedName(NamedTuple):
+    """Which commit a staged file is for, and which attempt of which task wrote it."""
+
+    job: str
+    """32 hex digits: a Spark job, or a streaming query through all its restarts."""
+    number: int
+    """Of the micro-batch of a query; 0 for a job that commits once."""
+    task: int
+    """Number of the source partition: what orders the files of a commit."""
+    unique: str
+    """16 hex digits, so that two attempts of a task never write to the same file."""
+
+    def __str__(self) -> str:
+        name = f"{self.job}-{self.number}-{self.task}-{self.unique}{STAGED_SUFFIX}"
+        if _NAME.fullmatch(name) is None:
+            raise InvalidNameError(f"{name!r} cannot be the name of a staged file")
+        return name
+
+
+def parse_staged_name(name: str) -> StagedName | None:
+    """None for every other file."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return StagedName(match["job"], int(match["number"]), int(match["task"]), match["unique"])

@@ -1,0 +1,102 @@
+"""Topics as a task needs them: found without the lock, and made under it if that is asked for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from stratalog.config import BrokerConfig
+from stratalog.errors import (
+    InvalidTopicError,
+    LogDirLockedError,
+    NotALogDirError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.names import TopicPartition
+from stratalog.log.appends import AppendRules
+from stratalog.log_dir.catalog import TopicCatalog
+from stratalog.log_dir.commits.staged import StagedTopic
+from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir.root import Engine, LogRoot
+from stratalog.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+LOCK_WAIT_MS: Final = 10_000
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class NewTopics:
+    """How topics are made that are not there."""
+
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows are to go: log directories, and what to do about missing topics. Picklable."""
+
+    paths: tuple[Path, ...]
+    new_topics: NewTopics | None = None
+    lock_wait_ms: int = LOCK_WAIT_MS
+
+    def open(self) -> LogDir:
+        """The directories, for writing. Waits a while for another writer to let go of the lock."""
+        deadline = time.monotonic() + self.lock_wait_ms / 1000
+        while True:
+            try:
+                return LogDir.open(
+                    *self.paths, create=self.new_topics is not None, background=False
+                )
+            except LogDirLockedError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+
+    def find(self, name: str) -> StagedTopic:
+        """The topic, made now if it is missing and `new_topics` says how."""
+        topic = self._found(name)
+        if topic is None and self.new_topics is not None:
+            self._make(name, self.new_topics)
+            topic = self._found(name)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {self._where}; create it, or set the option "
+                "topicPartitions to let it be created with so many partitions"
+            )
+        return topic
+
+    def _found(self, name: str) -> StagedTopic | None:
+        for path in self.paths:
+            if not path.is_dir():
+                if self.new_topics is not None:
+                    return None
+                raise NotALogDirError(f"{path}: no such directory")
+        engine = Engine(Disk(), lambda: 0, BrokerConfig())
+        catalog = TopicCatalog([LogRoot(path, engine) for path in self.paths], engine)
+        info = catalog.topics.get(name)
+        if info is None:
+            return None
+        if info.is_internal:
+            raise InvalidTopicError(f"{name} is the log directory's own: no rows are written to it")
+        dirs = tuple(
+            (number, catalog.slot(TopicPartition(name, number)).path) for number in info.partitions
+        )
+        return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
+
+    def _make(self, name: str, new: NewTopics) -> None:
+        with self.open() as logs:
+            try:
+                logs.create_topic(name, new.partition_count, config=new.config)
+            except TopicAlreadyExistsError:  # another task was faster
+                return
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(map(str, self.paths))

@@ -1,0 +1,158 @@
+"""Rows in Arrow columns into staged runs: topic and partition chosen, encoded, written.
+
+Arrow batches are gathered until they are worth encoding, so that small ones do not make small
+record batches; memory stays within a few times `GATHER_BYTES`, however many rows there are.
+Whatever the log would refuse is refused here, in Kafka's words: by the time of the commit there is
+nothing left to say no to.
+
+Importing this module loads compiled kernels; import it where many records are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.errors import InvalidRecordError, InvalidTimestampError
+from stratalog.format.batch import Codec
+from stratalog.format.encode_columns import BatchLimits, encode_columns
+from stratalog.format.record import BatchFields
+from stratalog.log_dir.commits.placing import Placer, rows_by_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratalog.log.appends import AppendRules
+    from stratalog.log_dir.commits.finding import Target
+    from stratalog.log_dir.commits.staged import StagedRun, StagedTopic
+    from stratalog.log_dir.commits.staging import RunStager
+
+BATCH_BYTES: Final = 64 << 10
+GATHER_BYTES: Final = 8 << 20
+_COLUMNS: Final = ("value", "key", "headers", "timestamp", "topic", "partition")
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """How rows become batches."""
+
+    topic: str | None = None
+    """Of all rows; None: their column says it."""
+    codec: Codec = Codec.NONE
+    """For topics that leave it to the producer."""
+    level: int | None = None
+    batch_bytes: int = BATCH_BYTES
+    """Of a batch before compression, at most, unless one record is larger."""
+
+
+class RowStager:
+    """The rows of one attempt of one task."""
+
+    def __init__(
+        self,
+        stager: RunStager,
+        target: Target,
+        terms: RowTerms,
+        *,
+        task: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`now_ms` gives rows their timestamps that have none."""
+        self._stager = stager
+        self._target = target
+        self._terms = terms
+        self._task = task
+        self._now_ms = now_ms
+        self._topics: dict[str, tuple[StagedTopic, Placer]] = {}
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take rows: `value`, and if they are there `key`, `headers`, `timestamp`, `topic`,
+        `partition`."""
+        if not batch.num_rows:
+            return
+        self._gathered.append(
+            batch.select([name for name in _COLUMNS if name in batch.schema.names])
+        )
+        self._gathered_bytes += batch.nbytes
+        if self._gathered_bytes >= GATHER_BYTES:
+            self._stage_gathered()
+
+    def finish(self) -> tuple[StagedRun, ...]:
+        """Everything is in files, and durable."""
+        self._stage_gathered()
+        return self._stager.finish()
+
+    def _stage_gathered(self) -> None:
+        batches, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if not batches:
+            return
+        merged = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        for name, rows in rows_by_topic(merged, self._terms.topic):
+            topic, placer = self._topic(name)
+            now_ms = self._now_ms()
+            _check(rows, topic, now_ms)
+            for partition, part in placer.split(rows):
+                self._encode(topic, partition, part, now_ms)
+
+    def _topic(self, name: str) -> tuple[StagedTopic, Placer]:
+        found = self._topics.get(name)
+        if found is None:
+            topic = self._target.find(name)
+            placer = Placer(topic, self._terms.batch_bytes, self._task)
+            found = self._topics[name] = (topic, placer)
+        return found
+
+    def _encode(
+        self, topic: StagedTopic, partition: int, rows: pa.RecordBatch, now_ms: int
+    ) -> None:
+        rules, terms = topic.rules, self._terms
+        is_append_time = rules.is_log_append_time
+        fields = BatchFields(
+            codec=terms.codec if rules.codec is None else rules.codec,
+            level=terms.level if rules.codec is None else rules.level,
+            timestamp_type=rules.timestamp_type,
+            max_timestamp=now_ms if is_append_time else None,
+            base_offset=self._stager.next_offset(topic.name, partition),
+        )
+        for encoded in encode_columns(rows, fields, _limits(rules, terms), timestamp_ms=now_ms):
+            self._stager.write(topic, partition, encoded.data, encoded.record_count)
+
+
+def _limits(rules: AppendRules, terms: RowTerms) -> BatchLimits:
+    bytes_max = min(rules.max_message_bytes, rules.segment_bytes)
+    return BatchLimits(min(terms.batch_bytes, bytes_max), bytes_max)
+
+
+def _check(rows: pa.RecordBatch, topic: StagedTopic, now_ms: int) -> None:
+    """What a leader checks of each record."""
+    names, rules = rows.schema.names, topic.rules
+    if rules.is_compacted and ("key" not in names or rows.column("key").null_count):
+        raise InvalidRecordError(
+            f"Compacted topic cannot accept message without key in topic {topic.name!r}."
+        )
+    if "timestamp" not in names or rules.is_log_append_time:
+        return
+    found = pc.min_max(rows.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False))
+    oldest, newest = found["min"].value, found["max"].value
+    if oldest is None:
+        return
+    if oldest < 0:
+        raise InvalidTimestampError(
+            f"Invalid timestamp: {oldest}. Timestamp should always be non-negative or null."
+        )
+    if now_ms - oldest > rules.timestamp_before_max_ms:
+        raise _outside(oldest, topic.name)
+    if newest - now_ms > rules.timestamp_after_max_ms:
+        raise _outside(newest, topic.name)
+
+
+def _outside(timestamp: int, topic: str) -> InvalidTimestampError:
+    return InvalidTimestampError(
+        f"timestamp {timestamp} is outside of what topic {topic!r} allows "
+        "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
+    )

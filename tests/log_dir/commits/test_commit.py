@@ -1,0 +1,213 @@
+"""A commit of staged runs: what is in the logs afterwards, and when it is refused."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from stratalog.errors import CommitError, CorruptBatchError
+from stratalog.log_dir.commits.journal import JOURNAL_FILE, CommitIdentity
+from stratalog.log_dir.commits.row_stager import RowTerms
+from stratalog.log_dir.commits.staged import StagedCommit
+from tests.log_dir.commits.staging import (
+    JOB,
+    QUERY,
+    append_one_by_one,
+    as_producers_send,
+    check_once,
+    contents,
+    open_logs,
+    rows,
+    stage,
+    stage_tasks,
+    values_in,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIGS = {
+    "one segment": {},
+    "rolls by size": {"segment.bytes": 1000},
+    "rolls by full index": {"segment.index.bytes": 40, "index.interval.bytes": 100},
+    "rolls at every batch": {"segment.bytes": 330},
+    "dense index": {"index.interval.bytes": 1},
+    "lz4": {"compression.type": "lz4"},
+    "append time": {"message.timestamp.type": "LogAppendTime"},
+    "flushes": {"flush.messages": 1},
+    "preallocated": {"preallocate": "true", "segment.bytes": 2000},
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
+def test_files_are_those_of_single_appends(tmp_path: Path, config: dict[str, object]) -> None:
+    """Byte for byte, all files, after two commits on top of records that were there."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    with open_logs(ours) as logs:
+        logs.create_topic("orders", 3, config=config)
+        for number in range(5):
+            logs.append("orders", b"before %d" % number, partition=number % 2)
+    shutil.copytree(ours, theirs)
+    for number in range(2):
+        commit = stage_tasks([ours], number=number)
+        staged = {path: data for path, data in contents(ours).items() if path.endswith(".staged")}
+        assert len(staged) == 9
+        if "message.timestamp.type" in config:
+            staged = as_producers_send(staged)
+        with open_logs(ours) as logs:
+            result = logs.commits.commit(commit)
+        assert (result.record_count, result.is_replay) == (120, False)
+        with open_logs(theirs) as logs:
+            append_one_by_one(logs, commit, staged)
+    mine, expected = contents(ours), contents(theirs)
+    mine.pop("stratalog-state.json")  # knows the commits
+    expected.pop("stratalog-state.json")
+    assert mine.keys() == expected.keys()
+    assert [name for name in mine if mine[name] != expected[name]] == []
+    if "segment.bytes" in config or "segment.index.bytes" in config:
+        assert sum(name.endswith(".log") for name in mine) > 3
+
+
+def test_time_rolls_are_those_of_single_appends(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    with open_logs(ours) as logs:
+        logs.create_topic("orders", 1, config={"segment.ms": 1000})
+    shutil.copytree(ours, theirs)
+    times = pa.array([1_700_000_000_000 + 40 * number for number in range(200)], pa.timestamp("ms"))
+    commit = StagedCommit(stage([ours], [rows(0, 200, timestamp=times)]), JOB)
+    staged = contents(ours)
+    with open_logs(ours) as logs:
+        logs.commits.commit(commit)
+    with open_logs(theirs) as logs:
+        append_one_by_one(logs, commit, staged)
+    assert contents(ours) == contents(theirs)
+    assert sum(name.endswith(".log") for name in contents(ours)) == 6
+
+
+def test_nothing_is_left_over(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 3)
+    lost = stage([tmp_path], [rows(0, 10)], task=1)  # an attempt that no message tells of
+    assert lost
+    commit = stage_tasks([tmp_path])
+    with open_logs(tmp_path) as logs:
+        logs.commits.commit(commit)
+    names = [path.name for path in tmp_path.rglob("*")]
+    assert not any(name.endswith(".staged") for name in names)
+    assert JOURNAL_FILE not in names
+    check_once(values_in([tmp_path]), 120)
+
+
+def test_a_commit_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 3)
+    for number in (0, 1):
+        commit = stage_tasks([tmp_path], number=number)
+        with open_logs(tmp_path) as logs:
+            assert not logs.commits.commit(commit).is_replay
+    before = values_in([tmp_path])
+    for number in (0, 1):
+        commit = stage_tasks([tmp_path], number=number)
+        with open_logs(tmp_path) as logs:
+            assert logs.commits.commit(commit).is_replay
+            assert logs.commits.last_number(QUERY) == 1
+    assert values_in([tmp_path]) == before
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def test_an_empty_commit_is_remembered(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        commit = StagedCommit((), JOB, 3, CommitIdentity(QUERY, 3))
+        assert logs.commits.commit(commit).record_count == 0
+    with open_logs(tmp_path) as logs:
+        assert logs.commits.is_committed(CommitIdentity(QUERY, 3))
+        assert not logs.commits.is_committed(CommitIdentity(QUERY, 4))
+        assert not logs.commits.is_committed(CommitIdentity("other", 0))
+        assert not logs.commits.is_committed(None)
+
+
+def test_several_directories(tmp_path: Path) -> None:
+    dirs = [tmp_path / "1", tmp_path / "2"]
+    with open_logs(*dirs) as logs:
+        logs.create_topic("orders", 4)
+    commit = stage_tasks(dirs)
+    with open_logs(*dirs) as logs:
+        logs.commits.commit(commit)
+    check_once(values_in(dirs), 120)
+
+
+# -- refusals
+
+
+def refused(path: Path, commit: StagedCommit, match: str) -> None:
+    before = {name: data for name, data in contents(path).items() if name.endswith(".log")}
+    with open_logs(path) as logs:
+        with pytest.raises(CommitError, match=match):
+            logs.commits.commit(commit)
+        assert not logs.commits.is_pending(commit.job)
+    after = {name: data for name, data in contents(path).items() if name.endswith(".log")}
+    assert after == before
+
+
+def test_a_run_that_is_gone_or_cut(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1)
+    commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
+    path = tmp_path / "orders-0" / commit.runs[0].name
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    refused(tmp_path, commit, "bytes, of")
+    path.unlink()
+    refused(tmp_path, commit, "staged, but not here")
+
+
+def test_a_topic_that_is_another_by_now(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1)
+    commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
+    with open_logs(tmp_path) as logs:
+        logs.alter_config("orders", {"compression.type": "zstd"})
+    refused(tmp_path, commit, "settings of topic 'orders' were changed")
+    with open_logs(tmp_path) as logs:
+        logs.alter_config("orders", {"compression.type": None})
+        logs.delete_topic("orders")
+        logs.create_topic("orders", 1)
+    refused(tmp_path, commit, "deleted since")
+    with open_logs(tmp_path) as logs:
+        logs.delete_topic("orders")
+    refused(tmp_path, commit, "deleted since")
+
+
+def test_runs_of_another_commit(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1)
+    runs = stage([tmp_path], [rows(0, 10)])
+    refused(tmp_path, StagedCommit((*runs, *runs), JOB), "or twice")
+    refused(tmp_path, StagedCommit(runs, "f" * 32), "not a run of this commit")
+
+
+def test_a_damaged_run_is_not_installed_and_the_directory_still_opens(tmp_path: Path) -> None:
+    """The bytes changed after they were checked, so this is found when it is decided already."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1)
+    terms = RowTerms("orders", batch_bytes=100)
+    commit = StagedCommit(stage([tmp_path], [rows(0, 10)], terms=terms), JOB)
+    path = tmp_path / "orders-0" / commit.runs[0].name
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with open_logs(tmp_path) as logs:
+        with pytest.raises(CorruptBatchError, match="CRC is wrong"):
+            logs.commits.commit(commit)
+        assert logs.commits.is_pending(JOB)
+    with open_logs(tmp_path) as logs:
+        logs.append("orders", b"life goes on")
+    data[-1] ^= 1
+    path.write_bytes(data)
+    values = values_in([tmp_path])[0]
+    assert values.count(b"life goes on") == 1
+    rest = [value for value in values if value != b"life goes on"]
+    assert rest == [b"%06d" % number for number in range(10)]
