@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.config.definitions import unknown_name
@@ -26,9 +25,11 @@ from stratalog.spark.offsets import (
 )
 from stratalog.spark.option_values import parse_bool, parse_bytes, parse_choice, parse_duration_ms
 from stratalog.spark.option_values import parse_positive as parse_count
+from stratalog.spark.paths import parse_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 SPLIT_BYTES_DEFAULT: Final = 64 << 20
 TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60 * 1000
@@ -118,7 +119,7 @@ class ReadOptions:
             given, "kafka.isolation.level", [level.value for level in IsolationLevel]
         )
         parsed = cls(
-            paths=_paths(given),
+            paths=parse_paths(given, "give the log directory to read: load('/var/lib/kafka/data')"),
             subscription=subscription,
             starting=starting,
             ending=ending,
@@ -208,44 +209,6 @@ def _unknown(name: str) -> ConfigError:
             "out",
         )
     return unknown_name(name, "option", READ_OPTIONS)
-
-
-def _paths(given: Mapping[str, str]) -> tuple[Path, ...]:
-    """One directory, several after commas, or a JSON list (which `load([...])` makes)."""
-    texts: list[str] = []
-    for name in ("path", "paths"):
-        text = given.get(name, "").strip()
-        if text.startswith("["):
-            texts += _json_list(name, text)
-        else:
-            texts += [part.strip() for part in text.split(",") if part.strip()]
-    if not texts:
-        raise ConfigError("path", "give the log directory to read: load('/var/lib/kafka/data')")
-    return tuple(_local(text) for text in dict.fromkeys(texts))
-
-
-def _json_list(name: str, text: str) -> list[str]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(name, f"not a JSON list of paths: {error}", value=text) from None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise ConfigError(name, "not a JSON list of paths", value=text)
-    return found
-
-
-def _local(text: str) -> Path:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
-    if scheme is None:
-        return Path(text).absolute()
-    if scheme[1].lower() != "file":
-        raise ConfigError(
-            "path",
-            f"{text}: only directories that are mounted on driver and executors can be read, "
-            f"not {scheme[1]}:",
-            value=text,
-        )
-    return Path(re.sub(r"\A//[^/]*", "", text[len("file:") :])).absolute()
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
