@@ -17,6 +17,7 @@
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
+    ├── CleaningAbortedError          the log changed while it was cleaned; nothing was replaced
     ├── InvalidLeaderEpochError       no leader epoch can begin there
     ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
     ├── LockedError                   another process writes to the log directory
@@ -246,6 +247,19 @@ class SegmentGoneError(StratalogError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.path,))
+
+
+class CleaningAbortedError(StratalogError):
+    """The log was cut, or lost segments, while it was cleaned. Its files are as before: try again
+    with what it is now."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{path}: cleaning was given up: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.reason))
 
 
 class InvalidLeaderEpochError(StratalogError):

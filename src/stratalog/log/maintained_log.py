@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import OffsetOutOfRangeError, StorageError
+from stratalog.errors import CleaningAbortedError, OffsetOutOfRangeError, StorageError
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.log import snapshot_plan
 from stratalog.log.segmented_log import SegmentedLog
@@ -113,6 +113,39 @@ class MaintainedLog(SegmentedLog):
             raise ValueError("the last segment is empty; the log goes on with it")
         self._check_start(self._end)
         self._roll(self._end, self._now_ms())
+
+    # -- replacing segments
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment, *, old_bytes: int) -> None:
+        """Let `new`, which is complete and durable under `.cleaned` names, stand for `old`.
+
+        `old` are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
+        does, and none is the active one. The names tell a loader at each moment which of the two
+        counts (see `maintenance.settling`): from `.swap` on it is `new`. Raises
+        CleaningAbortedError, and changes nothing, if the log no longer has the segments as they
+        were.
+        """
+        with self._changing():
+            slot = self._slot_of_neighbours(old, old_bytes)
+            with self._fatal():
+                new.rename(FileState.SWAP)
+                self._disk.fsync_dir(self.path)
+                replaced = [*self._segments[:slot], new, *self._segments[slot + len(old) :]]
+                self._use(replaced)
+                self._discard(old, kept_bases=[new.base_offset])
+                new.rename(FileState.LIVE)
+                self._disk.fsync_dir(self.path)
+                self._use(replaced)  # readers have seen its other name
+
+    def _slot_of_neighbours(self, segments: Sequence[Segment], size_bytes: int) -> int:
+        mine = self._segments
+        slot = next((i for i, segment in enumerate(mine) if segment is segments[0]), len(mine))
+        found = mine[slot : slot + len(segments)]
+        is_there = all(a is b for a, b in zip(found, segments, strict=False))
+        is_uncut = sum(segment.size_bytes for segment in found) == size_bytes
+        if not (is_there and is_uncut and slot + len(segments) < len(mine)):
+            raise CleaningAbortedError(self.path, "segments were deleted, or cut, meanwhile")
+        return slot
 
     def _discard(self, segments: Sequence[Segment], kept_bases: Collection[int] = ()) -> None:
         """Rename the files of segments that the log has no more, to be removed after the delay.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.storage.disk import Disk
 
 T = TypeVar("T")
 
@@ -126,6 +127,11 @@ class SegmentedLog(LogReader):
     def producers(self) -> ProducerStateManager:
         """Producer state, to be looked at."""
         return self._producers
+
+    @property
+    def disk(self) -> Disk:
+        """For maintenance, which writes files beside the log's."""
+        return self._disk
 
     @property
     def writable_segments(self) -> Sequence[Segment]:

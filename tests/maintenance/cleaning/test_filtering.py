@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import UnsupportedError
-from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec, TimestampType, next_entry
-from stratalog.format.compression import compress, decompress
+from stratalog.format.batch import BatchHeader, Codec, TimestampType, next_entry
+from stratalog.format.compression import compress
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import LegacyHeader, encode_legacy, encode_message, inner_magics
@@ -26,14 +26,14 @@ from stratalog.maintenance.cleaning.filtering import (
     filter_entry,
 )
 from tests.golden.cases import compaction_cases
+from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import GoldenRound, over_cases, rounds_of
 from tests.maintenance.cleaning.reference_round import ReferenceRound, clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from stratalog.format.entry import EntryHeader
     from tests.golden.cases import CompactionCase
 
 
@@ -86,29 +86,6 @@ def test_kafkas_counts(case: CompactionCase, compaction_dir: Callable[[str], Pat
         rebuilt = [entry for entry in entries if entry.fate is Fate.REBUILT]
         if all(entry.header.codec_id == Codec.NONE for entry in rebuilt):
             assert sum(len(entry.data) for entry in entries) == told["bytes_written"]
-
-
-def contents(data: bytes) -> Iterator[object]:
-    """Each batch as its bytes; where it is compressed, as its header and what was compressed.
-
-    Libraries compress the same bytes differently, so length and CRC differ too.
-    """
-    at = 0
-    while (entry := next_entry(data, at)) is not None:
-        header = header_of(data, entry)
-        raw = data[entry.position : entry.end]
-        yield raw if header.codec_id == Codec.NONE else _uncompressed(raw, header)
-        at = entry.end
-    assert at == len(data)
-
-
-def _uncompressed(raw: bytes, header: EntryHeader) -> object:
-    if isinstance(header, BatchHeader):
-        plain = header._replace(batch_length=0, crc=0)
-        return plain, decompress(header.codec_id, raw[HEADER_BYTES:])
-    value_at = header.header_bytes + 8  # after the lengths of a null key and of the value
-    inner = decompress(header.codec_id, raw[value_at:], legacy_lz4=header.magic == 0)
-    return header._replace(message_length=0, crc=0), inner
 
 
 def test_legacy_batch_that_must_stay_empty(compaction_dir: Callable[[str], Path]) -> None:

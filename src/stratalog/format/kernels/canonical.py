@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from numba import types
 
-from stratalog.format.kernels.encode import varint_size, zigzag
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.memory import load_u8
-from stratalog.format.kernels.varint import INT_BYTES_MAX, LONG_BYTES_MAX, read_int, read_long
+from stratalog.format.kernels.varint import (
+    INT_BYTES_MAX,
+    LONG_BYTES_MAX,
+    read_int,
+    read_long,
+    varint_size,
+    zigzag,
+)
 from stratalog.format.kernels.wrapping import wrapping_add
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from stratalog.format.kernels.memory import (
     store_i64,
     store_u8,
 )
+from stratalog.format.kernels.varint import put_varint, varint_size, zigzag
 from stratalog.format.kernels.wrapping import wrapping_sub
 
 # A binary column: its offsets (int32), data, end of data, validity or 0, bits before the first row.
@@ -62,7 +63,6 @@ DONE, FULL, TOO_LARGE = range(3)
 
 _NULL = -1
 _SEQUENCES = 1 << 31
-_LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
 
 
 @part
@@ -74,54 +74,6 @@ def _get(slots: int, slot: int) -> int:
 @part
 def _set(slots: int, slot: int, number: int) -> None:
     store_i64(slots + 8 * slot, number)
-
-
-@part
-def zigzag(number: int) -> int:
-    """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
-    return number << 1 ^ number >> 63
-
-
-@outlined
-def _long_size(raw: int) -> int:
-    size = 1
-    while raw < 0 or raw >= 0x80:
-        raw = raw >> 7 & _LOGICAL_7
-        size += 1
-    return size
-
-
-@part
-def varint_size(raw: int) -> int:
-    """Bytes of a number that is zig-zagged already."""
-    if 0 <= raw < 0x80:
-        return 1
-    if 0 <= raw < 0x4000:
-        return 2
-    return _long_size(raw)
-
-
-@outlined
-def _put_long(at: int, raw: int) -> int:
-    while raw < 0 or raw >= 0x80:
-        store_u8(at, raw & 0x7F | 0x80)
-        raw = raw >> 7 & _LOGICAL_7
-        at += 1
-    store_u8(at, raw)
-    return at + 1
-
-
-@part
-def _put(at: int, raw: int) -> int:
-    """Write a number that is zig-zagged already; the position after it."""
-    if 0 <= raw < 0x80:
-        store_u8(at, raw)
-        return at + 1
-    if 0 <= raw < 0x4000:
-        store_u8(at, raw & 0x7F | 0x80)
-        store_u8(at + 1, raw >> 7)
-        return at + 2
-    return _put_long(at, raw)
 
 
 @part
@@ -157,7 +109,7 @@ def _field_size(length: int) -> int:
 
 @part
 def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
-    at = _put(at, zigzag(length))
+    at = put_varint(at, zigzag(length))
     if length <= 0:
         return at
     copy(at, source, length, readable_end)
@@ -187,7 +139,7 @@ def _headers_size(slots: int, first: int, end: int) -> int:
 
 @part
 def _put_header_field(at: int, source: int, length: int) -> int:
-    at = _put(at, zigzag(length))
+    at = put_varint(at, zigzag(length))
     if length <= 0:
         return at
     memcpy(at, source, length)
@@ -255,13 +207,13 @@ def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -
     end = at + varint_size(zigzag(body)) + body
     if end > limit:
         return -1, end
-    at = _put(at, zigzag(body))
+    at = put_varint(at, zigzag(body))
     store_u8(at, 0)
-    at = _put(at + 1, timestamp_delta)
-    at = _put(at, offset_delta)
+    at = put_varint(at + 1, timestamp_delta)
+    at = put_varint(at, offset_delta)
     at = _put_field(at, key_at, key_bytes, key[2])
     at = _put_field(at, value_at, value_bytes, value[2])
-    at = _put(at, zigzag(headers_end - header))
+    at = put_varint(at, zigzag(headers_end - header))
     if headers_end > header:
         at = _put_headers(at, slots, header, headers_end)
     return at, end

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from stratalog.format.kernels.jit import part
-from stratalog.format.kernels.memory import load_u8
+from stratalog.format.kernels.jit import outlined, part
+from stratalog.format.kernels.memory import load_u8, store_u8
 
 INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
+
+_LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
 
 
 @part
@@ -53,3 +55,51 @@ def _read_any(at: int, end: int, bytes_max: int) -> tuple[int, int]:
             return value, at
         shift += 7
     return value, -1
+
+
+@part
+def zigzag(number: int) -> int:
+    """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
+    return number << 1 ^ number >> 63
+
+
+@outlined
+def _long_size(raw: int) -> int:
+    size = 1
+    while raw < 0 or raw >= 0x80:
+        raw = raw >> 7 & _LOGICAL_7
+        size += 1
+    return size
+
+
+@part
+def varint_size(raw: int) -> int:
+    """Bytes of a number that is zig-zagged already."""
+    if 0 <= raw < 0x80:
+        return 1
+    if 0 <= raw < 0x4000:
+        return 2
+    return _long_size(raw)
+
+
+@outlined
+def _put_long(at: int, raw: int) -> int:
+    while raw < 0 or raw >= 0x80:
+        store_u8(at, raw & 0x7F | 0x80)
+        raw = raw >> 7 & _LOGICAL_7
+        at += 1
+    store_u8(at, raw)
+    return at + 1
+
+
+@part
+def put_varint(at: int, raw: int) -> int:
+    """Write a number that is zig-zagged already; the position after it."""
+    if 0 <= raw < 0x80:
+        store_u8(at, raw)
+        return at + 1
+    if 0 <= raw < 0x4000:
+        store_u8(at, raw & 0x7F | 0x80)
+        store_u8(at + 1, raw >> 7)
+        return at + 2
+    return _put_long(at, raw)

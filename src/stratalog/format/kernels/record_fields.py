@@ -1,0 +1,62 @@
+"""One record of a magic-2 batch, taken apart as far as compaction looks at it.
+
+Headers are not looked into: they stay what they are.
+"""
+
+from __future__ import annotations
+
+from stratalog.format.kernels.jit import part
+from stratalog.format.kernels.varint import read_int, read_long
+
+_BODY_BYTES_MIN = 6
+
+
+@part
+def record_body(at: int, end: int) -> tuple[int, int]:
+    """Where the body of the record at `at` begins and ends; (-1, -1) if it cannot be one."""
+    length, start = read_int(at, end)
+    if start < 0 or length < _BODY_BYTES_MIN or length > end - start:
+        return -1, -1
+    return start, start + length
+
+
+@part
+def numbers(start: int, end: int) -> tuple[int, int, int, int]:
+    """Timestamp delta, offset delta, the positions of the offset delta and of the key's length.
+
+    The last is -1 if the body does not hold them.
+    """
+    timestamp_delta, at = read_long(start + 1, end)  # one byte of attributes, which are unused
+    if at < 0:
+        return 0, 0, 0, -1
+    offset_delta, after = read_int(at, end)
+    return timestamp_delta, offset_delta, at, after
+
+
+@part
+def binary(at: int, end: int) -> tuple[int, int, int]:
+    """Where a field's bytes begin, how many there are (below 0: null), and the position after it.
+
+    The last is -1 if the body does not hold it.
+    """
+    length, start = read_int(at, end)
+    if start < 0 or length > end - start:
+        return 0, 0, -1
+    return start, length, start + max(length, 0)
+
+
+@part
+def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
+    """Of the record at `at`: its end, offset delta, where its key begins, how many bytes that has
+    (below 0: null), and the position after it. The end is -1 if this cannot be a record.
+    """
+    start, record_end = record_body(at, end)
+    if start < 0:
+        return -1, 0, 0, 0, 0
+    _, offset_delta, _, at = numbers(start, record_end)
+    if at < 0:
+        return -1, 0, 0, 0, 0
+    key_at, key_bytes, at = binary(at, record_end)
+    if at < 0:
+        return -1, 0, 0, 0, 0
+    return record_end, offset_delta, key_at, key_bytes, at

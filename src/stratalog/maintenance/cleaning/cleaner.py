@@ -1,0 +1,196 @@
+"""Compaction of one log: of each key the last record stays.
+
+A round has two passes. The first reads the dirty part and notes the last offset of each key, until
+the memory for that is spent. The second rewrites all segments up to there, the clean head included,
+group by group; each group takes its place in the log before the next one is begun. So whatever
+interrupts a round leaves a log that has every live key, and the next round goes on.
+
+Nothing is locked while records are read: the segments are sealed. If the log changes under the
+cleaner's hands it gives up (CleaningAbortedError).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CleaningAbortedError
+from stratalog.maintenance.cleaning.batch_runs import BatchReader
+from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
+from stratalog.maintenance.cleaning.filtering import PassRules, last_records
+from stratalog.maintenance.cleaning.groups import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.mapping import map_keys
+from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap
+from stratalog.maintenance.cleaning.rewriting import Rewriter
+from stratalog.maintenance.cleaning.sources import sources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stratalog.config import LogConfig
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.maintenance.cleaning.filtering import LastRecord
+    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.sources import Source
+
+DEDUPE_BUFFER_BYTES: Final = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningResult:
+    """What a round did."""
+
+    first_dirty_offset: int
+    end_offset: int
+    """The first dirty offset from now on: what the cleaner's checkpoint gets."""
+    first_uncleanable_offset: int
+    groups: tuple[tuple[int, ...], ...]
+    """Base offsets of the segments that became one, in order."""
+    map_entries: int
+    is_map_full: bool
+    """There is more to clean than the memory took: another round is due at once."""
+    bytes_read: int
+    """Of the segments that were rewritten."""
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    records_without_key: int
+    """Dropped: a compacted log cannot have them."""
+    seconds: float
+
+
+class Cleaner:
+    """Cleans one log at a time, with memory that it keeps for the next one."""
+
+    def __init__(
+        self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR
+    ) -> None:
+        """`memory_bytes` is a thread's share of `log.cleaner.dedupe.buffer.size`."""
+        self._map = OffsetMap(memory_bytes, load_factor=load_factor)
+
+    def clean(
+        self,
+        log: PartitionLog,
+        selection: Selection,
+        *,
+        on_progress: Callable[[int], None] = lambda _: None,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> CleaningResult:
+        """One round over the selected range, as of the moment of its selection.
+
+        `on_progress` is told bytes as they are read: in all, those of the dirty segments and then
+        those of all segments below the end. Raises CorruptError at damage, CleaningAbortedError if
+        the log changes or `may_go_on` says no; what was replaced by then stays replaced.
+        """
+        started = time.monotonic()
+
+        def step(bytes_done: int) -> None:
+            if not may_go_on():
+                raise CleaningAbortedError(log.path, "it was told to stop")
+            on_progress(bytes_done)
+
+        sources = sources_of(log, selection)
+        first_dirty = selection.first_dirty_offset
+        with BatchReader() as reader:
+            dirty = [source for source in sources if source.end_offset > first_dirty]
+            map_keys(self._map, dirty, first_dirty, reader, step)
+            plan = RewritePlan.of(log, selection, self._map.latest_offset + 1)
+            rewrite = _Rewrite(log, plan, Rewriter(self._map, plan.rules(self._map.get)))
+            for group in plan.groups:
+                rewrite.group([s for s in sources if s.facts in group], reader, step)
+        return rewrite.result(selection, self._map, time.monotonic() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePlan:
+    """What the second pass does: which segments become one, and what decides on their records."""
+
+    end_offset: int
+    groups: tuple[tuple[SegmentFacts, ...], ...]
+    config: LogConfig
+    bound: int
+    now_ms: int
+    legacy_horizon_ms: int
+    producers: dict[int, LastRecord]
+
+    @classmethod
+    def of(cls, log: PartitionLog, selection: Selection, end_offset: int) -> RewritePlan:
+        """For a round whose first pass came up to `end_offset`."""
+        config, bound = log.config, selection.first_uncleanable_offset
+        with log.changing():
+            producers = last_records(log.producers.producers.values())
+        return cls(
+            end_offset=end_offset,
+            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
+            config=config,
+            bound=bound,
+            now_ms=selection.now_ms,
+            legacy_horizon_ms=legacy_delete_horizon_ms(
+                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+            ),
+            producers=producers,
+        )
+
+    def rules(self, newest_offset_of: Callable[[bytes], int]) -> PassRules:
+        """With the offset map in its readable form."""
+        return PassRules(
+            newest_offset_of=newest_offset_of,
+            map_latest_offset=self.end_offset - 1,
+            bound=self.bound,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
+            legacy_horizon_ms=self.legacy_horizon_ms,
+            producers=self.producers,
+        )
+
+
+class _Rewrite:
+    """The second pass, group by group."""
+
+    def __init__(self, log: PartitionLog, plan: RewritePlan, rewriter: Rewriter) -> None:
+        self._log = log
+        self._plan = plan
+        self._rewriter = rewriter
+        self._bytes_read = self._bytes_written = 0
+
+    def group(
+        self, sources: Sequence[Source], reader: BatchReader, step: Callable[[int], None]
+    ) -> None:
+        """Rewrite neighbours into one segment, and put it in their place."""
+        log = self._log
+        bases = {source.base_offset for source in sources}
+        old = [segment for segment in log.writable_segments if segment.base_offset in bases]
+        cleaned = CleanedSegment(log.disk, log.path, sources[0].base_offset, self._plan.config)
+        try:
+            for source in sources:
+                self._rewriter.rewrite_segment(source, cleaned, reader, step)
+            new = cleaned.finish(sources[-1].facts.mtime_ms)
+        except BaseException:
+            cleaned.discard()
+            raise
+        bytes_read = sum(source.facts.size_bytes for source in sources)
+        try:
+            log.replace_segments(old, new, old_bytes=bytes_read)
+        except CleaningAbortedError:
+            cleaned.discard()
+            raise
+        self._bytes_read += bytes_read
+        self._bytes_written += new.size_bytes
+
+    def result(self, selection: Selection, offset_map: OffsetMap, seconds: float) -> CleaningResult:
+        plan, rewriter = self._plan, self._rewriter
+        return CleaningResult(
+            first_dirty_offset=selection.first_dirty_offset,
+            end_offset=plan.end_offset,
+            first_uncleanable_offset=plan.bound,
+            groups=tuple(tuple(facts.base_offset for facts in group) for group in plan.groups),
+            map_entries=offset_map.entries,
+            is_map_full=offset_map.is_full,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            records_read=rewriter.records_read,
+            records_kept=rewriter.records_kept,
+            records_without_key=rewriter.records_without_key,
+            seconds=seconds,
+        )

@@ -1,0 +1,255 @@
+"""What stays of whole runs of batches in a cleaning pass: the fast twin of `filtering`.
+
+Python decides what a batch's header can tell (transactions, producers, the end of the round), and
+only for batches that take part in transactions one by one; compiled code decides on each record and
+writes. Batches of the old formats go through the readable code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec
+from stratalog.format.compression import compress
+from stratalog.format.kernels import cleaning as kernel
+from stratalog.format.kernels import offset_map as map_kernel
+from stratalog.format.kernels.layout import BATCH
+from stratalog.format.kernels.memory import COPY_SLACK_BYTES
+from stratalog.format.record import seal_batch
+from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
+from stratalog.maintenance.cleaning.filtering import Fate, filter_entry
+from stratalog.maintenance.cleaning.markers import marker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.buffers import Buffer
+    from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
+    from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
+    from stratalog.maintenance.cleaning.filtering import PassRules
+    from stratalog.maintenance.cleaning.offset_map import OffsetMap
+    from stratalog.maintenance.cleaning.sources import Source
+
+OUT_BYTES: Final = 8 << 20
+
+_CODEC_MASK: Final = 0x07
+_TRANSACTIONAL_BIT: Final = 0x10
+_CONTROL_BIT: Final = 0x20
+_HORIZON_BIT: Final = 0x40
+
+
+class Written(NamedTuple):
+    """Batches end to end, to be appended; `rows` tell where each lies in `data`."""
+
+    data: Buffer
+    rows: NDArray[Any]
+
+
+class Rewriter:
+    """One pass over a log: give it every run once, in order."""
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        rules: PassRules,
+        transactions: CleanedTransactions | None = None,
+    ) -> None:
+        """`transactions` is what the pass has seen before, if it does not begin here."""
+        self._map = offset_map
+        self._rules = rules
+        self._transactions = transactions or CleanedTransactions()
+        self._producers = _LastBatches(rules)
+        marks = offset_map.marks(rules.map_latest_offset + 1)
+        self._marks = np.zeros(1, np.uint8) if marks is None else marks
+        self._out = np.empty(OUT_BYTES + COPY_SLACK_BYTES, np.uint8)
+        self._decisions = np.empty(1, np.uint8)
+        self.state = np.zeros(kernel.STATE_WORDS, np.int64)
+        start_offset = int(offset_map.state[map_kernel.START_OFFSET])
+        self._fill(
+            {
+                kernel.NOW_MS: rules.now_ms,
+                kernel.HORIZON_MS: rules.now_ms + rules.delete_retention_ms,
+                kernel.MARKS: self._marks.ctypes.data,
+                kernel.MARKS_START: start_offset,
+                kernel.MARKS_COUNT: (
+                    0 if marks is None else max(0, rules.map_latest_offset + 1 - start_offset)
+                ),
+            }
+        )
+        self._legacy = [0, 0]
+
+    @property
+    def records_read(self) -> int:
+        return int(self.state[kernel.RECORDS_READ]) + self._legacy[0]
+
+    @property
+    def records_kept(self) -> int:
+        return int(self.state[kernel.RECORDS_KEPT]) + self._legacy[1]
+
+    @property
+    def records_without_key(self) -> int:
+        """Dropped, for a compacted log cannot have them."""
+        return int(self.state[kernel.INVALID_RECORDS])
+
+    def rewrite_segment(
+        self,
+        source: Source,
+        cleaned: CleanedSegment,
+        reader: BatchReader,
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Append what stays of a segment."""
+        self._transactions.add_aborted(source.aborted)
+        for run in source.runs(reader):
+            for written in self.rewrite(run, source.facts.mtime_ms):
+                cleaned.append(written.data, written.rows)
+            cleaned.append_aborted(self._transactions.take_kept())
+            on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
+
+    def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
+        """What stays of a run. Valid until the next one is asked for."""
+        if run.payloads is None:
+            yield from self._rewrite_legacy(run, source_mtime_ms)
+            return
+        orders = self._orders(run)
+        if not (orders & kernel.DISCARD).all() or (orders & kernel.RETAIN_EMPTY).any():
+            yield from self._rewrite_batches(run, run.payloads, orders)
+        else:
+            self.state[kernel.RECORDS_READ] += run.rows["record_count"].sum()
+
+    # -- what headers tell
+
+    def _orders(self, run: BatchRun) -> NDArray[np.uint8]:
+        rows = run.rows
+        orders = np.zeros(len(rows), np.uint8)
+        orders[rows["last_offset"] + 1 == self._rules.bound] |= kernel.RETAIN_EMPTY
+        orders[self._producers.find(rows)] |= kernel.RETAIN_EMPTY
+        takes_part = rows["attributes"] & (_TRANSACTIONAL_BIT | _CONTROL_BIT) != 0
+        for row in np.flatnonzero(takes_part).tolist():
+            orders[row] |= self._order_of(run, row)
+        return orders
+
+    def _order_of(self, run: BatchRun, row: int) -> int:
+        batch = run.rows[row]
+        producer_id, last_offset = int(batch["producer_id"]), int(batch["last_offset"])
+        attributes = int(batch["attributes"])
+        if not attributes & _CONTROL_BIT:
+            is_aborted = self._transactions.on_data(producer_id, last_offset, is_transactional=True)
+            return kernel.DISCARD if is_aborted else kernel.PROBE
+        marker = marker_of(run, row)
+        if not self._transactions.on_control(producer_id, last_offset, marker):
+            return kernel.KEEP
+        if attributes & _HORIZON_BIT and int(batch["base_timestamp"]) <= self._rules.now_ms:
+            return kernel.DISCARD
+        return kernel.KEEP | kernel.IS_EMPTY_TXN_MARKER
+
+    # -- what records tell
+
+    def _rewrite_batches(
+        self, run: BatchRun, payloads: NDArray[Any], orders: NDArray[np.uint8]
+    ) -> Iterator[Written]:
+        rows, state = run.rows, self.state
+        self._decisions = _at_least(self._decisions, int(rows["record_count"].max()))
+        source = pa.py_buffer(run.buf)
+        self._fill({kernel.BUF: source.address, kernel.DECISIONS: self._decisions.ctypes.data})
+        kept = np.empty(len(rows), BATCH)
+        done = 0
+        while done < len(rows):
+            room = len(self._out) - COPY_SLACK_BYTES
+            start = self._out.ctypes.data
+            self._fill({kernel.OUT: start, kernel.OUT_END: start + room})
+            count = kernel.filter_batches(
+                rows[done:], payloads[done:], orders[done:], self._map.state, state, kept
+            )
+            if count == kernel.CORRUPT:
+                run.raise_for(done + int(state[kernel.BATCH_INDEX]))
+            if not count:
+                self._out = _at_least(self._out, int(state[kernel.NEEDED]) + COPY_SLACK_BYTES)
+                continue
+            written = kept[: int(state[kernel.KEPT_BATCHES])]
+            if len(written):
+                data = self._out.data[: int(state[kernel.USED])]
+                actions = orders[done : done + count]
+                yield self._packed(data, written, actions[actions != kernel.DROPPED])
+            done += count
+
+    def _packed(self, data: memoryview, rows: NDArray[Any], actions: NDArray[np.uint8]) -> Written:
+        """Compress the records of batches that were compressed before."""
+        if not (actions == kernel.UNPACKED).any():
+            return Written(data, rows)
+        pieces: list[Buffer] = []
+        ends = rows["position"] + rows["size_bytes"]
+        spans = zip(rows["position"].tolist(), ends.tolist(), actions.tolist(), strict=True)
+        for start, end, action in spans:
+            batch = data[start:end]
+            pieces.append(_compressed(batch) if action == kernel.UNPACKED else batch)
+        rows["size_bytes"] = [len(piece) for piece in pieces]
+        rows["position"] = np.cumsum(rows["size_bytes"]) - rows["size_bytes"]
+        return Written(b"".join(pieces), rows)
+
+    def _rewrite_legacy(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
+        for row in range(len(run.rows)):
+            filtered = filter_entry(
+                run.buf, run.entry(row), self._rules, self._transactions, source_mtime_ms
+            )
+            self._legacy[0] += len(filtered.verdicts)
+            self._legacy[1] += len(filtered.kept)
+            if filtered.fate is Fate.DROPPED:
+                continue
+            written = run.rows[row : row + 1].copy()
+            written["position"] = 0
+            written["size_bytes"] = len(filtered.data)
+            written["last_offset"] = filtered.max_offset
+            written["max_timestamp"] = filtered.max_timestamp
+            yield Written(filtered.data, written)
+
+    def _fill(self, values: dict[int, int]) -> None:
+        for slot, value in values.items():
+            self.state[slot] = value
+
+
+class _LastBatches:
+    """Which batches hold the last sequence number of a live producer."""
+
+    def __init__(self, rules: PassRules) -> None:
+        with_data = {
+            last.last_data_offset: producer_id
+            for producer_id, last in rules.producers.items()
+            if last.last_data_offset >= 0
+        }
+        self._offsets = np.array(sorted(with_data), np.int64)
+        self._ids = np.array([with_data[offset] for offset in sorted(with_data)], np.int64)
+        self._epochs = {
+            producer_id: last.producer_epoch
+            for producer_id, last in rules.producers.items()
+            if last.last_data_offset < 0
+        }
+
+    def find(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        found = np.zeros(len(rows), np.bool_)
+        if len(self._offsets):
+            slots = np.searchsorted(self._offsets, rows["last_offset"])
+            slots[slots == len(self._offsets)] = 0
+            found |= self._offsets[slots] == rows["last_offset"]
+            found &= self._ids[slots] == rows["producer_id"]
+        if self._epochs:
+            is_control = rows["attributes"] & _CONTROL_BIT != 0
+            for row in np.flatnonzero(is_control).tolist():
+                epoch = self._epochs.get(int(rows["producer_id"][row]))
+                found[row] |= epoch == int(rows["producer_epoch"][row])
+        return found
+
+
+def _compressed(batch: memoryview) -> bytes:
+    header = BatchHeader.unpack(batch)
+    codec = Codec(header.attributes & _CODEC_MASK)
+    return seal_batch(header, compress(codec, bytes(batch[HEADER_BYTES:])))
+
+
+def _at_least(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    return memory if len(memory) >= size else np.empty(size, np.uint8)
