@@ -13,7 +13,11 @@ from pyspark.sql.datasource import DataSource
 from stratalog.spark.failures import told_in_one_line
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -41,3 +45,18 @@ class StratalogDataSource(DataSource):
         from stratalog.spark.reader import StratalogReader  # noqa: PLC0415
 
         return StratalogReader(ReadOptions.parse(self.options).for_batch(), schema)
+
+    @told_in_one_line
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from stratalog.spark.write_options import WriteOptions  # noqa: PLC0415
+        from stratalog.spark.writer import StratalogWriter  # noqa: PLC0415
+
+        return StratalogWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
+
+    @told_in_one_line
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from stratalog.spark.stream_writer import StratalogStreamWriter  # noqa: PLC0415
+        from stratalog.spark.write_options import WriteOptions  # noqa: PLC0415
+
+        options = WriteOptions.parse(self.options).for_stream()
+        return StratalogStreamWriter(options, schema, overwrite=overwrite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
@@ -18,13 +18,16 @@ from stratalog.format.names import TopicPartition
 from stratalog.log.appends import AppendRules
 from stratalog.log_dir.catalog import TopicCatalog
 from stratalog.log_dir.commits.staged import StagedTopic
+from stratalog.log_dir.lock import lock_dirs
 from stratalog.log_dir.manager import LogDir
 from stratalog.log_dir.root import Engine, LogRoot
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+
+T = TypeVar("T")
 
 LOCK_WAIT_MS: Final = 10_000
 _POLL_S: Final = 0.05
@@ -48,12 +51,26 @@ class Target:
 
     def open(self) -> LogDir:
         """The directories, for writing. Waits a while for another writer to let go of the lock."""
+        return self._waiting(
+            lambda: LogDir.open(*self.paths, create=self.new_topics is not None, background=False)
+        )
+
+    def check(self) -> None:
+        """Raise unless the directories are there, or may be made."""
+        for path in self.paths:
+            if not path.is_dir() and self.new_topics is None:
+                raise NotALogDirError(f"{path}: no such directory")
+
+    def check_lock(self) -> None:
+        """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
+        if all(path.is_dir() for path in self.paths):
+            self._waiting(lambda: lock_dirs(Disk(), self.paths)).close()
+
+    def _waiting(self, act: Callable[[], T]) -> T:
         deadline = time.monotonic() + self.lock_wait_ms / 1000
         while True:
             try:
-                return LogDir.open(
-                    *self.paths, create=self.new_topics is not None, background=False
-                )
+                return act()
             except LogDirLockedError:
                 if time.monotonic() >= deadline:
                     raise
@@ -73,11 +90,9 @@ class Target:
         return topic
 
     def _found(self, name: str) -> StagedTopic | None:
-        for path in self.paths:
-            if not path.is_dir():
-                if self.new_topics is not None:
-                    return None
-                raise NotALogDirError(f"{path}: no such directory")
+        self.check()
+        if not all(path.is_dir() for path in self.paths):
+            return None
         engine = Engine(Disk(), lambda: 0, BrokerConfig())
         catalog = TopicCatalog([LogRoot(path, engine) for path in self.paths], engine)
         info = catalog.topics.get(name)

@@ -1,0 +1,47 @@
+"""Which columns a write takes, in the words of Spark's Kafka connector.
+
+Columns of other names are not written, as with the connector. Beyond it, a `timestamp` column is
+taken; without one a record gets the time at which it is staged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import StratalogError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_TYPES: Final = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+}
+
+
+class WriteSchemaError(StratalogError):
+    """Rows that cannot be records: a column is missing or of the wrong type."""
+
+
+def check_write_schema(schema: StructType, topic: str | None) -> None:
+    """Raise unless rows of this schema can be written, all to `topic` if that is given."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if topic is None and "topic" not in types:
+        raise WriteSchemaError(
+            "topic option required when no 'topic' attribute is present. "
+            "Use the topic option for setting a topic."
+        )
+    if "value" not in types:
+        raise WriteSchemaError("Required attribute 'value' not found")
+    for name, allowed in _TYPES.items():
+        kind = types.get(name, allowed[0])
+        if kind not in allowed:
+            raise WriteSchemaError(
+                f"{name} attribute unsupported type {kind}. {name} must be a(n) "
+                f"{' or '.join(allowed)}"
+            )
