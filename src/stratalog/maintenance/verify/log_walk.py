@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.buffers import Buffer
+    from stratalog.format.peek import Peek
     from stratalog.storage.segment_view import SegmentView
 
 CHUNK_BYTES: Final = 4 << 20
@@ -116,11 +117,17 @@ class LogWalk:
         is_tail = resume is None
         stop = end if resume is None else resume
         is_whole = position < declared <= end
-        is_cut = is_tail and not reason and not is_whole
+        is_cut = is_tail and not reason and not is_whole and self._may_be_batch(batch)
         if not reason:
             reason = f"{end - position} bytes that are no whole batch"
         is_zero = is_tail and self._is_zero(position, end)
         return Damage(position, stop, reason, is_tail, is_cut, is_zero)
+
+    def _may_be_batch(self, batch: Peek | None) -> bool:
+        """Whether these may be the first bytes of one; so few tell nothing."""
+        if batch is None:
+            return True
+        return batch.is_plausible(self._segment.base_offset, batch.size_bytes)
 
     def _is_zero(self, position: int, end: int) -> bool:
         while position < end:

@@ -1,7 +1,8 @@
 """Offsets of batches in file order: each begins above the one before ends.
 
 No CRC covers a base offset, so order is all that gives a damaged one away. Of two batches that
-contradict each other, the one is blamed without which the others are in order.
+contradict each other, the one that does not adjoin its predecessor is blamed, if the other fits
+without it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class OffsetOrder:
         self._before = base_offset - 1
         """Of the batch before that one."""
         self._position = -1
+        self._is_adjoining = True
+        """It began right after that one, so it is not the one to be blamed."""
         self.untold_gaps = 0
         """Compaction leaves very many."""
 
@@ -63,6 +66,7 @@ class OffsetOrder:
             for at in gaps[:GAPS_MAX].tolist():
                 yield Gap(int(rows["position"][at]), int(ends[at]) + 1, int(first[at]))
             self._before = int(ends[-1])
+            self._is_adjoining = bool(first[-1] == ends[-1] + 1)
             self.last_offset = int(last[-1])
             self._position = int(rows["position"][-1])
             return
@@ -74,15 +78,17 @@ class OffsetOrder:
         """Damage was passed: what follows may begin anywhere above."""
         self._before = self.last_offset
         self.last_offset = max(self.last_offset, next_offset - 1)
+        self._is_adjoining = True
 
     def _add_one(self, position: int, first: int, last: int) -> Iterator[Disorder | Gap]:
         if first <= self.last_offset:
-            if first <= self._before or self._position < 0:
+            if self._is_adjoining or first <= self._before or self._position < 0:
                 yield Disorder(position, first, self.last_offset + 1)
                 return
             yield Disorder(self._position, self.last_offset, first)
             self.last_offset = self._before
-        if first > self.last_offset + 1:
+        self._is_adjoining = first == self.last_offset + 1
+        if not self._is_adjoining:
             yield Gap(position, self.last_offset + 1, first)
         self._before, self.last_offset = self.last_offset, last
         self._position = position

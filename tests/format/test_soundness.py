@@ -1,0 +1,138 @@
+"""The fast check of records agrees with the readable decoder, on good, bad and mutated batches."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.errors import StratalogError
+from stratalog.format.batch import next_entry
+from stratalog.format.batch_table import scan_batches
+from stratalog.format.checksum import crc32c
+from stratalog.format.entry import header_of, records_of
+from stratalog.format.record import BatchFields, Header, Record, encode_batch
+from stratalog.format.soundness import SoundnessChecker, Verdict, reason_of
+from tests.golden.cases import GOLDEN_DIR
+
+PLAIN = encode_batch(
+    [
+        Record(7, 1000, b"k", b"v" * 30, (Header("h", b"x"), Header("h", None))),
+        Record(9, 1005, None, None),
+        Record(10, 1002, b"", b"z" * 200),
+    ],
+    BatchFields(),
+)
+
+
+def verdicts(raw: bytes) -> list[Verdict]:
+    found = SoundnessChecker().check(raw, scan_batches(raw))
+    return [Verdict(number) for number in found["verdict"].tolist()]
+
+
+def with_crc(raw: bytes | bytearray) -> bytes:
+    return bytes(raw[:17]) + struct.pack(">I", crc32c(raw[21:])) + bytes(raw[21:])
+
+
+def is_readable(raw: bytes) -> bool:
+    entry = next_entry(raw, 0)
+    assert entry is not None
+    try:
+        for _ in records_of(raw, entry):
+            pass
+    except StratalogError:
+        return False
+    return True
+
+
+def test_facts_of_a_good_batch() -> None:
+    (found,) = SoundnessChecker().check(PLAIN, scan_batches(PLAIN))
+    assert found["verdict"] == Verdict.GOOD
+    assert found["last_record_offset"] == 10
+    assert found["max_timestamp"] == 1005
+
+
+@pytest.mark.parametrize(
+    ("at", "raw", "verdict"),
+    [
+        (35, struct.pack(">q", 1006), Verdict.BAD_TIMESTAMP),
+        (23, struct.pack(">i", 2), Verdict.BAD_OFFSETS),
+        (57, struct.pack(">i", 2), Verdict.BAD_RECORDS),
+        (57, struct.pack(">i", 4), Verdict.BAD_RECORDS),
+        (57, struct.pack(">i", -1), Verdict.BAD_BATCH),
+        (23, struct.pack(">i", -1), Verdict.BAD_BATCH),
+        (57, struct.pack(">i", 1 << 20), Verdict.BAD_BATCH),
+    ],
+)
+def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, verdict: Verdict) -> None:
+    changed = bytearray(PLAIN)
+    changed[at : at + len(raw)] = raw
+    assert verdicts(with_crc(changed)) == [verdict]
+
+
+def test_a_wrong_crc() -> None:
+    changed = bytearray(PLAIN)
+    changed[-1] ^= 1
+    assert verdicts(bytes(changed)) == [Verdict.BAD_BATCH]
+    assert "CRC" in reason_of(bytes(changed), scan_batches(bytes(changed)).rows[0])
+
+
+def test_log_append_time_has_one_timestamp_for_all() -> None:
+    changed = bytearray(PLAIN)
+    changed[22] |= 0x08
+    changed[35:43] = struct.pack(">q", 99)
+    assert verdicts(with_crc(changed)) == [Verdict.GOOD]
+
+
+def test_bad_batches_among_good_ones() -> None:
+    bad = bytearray(PLAIN)
+    bad[57:61] = struct.pack(">i", 2)
+    raw = PLAIN + with_crc(bad) + PLAIN
+    assert verdicts(raw) == [Verdict.GOOD, Verdict.BAD_RECORDS, Verdict.GOOD]
+
+
+@pytest.mark.parametrize("case", ["java-gzip", "java-snappy", "java-lz4", "rdk-zstd", "v1-lz4"])
+def test_compressed_batches(case: str) -> None:
+    (log, *_) = sorted((GOLDEN_DIR / case).glob("*-0/*.log"))
+    raw = log.read_bytes()
+    good = verdicts(raw)
+    assert set(good) == {Verdict.GOOD}
+    assert len(good) == len(scan_batches(raw))
+
+
+def test_records_that_cannot_be_decompressed() -> None:
+    (log, *_) = sorted((GOLDEN_DIR / "rdk-zstd").glob("*-0/*.log"))
+    table = scan_batches(log.read_bytes())
+    second = table.rows[1]
+    raw = bytearray(log.read_bytes())
+    start, end = int(second["position"]), int(second["position"] + second["size_bytes"])
+    raw[start + 61 : start + 70] = bytes(9)
+    raw[start:end] = with_crc(raw[start:end])
+    found = verdicts(bytes(raw))
+    assert found[1] is Verdict.BAD_RECORDS
+    assert set(found) - {Verdict.BAD_RECORDS} == {Verdict.GOOD}
+    assert found.count(Verdict.BAD_RECORDS) == 1
+
+
+@settings(max_examples=400, deadline=None)
+@given(at=st.integers(21, len(PLAIN) - 1), to=st.integers(0, 255))
+def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: int) -> None:
+    changed = bytearray(PLAIN)
+    changed[at] = to
+    raw = with_crc(changed)
+    (verdict,) = verdicts(raw)
+    entry = next_entry(raw, 0)
+    assert entry is not None
+    if verdict in {Verdict.BAD_RECORDS, Verdict.BAD_BATCH}:
+        assert not is_readable(raw)
+    else:
+        assert is_readable(raw)
+        header_of(raw, entry)
+        offsets = np.array([record.offset for record in records_of(raw, entry)])
+        is_rising = bool((np.diff(offsets) > 0).all())
+        last = scan_batches(raw).rows["last_offset"][0]
+        is_inside = bool(((offsets >= 7) & (offsets <= last)).all())
+        assert (verdict is Verdict.BAD_OFFSETS) == (not (is_rising and is_inside))

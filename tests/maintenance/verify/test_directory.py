@@ -1,0 +1,105 @@
+"""Root files of a log directory: each fault in them, found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.errors import NotALogDirError
+from stratalog.format.names import RootFile
+from stratalog.maintenance.verify.findings import Fault, Severity
+from stratalog.maintenance.verify.running import verify_directory
+from tests.golden.cases import GoldenCase
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.maintenance.verify.findings import Finding
+
+RECOVERY = RootFile.RECOVERY_POINTS.value
+START = RootFile.LOG_START_OFFSETS.value
+WATERMARK = RootFile.HIGH_WATERMARKS.value
+CLEANER = RootFile.CLEANER_OFFSETS.value
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A log of 1500 records."""
+    return GoldenCase("multiseg").copy_to(tmp_path)
+
+
+def found(root: Path, fault: Fault) -> list[Finding]:
+    return [finding for finding in verify_directory(root).findings if finding.code == fault.code]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault", "severity"),
+    [
+        (RECOVERY, "0\n1\nmultiseg 0 1501\n", Fault.CHECKPOINT_PAST_END, Severity.ERROR),
+        (WATERMARK, "0\n1\nmultiseg 0 1501\n", Fault.CHECKPOINT_PAST_END, Severity.WARNING),
+        (START, "0\n1\nmultiseg 0 1501\n", Fault.LOG_START_PAST_END, Severity.ERROR),
+        (CLEANER, "0\n1\nmultiseg 0 1501\n", Fault.CHECKPOINT_STALE, Severity.NOTE),
+        (RECOVERY, "0\n1\nother 0 7\n", Fault.CHECKPOINT_STRANGER, Severity.NOTE),
+        (RECOVERY, "0\n1\nmultiseg 0 -7\n", Fault.BAD_CHECKPOINT, Severity.WARNING),
+        (RECOVERY, "0\n2\nmultiseg 0 7\n", Fault.BAD_CHECKPOINT, Severity.WARNING),
+        (START, "1\n0\n", Fault.BAD_CHECKPOINT, Severity.WARNING),
+        ("meta.properties", "version=abc\n", Fault.BAD_METADATA, Severity.ERROR),
+    ],
+)
+def test_a_fault_in_a_root_file(
+    root: Path, name: str, content: str, fault: Fault, severity: Severity
+) -> None:
+    (root / name).write_text(content)
+    (finding,) = found(root, fault)
+    assert finding.path == str(root / name)
+    assert finding.severity is severity
+
+
+def test_a_directory_that_stops_a_broker(root: Path) -> None:
+    (root / "lost+found").mkdir()
+    (finding,) = found(root, Fault.BAD_NAME)
+    assert finding.path == str(root / "lost+found")
+
+
+def test_a_partition_on_its_way_out(root: Path) -> None:
+    (root / f"gone-0.{'a' * 32}-delete").mkdir()
+    assert len(found(root, Fault.MOVED_DIRECTORY)) == 1
+
+
+def test_a_partition_without_a_segment(root: Path) -> None:
+    (root / "empty-0").mkdir()
+    (finding,) = found(root, Fault.NO_SEGMENT)
+    assert finding.severity is Severity.WARNING
+
+
+def test_good_checkpoints_are_not_mentioned(root: Path) -> None:
+    for name in (RECOVERY, WATERMARK):
+        (root / name).write_text("0\n1\nmultiseg 0 1500\n")
+    assert verify_directory(root).at_least(Severity.WARNING) == ()
+
+
+def test_a_torn_tail_is_an_error_after_a_clean_stop(root: Path) -> None:
+    log = root / "multiseg-0" / "00000000000000001485.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    assert found(root, Fault.TORN_TAIL)
+    (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    assert found(root, Fault.CUT_SEALED_LOG)
+
+
+def test_the_cleaner_checkpoint_explains_gaps(root: Path) -> None:
+    partition = root / "multiseg-0"
+    for path in partition.glob("00000000000000000453.*"):
+        path.unlink()
+    (gap,) = found(root, Fault.OFFSET_GAP)
+    assert gap.severity is Severity.WARNING
+    (root / CLEANER).write_text("0\n1\nmultiseg 0 602\n")
+    (gap,) = found(root, Fault.OFFSET_GAP)
+    assert gap.severity is Severity.NOTE
+
+
+def test_no_log_directory(tmp_path: Path) -> None:
+    with pytest.raises(NotALogDirError, match="not a log directory"):
+        verify_directory(tmp_path)
+    with pytest.raises(NotALogDirError, match="no such directory"):
+        verify_directory(tmp_path / "nowhere")
