@@ -7,6 +7,7 @@ time, at most one entry for 256 KiB; lookups in ours need not walk that far.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -43,16 +45,25 @@ class CleanedSegment:
         self._indexes = IndexBuilder(base_offset, config.index_interval_bytes)
         self._remove()
         self._log = disk.open_append(self._path(FileKind.LOG), is_new=True)
-
-    @property
-    def size_bytes(self) -> int:
-        return self._log.size_bytes
+        self._thread = ThreadPoolExecutor(1, "write-behind")
+        self._writing: Future[None] | None = None
 
     def append(self, data: Buffer, rows: NDArray[Any]) -> None:
-        """Write batches; `rows` tell where they lie in `data`."""
+        """Write batches; `rows` tell where they lie in `data`, which must stay until `wait` or the
+        next call returns: the write goes on behind the caller's back."""
+        self.wait()
         last_offset = int(rows["last_offset"][-1])
         if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
             raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
+        self._writing = self._thread.submit(self._write_batches, data, rows)
+
+    def wait(self) -> None:
+        """Return when all that was appended is in the file. Raises StorageError if it is not."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write_batches(self, data: Buffer, rows: NDArray[Any]) -> None:
         add_batches(self._indexes, rows, self._log.size_bytes)
         self._log.write(data)
 
@@ -62,6 +73,8 @@ class CleanedSegment:
 
     def finish(self, mtime_ms: int) -> Segment:
         """The segment, durable but for its names, and as old as what it stands for."""
+        self.wait()
+        self._thread.shutdown()
         indexes, config = self._indexes, self._config
         indexes.finish()
         self._log.fsync()
@@ -79,6 +92,7 @@ class CleanedSegment:
 
     def discard(self) -> None:
         """Remove what was written. Never raises: what stays, the next opening removes."""
+        self._thread.shutdown()
         with suppress(StorageError):
             self._log.close()
             self._remove()

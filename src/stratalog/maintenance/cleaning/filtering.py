@@ -161,7 +161,7 @@ def filter_entry(
     if why_all_go is not None:
         verdicts = tuple(Verdict(r.offset, False, why_all_go) for r in records)
     else:
-        judge = _Judge(rules, header, retains_legacy=source_mtime_ms > rules.legacy_horizon_ms)
+        judge = RecordJudge(rules, header, source_mtime_ms)
         verdicts = tuple(judge.verdict(record) for record in records)
     kept = tuple(r for r, verdict in zip(records, verdicts, strict=True) if verdict.is_kept)
     if not kept:
@@ -197,15 +197,15 @@ def rebuild(
     return encode_batch(kept, fields)
 
 
-class _Judge:
-    """Of the records of one batch that is not discarded as a whole."""
+class RecordJudge:
+    """Of the records of one batch that does not go as a whole."""
 
-    def __init__(self, rules: PassRules, header: EntryHeader, *, retains_legacy: bool) -> None:
+    def __init__(self, rules: PassRules, header: EntryHeader, source_mtime_ms: int) -> None:
         self._rules = rules
         self._is_control = header.is_control
         horizon = header.delete_horizon_ms
         if header.magic < MAGIC_2:
-            self._retains_tombstones = retains_legacy
+            self._retains_tombstones = source_mtime_ms > rules.legacy_horizon_ms
         else:
             self._retains_tombstones = horizon is None or rules.now_ms < horizon
 

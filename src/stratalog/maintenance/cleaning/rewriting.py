@@ -66,7 +66,8 @@ class Rewriter:
         self._producers = _LastBatches(rules)
         marks = offset_map.marks(rules.map_latest_offset + 1)
         self._marks = np.zeros(1, np.uint8) if marks is None else marks
-        self._out = np.empty(OUT_BYTES + COPY_SLACK_BYTES, np.uint8)
+        size_bytes = OUT_BYTES + COPY_SLACK_BYTES
+        self._out, self._other_out = np.empty(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
         self._decisions = np.empty(1, np.uint8)
         self.state = np.zeros(kernel.STATE_WORDS, np.int64)
         start_offset = int(offset_map.state[map_kernel.START_OFFSET])
@@ -110,9 +111,11 @@ class Rewriter:
                 cleaned.append(written.data, written.rows)
             cleaned.append_aborted(self._transactions.take_kept())
             on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
+        cleaned.wait()
 
     def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
-        """What stays of a run. Valid until the next one is asked for."""
+        """What stays of a run, in parts. One is valid until the part after the next is asked for,
+        so that it can be written meanwhile."""
         if run.payloads is None:
             yield from self._rewrite_legacy(run, source_mtime_ms)
             return
@@ -171,10 +174,11 @@ class Rewriter:
             if not count:
                 self._out = _at_least(self._out, int(state[kernel.NEEDED]) + COPY_SLACK_BYTES)
                 continue
-            written = kept[: int(state[kernel.KEPT_BATCHES])]
+            written = kept[: int(state[kernel.KEPT_BATCHES])].copy()
             if len(written):
                 data = self._out.data[: int(state[kernel.USED])]
                 actions = orders[done : done + count]
+                self._out, self._other_out = self._other_out, self._out
                 yield self._packed(data, written, actions[actions != kernel.DROPPED])
             done += count
 

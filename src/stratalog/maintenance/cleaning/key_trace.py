@@ -1,0 +1,202 @@
+"""One key in one log: where its records are, what a round now would do to each, and what is next.
+
+The log is scanned once, keys only. The verdicts are those of `filtering`, for a round whose offset
+map has room for every key.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.format.batch import MAGIC_2
+from stratalog.log.isolation import AbortedRanges
+from stratalog.maintenance.cleaning.filtering import (
+    NOT_MAPPED,
+    PassRules,
+    RecordJudge,
+    RecordReason,
+    Verdict,
+)
+from stratalog.maintenance.cleaning.groups import legacy_delete_horizon_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from stratalog.config import LogConfig
+    from stratalog.log.log_reader import LogReader
+    from stratalog.log.lookup import Location
+    from stratalog.maintenance.cleaning.selection import Selection
+
+RECORDS_MAX: Final = 1000
+_KEY_COLUMNS: Final = ("offset", "key")
+
+
+class NextEvent(enum.StrEnum):
+    """What will become of a record, and when."""
+
+    STAYS = "stays until there is a newer record of its key"
+    NEXT_ROUND = "goes with the next round"
+    HORIZON_SET = "gets its delete horizon with the next round"
+    HORIZON_PASSES = "goes with the first round after its delete horizon"
+    LEGACY_AGE = "goes with a round after younger segments have been cleaned"
+    SEGMENT_REACHED = "waits for a round that reaches its segment"
+
+
+class RecordTrace(NamedTuple):
+    """One record of the key."""
+
+    path: Path
+    position: int
+    """Of its batch in the file."""
+    offset: int
+    timestamp: int
+    value_bytes: int | None
+    """None for a tombstone."""
+    verdict: Verdict | None
+    """Of a round now; None where it would not come."""
+    next_event: NextEvent
+    next_event_ms: int | None
+    """When that may happen at the earliest, where the clock decides."""
+
+
+@dataclass(frozen=True)
+class KeyTrace:
+    """All about one key."""
+
+    key: bytes
+    selection: Selection
+    record_count: int
+    records: tuple[RecordTrace, ...]
+    """In offset order; of very many, the newest."""
+
+    @property
+    def newest(self) -> RecordTrace | None:
+        return self.records[-1] if self.records else None
+
+
+def trace_key(
+    log: LogReader,
+    key: bytes,
+    selection: Selection,
+    config: LogConfig,
+    *,
+    records_max: int = RECORDS_MAX,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> KeyTrace:
+    """Look for the key in all of the log. `on_progress` is told offsets as they are passed."""
+    offsets = [offset for found in _scan(log, key, on_progress) for offset in found]
+    tracer = _Tracer(log, offsets, selection, config)
+    newest = offsets[max(0, len(offsets) - records_max) :]
+    records = tuple(trace for offset in newest if (trace := tracer.trace(offset)) is not None)
+    return KeyTrace(key, selection, len(offsets), records)
+
+
+def _scan(log: LogReader, key: bytes, on_progress: Callable[[int], None]) -> Iterator[list[int]]:
+    """Offsets of the key's records."""
+    import pyarrow as pa  # noqa: PLC0415  # paid for by whoever traces a key
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    wanted = pa.scalar(key, pa.binary())
+    for batch in log.read_columns(columns=_KEY_COLUMNS):
+        if not batch.num_rows:
+            continue
+        column = batch.column("offset")
+        yield column.filter(pc.equal(batch.column("key"), wanted)).to_pylist()
+        on_progress(column[-1].as_py() + 1)
+
+
+class _Tracer:
+    def __init__(
+        self,
+        log: LogReader,
+        offsets: Sequence[int],
+        selection: Selection,
+        config: LogConfig,
+    ) -> None:
+        self._log = log
+        self._offsets = offsets
+        self._selection = selection
+        self._mtimes = [segment.mtime_ms for segment in selection.segments]
+        self._bases = [segment.base_offset for segment in selection.segments]
+        self._aborted = AbortedRanges(log.aborted_transactions())
+        self._located = lru_cache(maxsize=2 * RECORDS_MAX)(self._locate)
+        mapped = self._newest_mapped()
+        bound = selection.first_uncleanable_offset
+        self._rules = PassRules(
+            newest_offset_of=lambda _key: mapped,
+            map_latest_offset=bound - 1,
+            bound=bound,
+            now_ms=selection.now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            legacy_horizon_ms=legacy_delete_horizon_ms(
+                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+            ),
+            producers={},
+        )
+
+    def trace(self, offset: int) -> RecordTrace | None:
+        """None for a record that a live broker's cleaner has removed since the log was scanned."""
+        found = self._located(offset)
+        if found is None:
+            return None
+        verdict = self._verdict(found)
+        event, event_ms = self._next_event(found, verdict)
+        value = found.record.value
+        return RecordTrace(
+            found.path,
+            found.position,
+            offset,
+            found.record.timestamp,
+            None if value is None else len(value),
+            verdict,
+            event,
+            event_ms,
+        )
+
+    def _locate(self, offset: int) -> Location | None:
+        found = self._log.locate(offset)
+        return found if found is not None and found.record.offset == offset else None
+
+    def _newest_mapped(self) -> int:
+        """The offset map's answer for this key: the newest in the dirty range, if not aborted."""
+        start = bisect_left(self._offsets, self._selection.first_dirty_offset)
+        stop = bisect_left(self._offsets, self._selection.first_uncleanable_offset)
+        for offset in reversed(self._offsets[start:stop]):
+            found = self._located(offset)
+            if found is not None and not self._is_aborted(found):
+                return offset
+        return NOT_MAPPED
+
+    def _is_aborted(self, found: Location) -> bool:
+        header = found.header
+        if not header.is_transactional or header.base_offset is None:
+            return False
+        return self._aborted.covers(header.producer_id, header.base_offset)
+
+    def _verdict(self, found: Location) -> Verdict | None:
+        offset = found.record.offset
+        if offset >= self._rules.bound:
+            return None
+        if self._is_aborted(found):
+            return Verdict(offset, False, RecordReason.ABORTED)
+        slot = max(0, bisect_right(self._bases, offset) - 1)
+        return RecordJudge(self._rules, found.header, self._mtimes[slot]).verdict(found.record)
+
+    def _next_event(self, found: Location, verdict: Verdict | None) -> tuple[NextEvent, int | None]:
+        if verdict is None:
+            return NextEvent.SEGMENT_REACHED, self._selection.bound.cleanable_from_ms
+        if not verdict.is_kept:
+            return NextEvent.NEXT_ROUND, None
+        if verdict.reason is not RecordReason.TOMBSTONE_PROTECTED:
+            return NextEvent.STAYS, None
+        if found.header.magic < MAGIC_2:
+            return NextEvent.LEGACY_AGE, None
+        horizon = found.header.delete_horizon_ms
+        if horizon is None:
+            return NextEvent.HORIZON_SET, None
+        return NextEvent.HORIZON_PASSES, horizon
