@@ -25,6 +25,7 @@ from stratalog.errors import InconsistentLogDirsError, NotALogDirError, Stratalo
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
+from stratalog.log_dir.cleaning import CleanerManager
 from stratalog.log_dir.commits.committer import Commits
 from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.log_dir.lock import lock_dirs
@@ -62,6 +63,8 @@ class LogDir:
         self._ids = ProducerIds(catalog.store)
         self._coordinator = TransactionCoordinator(catalog, self._ids, engine)
         self._upkeep = Upkeep(catalog, self._coordinator, engine)
+        self.cleaning = CleanerManager(catalog, engine)
+        """Compaction: which log is due, and how each partition stands."""
         self.commits = Commits(catalog, engine)
         """Appending batches that were staged in files, all of them once or none."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -144,6 +147,7 @@ class LogDir:
             return
         self._is_closed = True
         self._schedule.stop()
+        self.cleaning.close()
         errors: list[StratalogError] = []
         for action in (*(producer.close for producer in self._producers), self._coordinator.close):
             try:
@@ -216,7 +220,10 @@ class LogDir:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Its files go after `log.segment.delete.delay.ms`, a minute by default."""
-        self._catalog.delete(name)
+        info = self._catalog.topics.get(name)
+        partitions = () if info is None else info.partitions
+        with self.cleaning.paused(TopicPartition(name, number) for number in partitions):
+            self._catalog.delete(name)
 
     # -- records
 

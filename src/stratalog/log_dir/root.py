@@ -34,7 +34,7 @@ from stratalog.log_dir.trash import Trash
 from stratalog.maintenance.recovery import LoadPoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from stratalog.config import BrokerConfig
@@ -126,6 +126,7 @@ class LogRoot:
         self.trash = Trash(engine.disk, engine.config.log_config.file_delete_delay_ms)
         self._engine = engine
         self._lock = threading.Lock()
+        self._cleaned_lock = threading.Lock()
         self._offsets: dict[RootFile, dict[TopicPartition, int]] = {}
         self._in_trash: list[Path] = []
         self._list()
@@ -201,10 +202,24 @@ class LogRoot:
             for topic_partition in gone:
                 self.slots.pop(topic_partition, None)
         self.checkpoint()
-        cleaned = self.files.read_offsets(RootFile.CLEANER_OFFSETS)
-        kept = {tp: offset for tp, offset in cleaned.items() if tp not in gone}
-        if len(kept) < len(cleaned):
-            self.files.write_offsets(RootFile.CLEANER_OFFSETS, kept)
+        with self._cleaned_lock:
+            self._write_cleaned({tp: at for tp, at in self.cleaned().items() if tp not in gone})
+
+    def cleaned(self) -> dict[TopicPartition, int]:
+        """Up to where the cleaner has been, by partition."""
+        return self.files.read_offsets(RootFile.CLEANER_OFFSETS)
+
+    def set_cleaned(self, slot: PartitionSlot, offset: int) -> None:
+        """Write the cleaner's checkpoint of a partition, and drop those of partitions that are not
+        here. One that is gone gets none: a partition of its name that was made since is another."""
+        with self._cleaned_lock:
+            if self.slots.get(slot.topic_partition) is slot:
+                present = {tp: at for tp, at in self.cleaned().items() if tp in self.slots}
+                self._write_cleaned({**present, slot.topic_partition: offset})
+
+    def _write_cleaned(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if offsets != self.cleaned():
+            self.files.write_offsets(RootFile.CLEANER_OFFSETS, offsets)
 
     # -- the end
 

@@ -1,0 +1,373 @@
+"""Which log of a log directory is cleaned next, by whom, and what came of it.
+
+Any number of threads may ask for work (`clean_dirtiest`); each brings a cleaner of its own, because
+a cleaner owns the memory of its offset map. A partition is worked on by one of them at a time.
+
+Invariants:
+
+* the cleaner's checkpoint moves after the cleaned segments are in place, so a crash costs a round
+  that is done again, never a record that is believed to be clean;
+* a partition whose cleaning failed is left alone until the directory is opened again: a round that
+  fails once most likely fails always, and the others have to be cleaned. The error is kept to be
+  looked at;
+* a partition that is paused, or gone, is not cleaned; a round that is under way when that happens
+  ends at its next look and leaves the log as it was.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.config.topic import CleanupPolicy
+from stratalog.errors import CleaningAbortedError, LogOfflineError, StratalogError
+from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.retention import retain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from stratalog.config import LogConfig
+    from stratalog.format.names import TopicPartition
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.root import Engine, PartitionSlot
+    from stratalog.maintenance.cleaning.cleaner import Cleaner, CleaningResult
+    from stratalog.maintenance.cleaning.selection import Selection
+
+_log = logging.getLogger(__name__)
+
+
+class CleaningStatus(enum.StrEnum):
+    """What a partition's cleaning is doing."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    """Being cleaned, or its old segments deleted."""
+    PAUSED = "paused"
+    FAILED = "failed"
+    """Not to be cleaned until the directory is opened again."""
+
+
+class PartitionCleaning(NamedTuple):
+    """How a partition stands with the cleaner."""
+
+    topic_partition: TopicPartition
+    status: CleaningStatus
+    rounds: int
+    """Done since the directory was opened."""
+    last_selection: Selection | None
+    """Of the last look at it."""
+    last_round_ms: int | None
+    """When the last round ended."""
+    error: Exception | None
+    """What the last round failed with."""
+
+
+class RoundReport(NamedTuple):
+    """One round: done or failed."""
+
+    topic_partition: TopicPartition
+    selection: Selection
+    result: CleaningResult | None
+    error: Exception | None
+
+
+@dataclass
+class _Work:
+    """State of one partition. Changed under the manager's lock only."""
+
+    slot: PartitionSlot
+    is_busy: bool = False
+    pauses: int = 0
+    is_failed: bool = False
+    rounds: int = 0
+    last_selection: Selection | None = None
+    last_round_ms: int | None = None
+    error: Exception | None = None
+    stops: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_free(self) -> bool:
+        return not (self.is_busy or self.pauses or self.is_failed)
+
+    @property
+    def status(self) -> CleaningStatus:
+        if self.is_failed:
+            return CleaningStatus.FAILED
+        if self.is_busy:
+            return CleaningStatus.BUSY
+        return CleaningStatus.PAUSED if self.pauses else CleaningStatus.IDLE
+
+
+def _ignore(_bytes_done: int) -> None:
+    pass
+
+
+class CleanerManager:
+    """The compacted logs of a log directory, and who works on which. Thread-safe."""
+
+    def __init__(self, catalog: TopicCatalog, engine: Engine) -> None:
+        self._catalog = catalog
+        self._engine = engine
+        self._released = threading.Condition()
+        self._works: dict[TopicPartition, _Work] = {}
+        self._is_closed = False
+
+    # -- looking
+
+    def selection(self, log: PartitionLog) -> Selection:
+        """What a round of this log would do now. Changes nothing."""
+        slot = self._catalog.slot(log.topic_partition)
+        checkpoint = slot.root.cleaned().get(log.topic_partition)
+        return select(facts_of(log, checkpoint), log.config, self._engine.now_ms())
+
+    def states(self) -> list[PartitionCleaning]:
+        """Every compacted partition that was looked at, by name."""
+        with self._released:
+            return [
+                PartitionCleaning(
+                    topic_partition,
+                    work.status,
+                    work.rounds,
+                    work.last_selection,
+                    work.last_round_ms,
+                    work.error,
+                )
+                for topic_partition, work in sorted(self._works.items())
+            ]
+
+    # -- working
+
+    def clean_dirtiest(
+        self, cleaner: Cleaner, *, on_progress: Callable[[int], None] = _ignore
+    ) -> RoundReport | None:
+        """Clean the log that needs it most; None when none does now."""
+        for slot in self._candidates():
+            with self._claimed(slot) as work:
+                if work is None:
+                    continue
+                selection = self._look(slot, work)  # another thread may just have cleaned it
+                if selection is not None and selection.is_selected:
+                    return self._clean(slot, work, selection, cleaner, on_progress)
+        return None
+
+    def clean(
+        self,
+        topic_partition: TopicPartition,
+        cleaner: Cleaner,
+        *,
+        is_forced: bool = False,
+        on_progress: Callable[[int], None] = _ignore,
+    ) -> RoundReport | None:
+        """Clean one log now, if a round is due or, forced, if there is anything to clean.
+
+        None when there is not, or the partition is busy, paused or has failed before.
+        """
+        slot = self._catalog.slot(topic_partition)
+        with self._claimed(slot) as work:
+            if work is None:
+                return None
+            selection = self.selection(slot.log())
+            if selection.is_selected or (is_forced and selection.cleanable_bytes):
+                return self._clean(slot, work, selection, cleaner, on_progress)
+            return None
+
+    def delete_old(self) -> int:
+        """Retention of compacted logs: those whose policy is `compact,delete`, and what lies below
+        the log start of the others. How many logs lost segments.
+
+        It is the cleaner's job, not that of the retention check, so that both do not meet in one
+        log.
+        """
+        count = 0
+        for slot in self._compacted_slots():
+            with self._claimed(slot) as work:
+                if work is None:
+                    continue
+                try:
+                    plan = retain(slot.log(), self._engine.now_ms())
+                    count += bool(plan.deleted)
+                except StratalogError as error:
+                    _log.exception("%s: retention failed", slot.topic_partition)
+                    self._note(work, error, is_failed=False)
+        return count
+
+    @contextmanager
+    def paused(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[None]:
+        """Nobody cleans these partitions in here. Rounds that are under way are stopped first."""
+        with self._released:
+            found = [slot for tp in topic_partitions if (slot := self._catalog.find(tp))]
+            works = [self._work_of(slot) for slot in found]
+            for work in works:
+                work.pauses += 1
+                work.stops.set()
+            self._wait_for(works)
+        try:
+            yield
+        finally:
+            with self._released:
+                for work in works:
+                    work.pauses -= 1
+                    if not work.pauses:
+                        work.stops.clear()
+
+    def interrupt(self) -> None:
+        """Stop the rounds that are under way; returns once they have ended."""
+        with self._released:
+            busy = [work for work in self._works.values() if work.is_busy]
+            for work in busy:
+                work.stops.set()
+            self._wait_for(busy)
+            for work in busy:
+                if not work.pauses:
+                    work.stops.clear()
+
+    def close(self) -> None:
+        """Stop what is under way, and begin nothing any more."""
+        with self._released:
+            self._is_closed = True
+        self.interrupt()
+
+    def _wait_for(self, works: Iterable[_Work]) -> None:
+        while any(work.is_busy for work in works):
+            self._released.wait()
+
+    def on_truncated(self, topic_partition: TopicPartition, offset: int) -> None:
+        """A log was cut at `offset`: what is appended from there on is dirty."""
+        slot = self._catalog.find(topic_partition)
+        if slot is not None and slot.root.cleaned().get(topic_partition, 0) > offset:
+            slot.root.set_cleaned(slot, offset)
+
+    # -- inside
+
+    def _compacted_slots(self) -> list[PartitionSlot]:
+        topics = self._catalog.topics
+        return [
+            slot
+            for slot in self._catalog.slots()
+            if (info := topics.get(slot.topic_partition.topic)) is not None
+            and CleanupPolicy.COMPACT in info.config.cleanup_policy
+        ]
+
+    def _candidates(self) -> list[PartitionSlot]:
+        """Those that are due, the dirtiest first."""
+        due = []
+        slots = self._compacted_slots()
+        self._forget_others(slots)
+        for slot in slots:
+            with self._released:
+                work = self._work_of(slot)
+                is_free = work.is_free
+            selection = self._look(slot, work) if is_free else None
+            if selection is not None and selection.is_selected:
+                due.append((selection.ratio, slot))
+        due.sort(key=lambda pair: pair[0], reverse=True)
+        return [slot for _, slot in due]
+
+    def _look(self, slot: PartitionSlot, work: _Work) -> Selection | None:
+        """None when it cannot be looked at. A checkpoint that is not in the log is set right."""
+        try:
+            log = slot.log()
+            selection = self.selection(log)
+            if selection.checkpoint_reset is not None:
+                self._report_reset(selection, log.config)
+                slot.root.set_cleaned(slot, selection.first_dirty_offset)
+        except Exception as error:
+            if not self._is_gone(slot):
+                _log.exception("%s: cannot tell whether it is to be cleaned", slot.topic_partition)
+                self._note(work, error, is_failed=not isinstance(error, LogOfflineError))
+            return None
+        with self._released:
+            work.last_selection = selection
+        return selection
+
+    def _report_reset(self, selection: Selection, config: LogConfig) -> None:
+        """Retention moves the log start above the checkpoint as a matter of course."""
+        level = logging.WARNING
+        if CleanupPolicy.DELETE in config.cleanup_policy:
+            level = logging.DEBUG
+        _log.log(
+            level,
+            "%s: the cleaner's checkpoint is %s; it begins at %d again",
+            selection.topic_partition,
+            selection.checkpoint_reset,
+            selection.first_dirty_offset,
+        )
+
+    def _clean(
+        self,
+        slot: PartitionSlot,
+        work: _Work,
+        selection: Selection,
+        cleaner: Cleaner,
+        on_progress: Callable[[int], None],
+    ) -> RoundReport | None:
+        topic_partition = slot.topic_partition
+
+        def may_go_on() -> bool:
+            return not (work.stops.is_set() or self._is_gone(slot))
+
+        try:
+            result = cleaner.clean(
+                slot.log(), selection, on_progress=on_progress, may_go_on=may_go_on
+            )
+            slot.root.set_cleaned(slot, result.end_offset)
+        except CleaningAbortedError as error:
+            _log.info("%s: %s", topic_partition, error)
+            return None
+        except Exception as error:  # whatever it is, the other logs still have to be cleaned
+            if self._is_gone(slot):
+                return None
+            _log.exception("%s: cleaning failed; it is left alone from now on", topic_partition)
+            self._note(work, error, is_failed=True)
+            return RoundReport(topic_partition, selection, None, error)
+        with self._released:
+            work.rounds += 1
+            work.last_round_ms = self._engine.now_ms()
+            work.error = None
+        return RoundReport(topic_partition, selection, result, None)
+
+    def _note(self, work: _Work, error: Exception, *, is_failed: bool) -> None:
+        with self._released:
+            work.error = error
+            work.is_failed = work.is_failed or is_failed
+
+    @contextmanager
+    def _claimed(self, slot: PartitionSlot) -> Iterator[_Work | None]:
+        """The partition's state, nobody else working on it; None if it is not free."""
+        with self._released:
+            of_slot = self._work_of(slot)
+            is_free = of_slot.is_free and not self._is_closed and not self._is_gone(slot)
+            work = of_slot if is_free else None
+            if work is not None:
+                work.is_busy = True
+        try:
+            yield work
+        finally:
+            if work is not None:
+                with self._released:
+                    work.is_busy = False
+                    self._released.notify_all()
+
+    def _work_of(self, slot: PartitionSlot) -> _Work:
+        """A topic that was deleted and made again starts afresh."""
+        work = self._works.get(slot.topic_partition)
+        if work is None or work.slot is not slot:
+            work = self._works[slot.topic_partition] = _Work(slot)
+        return work
+
+    def _forget_others(self, slots: list[PartitionSlot]) -> None:
+        """Of partitions that are gone, or not compacted any more."""
+        present = {slot.topic_partition for slot in slots}
+        with self._released:
+            for topic_partition, work in list(self._works.items()):
+                if topic_partition not in present and not (work.is_busy or work.pauses):
+                    del self._works[topic_partition]
+
+    def _is_gone(self, slot: PartitionSlot) -> bool:
+        return self._catalog.find(slot.topic_partition) is not slot
