@@ -1,0 +1,193 @@
+"""Building the indexes of a log again, from the log alone: the same bytes that recovery writes.
+
+Segments are independent: each takes its producers from the snapshot at its base offset, or from the
+newest one before and the batches since. So a plan gives one task a segment, and tasks may be done
+anywhere. Whoever acts holds the lock of the log directory; a task takes none.
+
+The log itself is never touched. A segment that is damaged in its middle is left alone: an index of
+what lies before the damage would hide what lies behind it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.errors import StratalogError
+from stratalog.format.batch import BatchHeader
+from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
+from stratalog.format.names import FileKind
+from stratalog.log.listing import list_partition
+from stratalog.log.producers import markers_in
+from stratalog.log.segments import SegmentList
+from stratalog.log.transactions import replay_producers
+from stratalog.storage.segment_recovery import check_segment
+from stratalog.storage.segment_view import SegmentView
+
+if TYPE_CHECKING:
+    from stratalog.errors import CorruptError
+    from stratalog.log.producers import ProducerReplay
+    from stratalog.storage.disk import Disk
+    from stratalog.storage.segment_recovery import Survivors
+    from stratalog.storage.segment_view import LoadedBatch
+
+
+@dataclass(frozen=True)
+class ReindexTask:
+    """A segment whose indexes are to be built."""
+
+    path: str
+    """Of the `.log` file."""
+    base_offset: int
+    size_bytes: int
+    interval_bytes: int = INTERVAL_BYTES_DEFAULT
+    """The topic's `index.interval.bytes`."""
+
+
+class Change(enum.StrEnum):
+    """What becomes of an index file."""
+
+    UNCHANGED = "unchanged"
+    CREATED = "created"
+    REPLACED = "replaced"
+    REMOVED = "removed"
+
+
+class FileChange(NamedTuple):
+    """One index file, before and after."""
+
+    path: str
+    change: Change
+    bytes_before: int
+    bytes_after: int
+
+
+class Reindexed(NamedTuple):
+    """A segment whose indexes were built."""
+
+    path: str
+    size_bytes: int
+    changes: tuple[FileChange, ...]
+    damage: str = ""
+    """Why nothing was written; empty if all went well."""
+
+
+class IndexBytes(NamedTuple):
+    """The three index files as they should be. No entry, no transaction index."""
+
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes
+
+    def by_kind(self) -> tuple[tuple[FileKind, bytes], ...]:
+        kinds = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+        return tuple(zip(kinds, self, strict=True))
+
+
+def plan_reindex(
+    partition: Path, *, interval_bytes: int = INTERVAL_BYTES_DEFAULT
+) -> tuple[ReindexTask, ...]:
+    """One task for each segment of a partition directory."""
+    return tuple(
+        ReindexTask(str(segment.path), segment.base_offset, segment.size_bytes, interval_bytes)
+        for segment in list_partition(partition).segments
+    )
+
+
+def build_indexes(task: ReindexTask) -> IndexBytes | CorruptError:
+    """What the index files should hold; the damage that stands in the way, if there is any.
+
+    Bytes at the end that are no batch are none: recovery cuts them, and nothing is behind them.
+    """
+    view = SegmentView(Path(task.path), task.base_offset, task.size_bytes)
+    try:
+        replay = _producers_before(task)
+
+        def on_batch(batch: LoadedBatch) -> None:
+            _replay_batch(replay, batch)
+
+        survivors = check_segment(view, task.interval_bytes, on_batch)
+        if survivors.damage is not None and _goes_on(view, survivors):
+            return survivors.damage
+    finally:
+        view.release()
+    ours = (txn for txn in replay.aborted if txn.last_offset >= task.base_offset)
+    return IndexBytes(
+        bytes(survivors.indexes.offset_index),
+        bytes(survivors.indexes.time_index),
+        b"".join(txn.pack() for txn in ours),
+    )
+
+
+def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) -> Reindexed:
+    """Build the indexes of one segment and put them in place, each at once and whole.
+
+    The directory's lock must be held, unless `is_dry_run`. Files that are right are left alone.
+    """
+    try:
+        built = build_indexes(task)
+    except StratalogError as error:
+        return Reindexed(task.path, task.size_bytes, (), str(error))
+    if not isinstance(built, IndexBytes):
+        return Reindexed(task.path, task.size_bytes, (), str(built))
+    changes = []
+    for kind, data in built.by_kind():
+        path = Path(task.path).with_suffix(kind.value)
+        changes.append(_change(path, data, is_needed=bool(data) or kind is not FileKind.TXN_INDEX))
+        if not is_dry_run:
+            _apply(disk, path, data, changes[-1].change)
+    return Reindexed(task.path, task.size_bytes, tuple(changes))
+
+
+def _change(path: Path, data: bytes, *, is_needed: bool) -> FileChange:
+    try:
+        before: bytes | None = path.read_bytes()
+    except FileNotFoundError:
+        before = None
+    if before == data or (before is None and not is_needed):
+        change = Change.UNCHANGED
+    elif not is_needed:
+        change = Change.REMOVED
+    else:
+        change = Change.CREATED if before is None else Change.REPLACED
+    return FileChange(str(path), change, len(before or b""), len(data))
+
+
+def _apply(disk: Disk, path: Path, data: bytes, change: Change) -> None:
+    if change in {Change.CREATED, Change.REPLACED}:
+        disk.write_atomically(path, data)
+    elif change is Change.REMOVED:
+        disk.unlink(path)
+        disk.fsync_dir(path.parent)
+
+
+def _producers_before(task: ReindexTask) -> ProducerReplay:
+    listing = list_partition(Path(task.path).parent)
+    segments = SegmentList(listing.segments)
+    try:
+        snapshots = tuple(s for s in listing.snapshots if s[0] <= task.base_offset)
+        return replay_producers(segments, snapshots, task.base_offset)
+    finally:
+        segments.close()
+
+
+def _replay_batch(replay: ProducerReplay, batch: LoadedBatch) -> None:
+    header = batch.header
+    if not isinstance(header, BatchHeader) or not header.has_producer:
+        return
+    if not header.is_control:
+        replay.add_data(header)
+        return
+    markers = markers_in(batch.buf, [(batch.entry.position, header)])
+    marker = markers.get(header.base_offset)
+    if marker is not None:
+        replay.add_marker(header, marker)
+
+
+def _goes_on(view: SegmentView, survivors: Survivors) -> bool:
+    """Whether good batches follow the damage."""
+    start = survivors.valid_bytes + 1
+    found = view.next_valid_batch(start, offset_min=survivors.next_offset)
+    return found is not None

@@ -1,0 +1,128 @@
+"""Indexes built again are what recovery writes, byte for byte; what is right is left alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.config import LogConfig
+from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.maintenance.reindex import Change, Reindexed, plan_reindex, reindex_segment
+from stratalog.storage.disk import Disk
+from tests.golden.cases import GOLDEN_DIR, GoldenCase, all_cases
+from tests.log.building import copy_partition
+from tests.storage.segments import files_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_MS = 1_700_000_000_000
+DERIVED = (".index", ".timeindex", ".txnindex")
+
+
+def reindex(
+    partition: Path, interval_bytes: int = 4096, *, is_dry_run: bool = False
+) -> list[Reindexed]:
+    tasks = plan_reindex(partition, interval_bytes=interval_bytes)
+    return [reindex_segment(task, Disk(), is_dry_run=is_dry_run) for task in tasks]
+
+
+def recovered(partition: Path, into: Path, interval_bytes: int) -> dict[str, bytes]:
+    """What recovery makes of a copy that has no index at all."""
+    copy = into / "recovered" / partition.name
+    shutil.copytree(partition, copy)
+    for path in copy.iterdir():
+        if path.suffix in DERIVED:
+            path.unlink()
+    config = LogConfig(index_interval_bytes=interval_bytes)
+    open_log(copy, config, disk=Disk(), now_ms=lambda: NOW_MS, point=LoadPoint()).close()
+    return files_of(copy, *DERIVED)
+
+
+@pytest.mark.parametrize("interval_bytes", [0, 4096])
+@pytest.mark.parametrize("case", [case for case in all_cases() if not case.is_unclean], ids=str)
+def test_the_same_bytes_as_recovery(case: GoldenCase, interval_bytes: int, tmp_path: Path) -> None:
+    expected = recovered(case.partition_dir, tmp_path, interval_bytes)
+    partition = copy_partition(case.partition_dir, tmp_path)
+    for path in list(partition.iterdir()):
+        if path.suffix in DERIVED:
+            path.unlink()
+    assert not [each.damage for each in reindex(partition, interval_bytes) if each.damage]
+    assert files_of(partition, *DERIVED) == expected
+
+
+@pytest.mark.parametrize("name", ["multiseg", "txn", "txn-simple", "index1", "idempotent"])
+def test_kafkas_own_indexes_are_right_already(name: str, tmp_path: Path) -> None:
+    """Those of logs that Kafka wrote batch by batch, with the interval it was told."""
+    (source,) = (GOLDEN_DIR / name).glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    config = GoldenCase(name).manifest["topic_config"]
+    interval_bytes = int(config.get("index.interval.bytes", 4096))
+    before = {path.name: path.stat().st_mtime_ns for path in partition.iterdir()}
+    done = reindex(partition, interval_bytes)
+    changes = {change.change for each in done for change in each.changes}
+    assert changes == {Change.UNCHANGED}
+    assert {path.name: path.stat().st_mtime_ns for path in partition.iterdir()} == before
+
+
+def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
+    (source,) = (GOLDEN_DIR / "multiseg").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    (partition / "00000000000000000000.index").unlink()
+    (partition / "00000000000000000156.index").write_bytes(b"\xff" * 80)
+    (partition / "00000000000000000156.txnindex").write_bytes(b"x")
+    before = files_of(partition)
+    told = {
+        os.path.basename(change.path): (change.change, change.bytes_before)  # noqa: PTH119
+        for each in reindex(partition, 256, is_dry_run=True)
+        for change in each.changes
+    }
+    assert told["00000000000000000000.index"] == (Change.CREATED, 0)
+    assert told["00000000000000000156.index"] == (Change.REPLACED, 80)
+    assert told["00000000000000000156.txnindex"] == (Change.REMOVED, 1)
+    assert files_of(partition) == before
+
+
+def test_a_segment_damaged_in_its_middle_is_left_alone(tmp_path: Path) -> None:
+    (source,) = (GOLDEN_DIR / "multiseg").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    log = partition / "00000000000000000156.log"
+    raw = bytearray(log.read_bytes())
+    raw[5000] ^= 1
+    log.write_bytes(raw)
+    (partition / "00000000000000000156.index").write_bytes(b"")
+    before = files_of(partition)
+    damaged = [each for each in reindex(partition, 256) if each.damage]
+    assert [each.path for each in damaged] == [str(log)]
+    assert "CRC" in damaged[0].damage
+    assert files_of(partition) == before
+
+
+def test_a_torn_tail_is_as_good_as_absent(tmp_path: Path) -> None:
+    (source,) = (GOLDEN_DIR / "multiseg").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    log = partition / "00000000000000001485.log"
+    log.write_bytes(log.read_bytes() + b"\x00\x00\x00\x00\x00\x00\x05\xdc\x00\x00\x01")
+    size = log.stat().st_size
+    expected = files_of(source, *DERIVED)
+    for path in list(partition.iterdir()):
+        if path.suffix in DERIVED:
+            path.unlink()
+    config = GoldenCase("multiseg").manifest["topic_config"]
+    reindex(partition, int(config["index.interval.bytes"]))
+    assert files_of(partition, *DERIVED) == expected
+    assert log.stat().st_size == size
+
+
+def test_transactions_that_began_before_the_segment_without_its_snapshot(tmp_path: Path) -> None:
+    (source,) = (GOLDEN_DIR / "txn").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    expected = files_of(partition, ".txnindex")
+    for path in list(partition.iterdir()):
+        if path.suffix in {".snapshot", ".txnindex"}:
+            path.unlink()
+    reindex(partition)
+    assert files_of(partition, ".txnindex") == expected
