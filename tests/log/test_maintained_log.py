@@ -12,6 +12,7 @@ from stratalog.errors import LogOfflineError, OffsetOutOfRangeError, StorageErro
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.storage.disk import SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import log_name
 
@@ -30,7 +31,7 @@ class Setup:
 
     def __init__(self, root: Path) -> None:
         self.path = root / "t-0"
-        self.disk = FaultyDisk()
+        self.disk = FaultyDisk(SystemCalls(fsync=lambda _fd: None))
         self.now_ms = 5000
         self.log = self.open()
         for offset in range(9):

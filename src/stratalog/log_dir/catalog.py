@@ -41,6 +41,7 @@ from stratalog.log_dir.kept_state import (
     StateStore,
 )
 from stratalog.log_dir.root import LogRoot, PartitionSlot
+from stratalog.log_dir.settings import base_config, overrides_of
 from stratalog.log_dir.topics import (
     TopicInfo,
     check_more_partitions,
@@ -181,24 +182,20 @@ class TopicCatalog:
     def _describe(
         self, name: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
     ) -> TopicInfo:
-        kept = self.store.state.kept_topics.get(name)
-        overrides = kept.overrides if kept is not None and kept.topic_id == topic_id else {}
+        overrides = overrides_of(self.store.state, name, topic_id)
         config = self._config_of(name, topic_id)
         info = TopicInfo(name, topic_id, tuple(sorted(partitions)), overrides, config)
         self.topics[name] = info
         return info
 
     def _config_of(self, name: str, topic_id: uuid.UUID | None) -> LogConfig:
-        kept = self.store.state.kept_topics.get(name)
-        if kept is None or kept.topic_id != topic_id:
-            return self._config.log_config
         try:
-            return self._parsed(kept.overrides)
+            return self._parsed(name, overrides_of(self.store.state, name, topic_id))
         except ConfigError as error:
             raise error.located(self.roots[0].path / STATE_FILE) from None
 
-    def _parsed(self, overrides: Mapping[str, object]) -> LogConfig:
-        return LogConfig.parse(overrides, self._config.log_config)
+    def _parsed(self, name: str, overrides: Mapping[str, object]) -> LogConfig:
+        return LogConfig.parse(overrides, base_config(name, self._config.log_config))
 
     # -- making
 
@@ -215,7 +212,7 @@ class TopicCatalog:
             check_new_topic(name, self.topics)
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
-            config = self._parsed(overrides or {})
+            config = self._parsed(name, overrides or {})
             pending = PendingCreate(name, new_topic_id(), 0, count)
             topics = dict(self.store.state.kept_topics)
             topics.pop(name, None)
@@ -311,7 +308,7 @@ class TopicCatalog:
                     wanted.pop(key, None)
                 else:
                     wanted[key] = value
-            config = self._parsed(wanted)
+            config = self._parsed(name, wanted)
             topics = dict(self.store.state.kept_topics)
             topics[name] = KeptTopic(info.topic_id, _texts_of(config, wanted))
             self.store.update(topics=topics)

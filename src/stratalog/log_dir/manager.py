@@ -25,10 +25,13 @@ from stratalog.errors import InconsistentLogDirsError, NotALogDirError, Stratalo
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
+from stratalog.log_dir.cleaner_work import CleanerWork
 from stratalog.log_dir.cleaning import CleanerManager
 from stratalog.log_dir.commits.committer import Commits
 from stratalog.log_dir.coordinator import OpenTransaction, TransactionCoordinator
+from stratalog.log_dir.health import Health
 from stratalog.log_dir.lock import lock_dirs
+from stratalog.log_dir.maintenance import Maintenance
 from stratalog.log_dir.numbering import Numbering
 from stratalog.log_dir.producer import Producer, ProducerOptions, RecordMetadata
 from stratalog.log_dir.producer_ids import ProducerIds
@@ -62,9 +65,13 @@ class LogDir:
         self._schedule = schedule
         self._ids = ProducerIds(catalog.store)
         self._coordinator = TransactionCoordinator(catalog, self._ids, engine)
-        self._upkeep = Upkeep(catalog, self._coordinator, engine)
+        self._health = Health(engine.now_ms)
+        self._upkeep = Upkeep(catalog, self._coordinator, engine, self._health)
         self.cleaning = CleanerManager(catalog, engine)
         """Compaction: which log is due, and how each partition stands."""
+        work = CleanerWork(self.cleaning, engine.config, self._health)
+        self.maintenance = Maintenance(catalog, engine, self._health, work)
+        """Retention and compaction in the background. Runs once it is started."""
         self.commits = Commits(catalog, engine)
         """Appending batches that were staged in files, all of them once or none."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -86,6 +93,7 @@ class LogDir:
         `config` is a broker's: an object, its properties, or a `server.properties` file. With
         `create` a directory that is not there is made. `background` keeps a thread for what is due
         from time to time (checkpoints, removals, timeouts); without it, call `run_due_tasks`.
+        Retention and compaction begin with `maintenance.start()`.
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
         """
@@ -117,6 +125,7 @@ class LogDir:
             self._coordinator.recover()
         self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
+        self.maintenance.has_threads = background
         if background:
             self._schedule.start("stratalog-log-dir")
 
@@ -146,6 +155,7 @@ class LogDir:
         if self._is_closed:
             return
         self._is_closed = True
+        self.maintenance.close()
         self._schedule.stop()
         self.cleaning.close()
         errors: list[StratalogError] = []
@@ -348,7 +358,7 @@ class LogDir:
 
     def run_due_tasks(self) -> int:
         """Do what is due by now; how many tasks that were. Needed only without `background`."""
-        return self._schedule.run_due()
+        return self._schedule.run_due() + self.maintenance.run_due()
 
 
 def _config_of(

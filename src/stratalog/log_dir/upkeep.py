@@ -1,4 +1,8 @@
-"""What a log directory does by itself from time to time, at the intervals of a broker's config."""
+"""What a log directory does by itself from time to time, at the intervals of a broker's config.
+
+None of it takes a record away from a reader: that is `maintenance`, which has to be started. What
+fails for one partition or directory is kept by `Health`, and the others have their turn.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,14 @@ from typing import TYPE_CHECKING
 from stratalog.format.names import RootFile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.catalog import TopicCatalog
     from stratalog.log_dir.coordinator import TransactionCoordinator
-    from stratalog.log_dir.root import Engine
+    from stratalog.log_dir.health import Health
+    from stratalog.log_dir.root import Engine, PartitionSlot
     from stratalog.log_dir.schedule import Schedule
 
 _REMOVAL_INTERVAL_MS_MIN = 1000
@@ -19,11 +28,16 @@ class Upkeep:
     """The tasks and when they are due."""
 
     def __init__(
-        self, catalog: TopicCatalog, coordinator: TransactionCoordinator, engine: Engine
+        self,
+        catalog: TopicCatalog,
+        coordinator: TransactionCoordinator,
+        engine: Engine,
+        health: Health,
     ) -> None:
         self._catalog = catalog
         self._coordinator = coordinator
         self._engine = engine
+        self._health = health
 
     def plan(self, schedule: Schedule) -> None:
         """Put all tasks on the schedule."""
@@ -34,7 +48,7 @@ class Upkeep:
         )
         # Often enough that nothing stays for much longer than the delay.
         removal_ms = max(config.log_config.file_delete_delay_ms // 4, _REMOVAL_INTERVAL_MS_MIN)
-        schedule.every(removal_ms, "removal of deleted partitions", self.remove_deleted)
+        schedule.every(removal_ms, "removal of deleted files", self.remove_deleted)
         schedule.every(
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             "abort of timed-out transactions",
@@ -75,23 +89,43 @@ class Upkeep:
     def checkpoint(self, file: RootFile) -> None:
         """Write one of the checkpoints in each directory where it has changed."""
         for root in self._catalog.roots:
-            root.checkpoint([file])
+            with self._health.guarded(f"checkpoint {file.value}", root.path):
+                root.checkpoint([file])
 
     def remove_deleted(self) -> None:
-        """Remove partitions whose deletion is long enough ago."""
+        """Remove partitions and segments whose deletion is long enough ago."""
+        now_ms = self._engine.now_ms()
         for root in self._catalog.roots:
-            root.trash.remove_due(self._engine.now_ms())
+            with self._health.guarded("removal of deleted partitions", root.path):
+                root.trash.remove_due(now_ms)
+        for slot, log in self._loaded():
+            with self._guarded("removal of deleted segments", slot):
+                log.remove_discarded(now_ms)
 
     def flush_dirty(self) -> None:
         """Flush logs whose `flush.ms` has passed."""
         now_ms = self._engine.now_ms()
-        for slot in self._catalog.slots():
-            if slot.loaded is not None and slot.loaded.is_usable:
-                slot.loaded.flush_if_due(now_ms)
+        for slot, log in self._loaded():
+            if log.is_usable:
+                with self._guarded("flush", slot):
+                    log.flush_if_due(now_ms)
 
     def forget_producers(self) -> None:
         """Forget idle producers in all logs."""
         now_ms = self._engine.now_ms()
+        for slot, log in self._loaded():
+            with self._guarded("expiry of producers", slot):
+                log.remove_expired_producers(now_ms)
+
+    def _loaded(self) -> Iterator[tuple[PartitionSlot, PartitionLog]]:
         for slot in self._catalog.slots():
             if slot.loaded is not None:
-                slot.loaded.remove_expired_producers(now_ms)
+                yield slot, slot.loaded
+
+    def _guarded(self, task: str, slot: PartitionSlot) -> AbstractContextManager[None]:
+        """A partition that is deleted meanwhile may fail as it likes."""
+
+        def is_here() -> bool:
+            return self._catalog.find(slot.topic_partition) is slot
+
+        return self._health.guarded(task, slot.topic_partition, matters=is_here)

@@ -51,6 +51,7 @@ class SegmentFacts(NamedTuple):
     timestamp_offset: int
     """The last offset of the batch that has it. If it lies in the future: of the record itself."""
     mtime_ms: int
+    """Of the file, where no record has a timestamp; else -1, for nobody asks."""
     is_active: bool
 
     @property
@@ -306,7 +307,7 @@ def facts_of_log(log: PartitionLog, now_ms: int) -> LogFacts:
                 size_bytes=segment.size_bytes,
                 largest_timestamp=largest.timestamp,
                 timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path),
+                mtime_ms=_mtime_ms(segment.path, largest),
                 is_active=slot == len(segments) - 1,
             )
         )
@@ -342,7 +343,7 @@ def _facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
                 size_bytes=segments.end.position if is_active else segment.size_bytes,
                 largest_timestamp=largest.timestamp,
                 timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path),
+                mtime_ms=_mtime_ms(segment.path, largest),
                 is_active=is_active,
             )
         )
@@ -365,7 +366,9 @@ def _exactly(segment: SegmentView, largest: LargestTimestamp) -> LargestTimestam
     return largest if hit is None else largest._replace(offset=hit.offset)
 
 
-def _mtime_ms(path: Path) -> int:
+def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
+    if largest.timestamp >= 0:
+        return NO_TIMESTAMP
     try:
         return path.stat().st_mtime_ns // _MS_NS
     except FileNotFoundError:
@@ -403,8 +406,10 @@ def apply(log: PartitionLog, plan: RetentionPlan) -> int:
 
 
 def retain(log: PartitionLog, now_ms: int) -> RetentionPlan:
-    """Plan by the log's own settings and apply it; the plan."""
+    """Plan by the log's own settings and do it; the plan, which is what was done."""
     plan = plan_retention(facts_of_log(log, now_ms), log.config, now_ms)
     if plan.deleted:
-        apply(log, plan)
+        with log.changing():  # what had to be read for the plan is known by now
+            plan = plan_retention(facts_of_log(log, now_ms), log.config, now_ms)
+            apply(log, plan)
     return plan
