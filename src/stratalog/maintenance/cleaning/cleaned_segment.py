@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stratalog.errors import OffsetOverflowError, StorageError
 from stratalog.format.index_rules import IndexBuilder
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.maintenance.cleaning.rewriting import Written
     from stratalog.storage.disk import Disk
 
 _KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
@@ -48,14 +47,14 @@ class CleanedSegment:
         self._thread = ThreadPoolExecutor(1, "write-behind")
         self._writing: Future[None] | None = None
 
-    def append(self, data: Buffer, rows: NDArray[Any]) -> None:
-        """Write batches; `rows` tell where they lie in `data`, which must stay until `wait` or the
-        next call returns: the write goes on behind the caller's back."""
+    def append(self, written: Written) -> None:
+        """Write batches. They must stay as they are until `wait` or the next call returns: packing
+        and writing goes on behind the caller's back."""
         self.wait()
-        last_offset = int(rows["last_offset"][-1])
+        last_offset = int(written.rows["last_offset"][-1])
         if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
             raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
-        self._writing = self._thread.submit(self._write_batches, data, rows)
+        self._writing = self._thread.submit(self._write_batches, written)
 
     def wait(self) -> None:
         """Return when all that was appended is in the file. Raises StorageError if it is not."""
@@ -63,9 +62,10 @@ class CleanedSegment:
         if writing is not None:
             writing.result()
 
-    def _write_batches(self, data: Buffer, rows: NDArray[Any]) -> None:
-        add_batches(self._indexes, rows, self._log.size_bytes)
-        self._log.write(data)
+    def _write_batches(self, written: Written) -> None:
+        packed = written.packed()
+        add_batches(self._indexes, packed.rows, self._log.size_bytes)
+        self._log.write(packed.data)
 
     def append_aborted(self, txns: Iterable[AbortedTxn]) -> None:
         """Transactions whose marker was just written."""

@@ -48,6 +48,25 @@ class Written(NamedTuple):
 
     data: Buffer
     rows: NDArray[Any]
+    is_unpacked: NDArray[np.bool_] | None = None
+    """Batches whose records are still to be compressed."""
+
+    def packed(self) -> Written:
+        """With everything compressed that was compressed before."""
+        if self.is_unpacked is None or not self.is_unpacked.any():
+            return self
+        rows, data = self.rows.copy(), memoryview(self.data)
+        pieces: list[Buffer] = []
+        ends = rows["position"] + rows["size_bytes"]
+        spans = zip(
+            rows["position"].tolist(), ends.tolist(), self.is_unpacked.tolist(), strict=True
+        )
+        for start, end, is_unpacked in spans:
+            batch = data[start:end]
+            pieces.append(_compressed(batch) if is_unpacked else batch)
+        rows["size_bytes"] = [len(piece) for piece in pieces]
+        rows["position"] = np.cumsum(rows["size_bytes"]) - rows["size_bytes"]
+        return Written(b"".join(pieces), rows)
 
 
 class Rewriter:
@@ -108,7 +127,7 @@ class Rewriter:
         self._transactions.add_aborted(source.aborted)
         for run in source.runs(reader):
             for written in self.rewrite(run, source.facts.mtime_ms):
-                cleaned.append(written.data, written.rows)
+                cleaned.append(written)
             cleaned.append_aborted(self._transactions.take_kept())
             on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
         cleaned.wait()
@@ -179,22 +198,9 @@ class Rewriter:
                 data = self._out.data[: int(state[kernel.USED])]
                 actions = orders[done : done + count]
                 self._out, self._other_out = self._other_out, self._out
-                yield self._packed(data, written, actions[actions != kernel.DROPPED])
+                actions = actions[actions != kernel.DROPPED]
+                yield Written(data, written, actions == kernel.UNPACKED)
             done += count
-
-    def _packed(self, data: memoryview, rows: NDArray[Any], actions: NDArray[np.uint8]) -> Written:
-        """Compress the records of batches that were compressed before."""
-        if not (actions == kernel.UNPACKED).any():
-            return Written(data, rows)
-        pieces: list[Buffer] = []
-        ends = rows["position"] + rows["size_bytes"]
-        spans = zip(rows["position"].tolist(), ends.tolist(), actions.tolist(), strict=True)
-        for start, end, action in spans:
-            batch = data[start:end]
-            pieces.append(_compressed(batch) if action == kernel.UNPACKED else batch)
-        rows["size_bytes"] = [len(piece) for piece in pieces]
-        rows["position"] = np.cumsum(rows["size_bytes"]) - rows["size_bytes"]
-        return Written(b"".join(pieces), rows)
 
     def _rewrite_legacy(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
         for row in range(len(run.rows)):
