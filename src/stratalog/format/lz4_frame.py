@@ -111,15 +111,16 @@ def compress(data: bytes, level: int | None) -> bytes:
     for at in range(0, len(data), BLOCK_BYTES):
         plain = data[at : at + BLOCK_BYTES]
         if chosen == LEVEL_DEFAULT:
-            block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+            block = memoryview(cramjam.lz4.compress_block(plain, store_size=False))
         else:
-            block = bytes(
+            block = memoryview(
                 cramjam.lz4.compress_block(
                     plain, mode="high_compression", compression=chosen, store_size=False
                 )
             )
         if len(block) < len(plain):
-            out += _SIZE.pack(len(block)) + block
+            out += _SIZE.pack(len(block))
+            out += block
         else:
             out += _SIZE.pack(len(plain) | _STORED_BIT) + plain
     out += _END_MARK

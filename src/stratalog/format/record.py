@@ -19,6 +19,7 @@ from stratalog.errors import (
 from stratalog.format import varint
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
+    CRC_AT,
     HEADER_BYTES,
     MAGIC_2,
     NO_LEADER_EPOCH,
@@ -243,6 +244,16 @@ def seal_batch(template: BatchHeader, payload: Buffer) -> bytes:
     unsealed = template._replace(batch_length=length, crc=0).pack()
     crc = crc32c(payload, crc32c(unsealed[ATTRIBUTES_AT:]))
     return template._replace(batch_length=length, crc=crc).pack() + bytes(payload)
+
+
+def with_payload(batch: Buffer, payload: Buffer) -> bytearray:
+    """The batch with other records behind its header: `seal_batch` without a look at the header."""
+    out = bytearray(memoryview(batch)[:HEADER_BYTES])
+    out += payload
+    out[8:PREFIX_BYTES] = (len(out) - PREFIX_BYTES).to_bytes(4, "big")
+    crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
+    out[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
+    return out
 
 
 def _attributes(fields: BatchFields) -> int:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stratalog.format.batch import HEADER_BYTES, BatchHeader, Codec
+from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, Codec
 from stratalog.format.compression import compress
 from stratalog.format.kernels import cleaning as kernel
 from stratalog.format.kernels import offset_map as map_kernel
 from stratalog.format.kernels.layout import BATCH
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
-from stratalog.format.record import seal_batch
+from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
 from stratalog.maintenance.cleaning.filtering import Fate, filter_entry
 from stratalog.maintenance.cleaning.markers import marker_of
@@ -255,10 +255,9 @@ class _LastBatches:
         return found
 
 
-def _compressed(batch: memoryview) -> bytes:
-    header = BatchHeader.unpack(batch)
-    codec = Codec(header.attributes & _CODEC_MASK)
-    return seal_batch(header, compress(codec, bytes(batch[HEADER_BYTES:])))
+def _compressed(batch: memoryview) -> bytearray:
+    codec = Codec(batch[ATTRIBUTES_AT + 1] & _CODEC_MASK)
+    return with_payload(batch, compress(codec, bytes(batch[HEADER_BYTES:])))
 
 
 def _at_least(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
