@@ -5,7 +5,7 @@ Records without a key, markers and what was aborted have no say.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,11 @@ from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransacti
 from stratalog.maintenance.cleaning.markers import marker_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from stratalog.format.control import ControlType
     from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
     from stratalog.maintenance.cleaning.offset_map import OffsetMap
     from stratalog.maintenance.cleaning.sources import Source
@@ -43,40 +44,57 @@ def map_keys(
     for source in sources:
         transactions.add_aborted(source.aborted)
         for run in source.runs(reader):
-            _put(offset_map, run, transactions, first_dirty_offset)
+            put_run(offset_map, run, transactions, first_dirty_offset)
             on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
             if offset_map.is_full:
                 return
         offset_map.skip_to(source.end_offset)
 
 
-def _put(
+def put_run(
     offset_map: OffsetMap, run: BatchRun, transactions: CleanedTransactions, first_dirty: int
 ) -> None:
+    """Put in the records of a run that count, until the map is full."""
     if run.payloads is None:
         _put_legacy(offset_map, run, first_dirty)
         return
     rows = run.rows
-    is_wanted = _is_data(run, transactions) & (rows["last_offset"] >= first_dirty)
+    is_wanted = (rows["attributes"] & _CONTROL_BIT == 0) & (rows["last_offset"] >= first_dirty)
+    for event in events_of(run):
+        if event.apply(transactions):
+            is_wanted[event.row] = False
     bad = offset_map.put_batches(rows, run.payloads, is_wanted)
     if bad is not None:
         run.raise_for(bad)
 
 
-def _is_data(run: BatchRun, transactions: CleanedTransactions) -> NDArray[np.bool_]:
-    """Which batches hold records that count: neither markers nor aborted."""
+class TxnEvent(NamedTuple):
+    """A batch that takes part in a transaction."""
+
+    row: int
+    producer_id: int
+    last_offset: int
+    is_control: bool
+    marker: ControlType | None
+
+    def apply(self, transactions: CleanedTransactions) -> bool:
+        """Tell them of it: whether they have no more use for the batch."""
+        if self.is_control:
+            return transactions.on_control(self.producer_id, self.last_offset, self.marker)
+        return transactions.on_data(self.producer_id, self.last_offset, is_transactional=True)
+
+
+def events_of(run: BatchRun) -> Iterator[TxnEvent]:
+    """The batches of a run that take part in transactions, in order."""
+    if run.payloads is None:  # of the old formats: they know no transactions
+        return
     rows = run.rows
-    attributes = rows["attributes"]
-    is_data: NDArray[np.bool_] = attributes & _CONTROL_BIT == 0
-    takes_part = attributes & (_TRANSACTIONAL_BIT | _CONTROL_BIT) != 0
+    takes_part: NDArray[np.bool_] = rows["attributes"] & (_TRANSACTIONAL_BIT | _CONTROL_BIT) != 0
     for row in np.flatnonzero(takes_part).tolist():
+        is_control = bool(rows["attributes"][row] & _CONTROL_BIT)
+        marker = marker_of(run, row) if is_control else None
         producer_id, last_offset = int(rows["producer_id"][row]), int(rows["last_offset"][row])
-        if is_data[row]:
-            is_aborted = transactions.on_data(producer_id, last_offset, is_transactional=True)
-            is_data[row] = not is_aborted
-        else:
-            transactions.on_control(producer_id, last_offset, marker_of(run, row))
-    return is_data
+        yield TxnEvent(row, producer_id, last_offset, is_control, marker)
 
 
 def _put_legacy(offset_map: OffsetMap, run: BatchRun, first_dirty: int) -> None:

@@ -8,7 +8,7 @@ taken; then a round ends there, even inside a batch, and the next one goes on. K
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,23 @@ import pyarrow as pa
 from stratalog.format.kernels import offset_map as kernel
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
 LOAD_FACTOR: Final = 0.9
-MEMORY_BYTES_MAX: Final = (1 << 31) - 1
+SLOTS_MAX: Final = 1 << 31
 MARKS_BYTES_MAX: Final = 32 << 20
 """Of a bit for each offset of the dirty part. A longer one, with large holes, goes without."""
+
+
+class SavedMap(NamedTuple):
+    """A map in a file."""
+
+    path: Path
+    slots: int
+    entries_max: int
+    state: tuple[int, ...]
 
 
 class OffsetMap:
@@ -34,11 +45,16 @@ class OffsetMap:
         load_factor: float = LOAD_FACTOR,
         secret: tuple[int, int] | None = None,
     ) -> None:
-        self.slots = min(memory_bytes, MEMORY_BYTES_MAX) // kernel.SLOT_BYTES
+        self.slots = memory_bytes // kernel.SLOT_BYTES
         self.entries_max = int(self.slots * load_factor)
-        if not 0 < self.entries_max < self.slots:
+        if not 0 < self.entries_max < self.slots < SLOTS_MAX:
             raise ValueError(f"{memory_bytes} bytes are no room for an offset map")
-        self._table = np.zeros(3 * self.slots, np.int64)
+        self._use(np.zeros(3 * self.slots, np.int64))
+        self._secret = secret
+        self.clear(0)
+
+    def _use(self, table: NDArray[np.int64]) -> None:
+        self._table = table
         self._ring = np.empty(kernel.RING_SLOTS * kernel.RING_WORDS, np.int64)
         self.state = np.zeros(kernel.STATE_WORDS, np.int64)
         """For kernels that look keys up."""
@@ -46,8 +62,23 @@ class OffsetMap:
         self.state[kernel.RING] = self._ring.ctypes.data
         self.state[kernel.SLOT_COUNT] = self.slots
         self.state[kernel.ENTRIES_MAX] = self.entries_max
-        self._secret = secret
-        self.clear(0)
+
+    def save(self, path: Path) -> SavedMap:
+        """Write the table to a file, for `load`."""
+        self._table.tofile(path)
+        state = tuple(self.state.tolist())
+        return SavedMap(path, self.slots, self.entries_max, state)
+
+    @classmethod
+    def load(cls, saved: SavedMap) -> OffsetMap:
+        """A map that was saved, to look keys up in. Its table stays in the file."""
+        loaded = cls.__new__(cls)
+        loaded.slots, loaded.entries_max = saved.slots, saved.entries_max
+        loaded._use(np.memmap(saved.path, np.int64, "r", shape=(3 * saved.slots,)))
+        for word in (kernel.SECRET_0, kernel.SECRET_1, kernel.START_OFFSET, kernel.ENTRIES):
+            loaded.state[word] = saved.state[word]
+        loaded.state[kernel.LATEST_OFFSET] = saved.state[kernel.LATEST_OFFSET]
+        return loaded
 
     def clear(self, start_offset: int) -> None:
         """Forget all keys. Records below `start_offset` are not going to be put in."""

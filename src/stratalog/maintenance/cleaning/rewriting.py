@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from stratalog.errors import UnsupportedError
 from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, Codec
 from stratalog.format.compression import compress
 from stratalog.format.kernels import cleaning as kernel
@@ -20,8 +21,8 @@ from stratalog.format.kernels.layout import BATCH
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import Fate, filter_entry
-from stratalog.maintenance.cleaning.markers import marker_of
+from stratalog.maintenance.cleaning.filtering import Fate, RecordReason, filter_entry
+from stratalog.maintenance.cleaning.mapping import events_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
     from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
     from stratalog.maintenance.cleaning.filtering import PassRules
+    from stratalog.maintenance.cleaning.mapping import TxnEvent
     from stratalog.maintenance.cleaning.offset_map import OffsetMap
     from stratalog.maintenance.cleaning.sources import Source
 
 OUT_BYTES: Final = 8 << 20
 
 _CODEC_MASK: Final = 0x07
-_TRANSACTIONAL_BIT: Final = 0x10
 _CONTROL_BIT: Final = 0x20
 _HORIZON_BIT: Final = 0x40
 
@@ -101,7 +102,7 @@ class Rewriter:
                 ),
             }
         )
-        self._legacy = [0, 0]
+        self._legacy = [0, 0, 0]  # messages of the old formats: read, kept, without a key
 
     @property
     def records_read(self) -> int:
@@ -114,7 +115,7 @@ class Rewriter:
     @property
     def records_without_key(self) -> int:
         """Dropped, for a compacted log cannot have them."""
-        return int(self.state[kernel.INVALID_RECORDS])
+        return int(self.state[kernel.INVALID_RECORDS]) + self._legacy[2]
 
     def rewrite_segment(
         self,
@@ -151,22 +152,18 @@ class Rewriter:
         orders = np.zeros(len(rows), np.uint8)
         orders[rows["last_offset"] + 1 == self._rules.bound] |= kernel.RETAIN_EMPTY
         orders[self._producers.find(rows)] |= kernel.RETAIN_EMPTY
-        takes_part = rows["attributes"] & (_TRANSACTIONAL_BIT | _CONTROL_BIT) != 0
-        for row in np.flatnonzero(takes_part).tolist():
-            orders[row] |= self._order_of(run, row)
+        for event in events_of(run):
+            is_done = event.apply(self._transactions)
+            orders[event.row] |= self._order_of(event, rows[event.row], is_done=is_done)
         return orders
 
-    def _order_of(self, run: BatchRun, row: int) -> int:
-        batch = run.rows[row]
-        producer_id, last_offset = int(batch["producer_id"]), int(batch["last_offset"])
-        attributes = int(batch["attributes"])
-        if not attributes & _CONTROL_BIT:
-            is_aborted = self._transactions.on_data(producer_id, last_offset, is_transactional=True)
-            return kernel.DISCARD if is_aborted else kernel.PROBE
-        marker = marker_of(run, row)
-        if not self._transactions.on_control(producer_id, last_offset, marker):
+    def _order_of(self, event: TxnEvent, batch: Any, *, is_done: bool) -> int:
+        """Of a batch that takes part in a transaction, which may have no more use for it."""
+        if not event.is_control:
+            return kernel.DISCARD if is_done else kernel.PROBE
+        if not is_done:
             return kernel.KEEP
-        if attributes & _HORIZON_BIT and int(batch["base_timestamp"]) <= self._rules.now_ms:
+        if batch["attributes"] & _HORIZON_BIT and batch["base_timestamp"] <= self._rules.now_ms:
             return kernel.DISCARD
         return kernel.KEEP | kernel.IS_EMPTY_TXN_MARKER
 
@@ -204,11 +201,15 @@ class Rewriter:
 
     def _rewrite_legacy(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
         for row in range(len(run.rows)):
-            filtered = filter_entry(
-                run.buf, run.entry(row), self._rules, self._transactions, source_mtime_ms
-            )
+            try:
+                filtered = filter_entry(
+                    run.buf, run.entry(row), self._rules, self._transactions, source_mtime_ms
+                )
+            except UnsupportedError as error:
+                raise UnsupportedError(f"{run.path}: {error}") from None
             self._legacy[0] += len(filtered.verdicts)
             self._legacy[1] += len(filtered.kept)
+            self._legacy[2] += sum(v.reason is RecordReason.NO_KEY for v in filtered.verdicts)
             if filtered.fate is Fate.DROPPED:
                 continue
             written = run.rows[row : row + 1].copy()
