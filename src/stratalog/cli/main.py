@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "read": "Print records from an offset or a time on, and follow a growing log.",
     "find": "Find where an offset or a time lies: file, position, record.",
     "explain": "Show every step of such a look-up.",
+    "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
 }
 _EPILOG = (

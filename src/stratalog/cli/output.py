@@ -86,13 +86,14 @@ class Progress:
     """How far a long run is, on standard error: once it lasts, and only for someone who sees it.
 
     That is, standard error is a terminal and standard output is not (there, output would run
-    through it).
+    through it), unless the output comes last, when all is done.
     """
 
     def __init__(
         self,
         total_bytes: int,
         *,
+        is_output_last: bool = False,
         stream: IO[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,7 +102,8 @@ class Progress:
         self._total_bytes = total_bytes
         self._start = clock()
         self._next = self._start + _PROGRESS_AFTER_S
-        self._is_wanted = total_bytes > 0 and self._stream.isatty() and not sys.stdout.isatty()
+        is_in_the_way = sys.stdout.isatty() and not is_output_last
+        self._is_wanted = total_bytes > 0 and self._stream.isatty() and not is_in_the_way
         self._is_shown = False
 
     def update(self, done_bytes: int) -> None:

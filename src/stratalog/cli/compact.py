@@ -1,0 +1,355 @@
+"""`stratalog compact`: what compaction would do and why, what it did, and what keeps a key.
+
+Looking (`--dry-run`, `--explain`, `--key`) takes no lock and changes nothing. Acting opens the log
+directory as its writer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import time as clock
+from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+
+import typer
+
+from stratalog.cli import compact_text as text
+from stratalog.cli.output import Progress, json_line, report_error
+from stratalog.cli.targets import TopicSpec, open_topic
+from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
+from stratalog.config import BrokerConfig, LogConfig
+from stratalog.config.topic import TOPIC_DEFINITIONS, CleanupPolicy
+from stratalog.errors import StratalogError
+from stratalog.format.names import RootFile
+from stratalog.log_dir import LogDirsView, open_dirs
+from stratalog.maintenance.cleaning.selection import facts_of, select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stratalog.format.names import TopicPartition
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.log_dir.manager import LogDir
+    from stratalog.maintenance.cleaning.cleaner import Cleaner, CleaningResult
+    from stratalog.maintenance.cleaning.key_trace import KeyTrace
+    from stratalog.maintenance.cleaning.selection import Selection
+
+KeyFormat = Literal["utf-8", "hex", "base64"]
+
+ROUNDS_MAX: Final = 10_000
+"""Each but the last one fills the memory for keys; a log that needs more is one that never ends."""
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A log directory.", show_default=False)
+    ],
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION]]...",
+            help="What to compact; without any, every topic whose cleanup.policy has `compact`.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say what is due, and change nothing.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="The same at length: what bounds a round, and why.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Where the records of a key are, and what keeps each. Changes nothing.",
+        ),
+    ] = None,
+    key_format: Annotated[KeyFormat, typer.Option(help="How the key is written.")] = "utf-8",
+    now: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help=f"Judge as of this time, not now: {TIME_HELP}."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A setting by Kafka's name, of the topics or of the broker, for this run only. "
+            "Repeatable.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compact what is dirty, even if it is not due.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, one per partition.")
+    ] = False,
+) -> None:
+    """Compact topics: of each key, the last record stays.
+
+    A round cleans a partition from where the last one ended up to the active segment, or up to an
+    open transaction, or up to what is younger than min.compaction.lag.ms. It is due when the dirty
+    part is large enough (min.cleanable.dirty.ratio), or old enough (max.compaction.lag.ms).
+
+    A Kafka cluster keeps the settings of its topics elsewhere: for a copied directory give
+    --config cleanup.policy=compact and name the topics.
+
+    \b
+    Examples:
+      stratalog compact /var/lib/kafka/data --dry-run
+      stratalog compact /var/lib/kafka/data orders:3 --explain
+      stratalog compact /var/lib/kafka/data customers --key customer-17
+      stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
+    """
+    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Settings.parse(config or ()))
+    is_look = dry_run or explain or key is not None
+    if now is not None and not is_look:
+        raise typer.BadParameter("--now goes with --dry-run, --explain and --key only")
+    now_ms = _time_of(now)
+    if key is not None:
+        _show_key(job, _bytes_of(key, key_format), now_ms, as_json=as_json)
+    elif is_look:
+        _show_plans(job, now_ms, is_long=explain, as_json=as_json)
+    else:
+        _act(job, is_forced=force, as_json=as_json)
+
+
+class Settings(NamedTuple):
+    """What `--config` gives, told apart by name."""
+
+    of_topics: dict[str, object]
+    broker: BrokerConfig
+
+    @classmethod
+    def parse(cls, given: Sequence[str]) -> Settings:
+        of_topics: dict[str, object] = {}
+        of_broker: dict[str, object] = {}
+        for setting in given:
+            name, equals, value = setting.partition("=")
+            if not equals:
+                raise typer.BadParameter(f"--config {setting!r} is not NAME=VALUE")
+            (of_topics if name in TOPIC_DEFINITIONS else of_broker)[name.strip()] = value
+        return cls(of_topics, BrokerConfig.parse(of_broker))
+
+
+class Job(NamedTuple):
+    """What the arguments name."""
+
+    directory: Path
+    specs: tuple[TopicSpec, ...]
+    settings: Settings
+
+
+class Plan(NamedTuple):
+    """One partition, looked at."""
+
+    view: PartitionView
+    config: LogConfig
+    selection: Selection
+
+
+def _time_of(now: str | None) -> int:
+    now_ms = clock.time_ns() // 1_000_000
+    try:
+        return now_ms if now is None else parse_time(now, now_ms=now_ms)
+    except NotAPointError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _bytes_of(key: str, key_format: KeyFormat) -> bytes:
+    try:
+        if key_format == "hex":
+            return bytes.fromhex(key)
+        if key_format == "base64":
+            return base64.b64decode(key, validate=True)
+    except (ValueError, binascii.Error):
+        raise typer.BadParameter(f"--key {key!r} is not {key_format}") from None
+    return key.encode(errors="surrogateescape")
+
+
+# -- looking
+
+
+class Problems:
+    """What went wrong with one partition is told at once; the others have their turn."""
+
+    count = 0
+
+    @contextmanager
+    def told(self, topic_partition: TopicPartition) -> Iterator[None]:
+        try:
+            yield
+        except StratalogError as error:
+            self.count += 1
+            report_error(f"{topic_partition}: {error}")
+
+
+def _plans(job: Job, now_ms: int, problems: Problems) -> Iterator[Plan]:
+    """Of every partition that is named, or else compacted."""
+    from stratalog.log_dir.settings import TopicSettings  # noqa: PLC0415
+
+    dirs = open_dirs(job.directory)
+    settings = TopicSettings([job.directory], job.settings.broker.log_config)
+    checkpoints = dirs.dirs[0].checkpoint(RootFile.CLEANER_OFFSETS)
+    for view in _views(dirs, job.specs):
+        with view:
+            plan = None
+            with problems.told(view.topic_partition):
+                base = settings.config_of(view.topic_partition.topic, view.topic_id)
+                config = LogConfig.parse(job.settings.of_topics, base)
+                if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
+                    facts = facts_of(view, checkpoints.get(view.topic_partition))
+                    plan = Plan(view, config, select(facts, config, now_ms))
+            if plan is not None:
+                yield plan
+
+
+def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionView]:
+    for spec in specs:
+        yield from open_topic(dirs, spec)
+    if not specs:
+        for topic, partition in dirs.topic_partitions:
+            yield dirs.partition(topic, partition)
+
+
+def _show_plans(job: Job, now_ms: int, *, is_long: bool, as_json: bool) -> None:
+    problems = Problems()
+    plans = list(_plans(job, now_ms, problems))
+    if as_json:
+        for plan in plans:
+            print(json_line(text.plan_row(plan.selection, plan.config)))
+    elif not plans and not problems.count:
+        print(text.NOTHING_COMPACTED)
+    elif is_long:
+        for plan in plans:
+            print("\n".join(text.plan_story(plan.selection, plan.config)))
+    elif plans:
+        text.print_plans([plan.selection for plan in plans])
+    if problems.count:
+        raise typer.Exit(1)
+
+
+def _show_key(job: Job, key: bytes, now_ms: int, *, as_json: bool) -> None:
+    is_found = False
+    problems = Problems()
+    for plan in _plans(job, now_ms, problems):
+        with problems.told(plan.selection.topic_partition):
+            trace = _traced(plan, key)
+            is_found = is_found or bool(trace.record_count)
+            if as_json:
+                print(json_line(text.trace_row(trace)))
+            elif trace.record_count:
+                text.print_trace(trace)
+    if not is_found and not problems.count:
+        report_error(f"{job.directory}: no record has this key in the partitions looked at")
+    if problems.count or not is_found:
+        raise typer.Exit(1)
+
+
+def _traced(plan: Plan, key: bytes) -> KeyTrace:
+    from stratalog.maintenance.cleaning.key_trace import trace_key  # noqa: PLC0415
+
+    view = plan.view
+    start, end, size_bytes = view.log_start_offset, view.log_end_offset, view.size_bytes
+    progress = Progress(size_bytes, is_output_last=True)
+
+    def on_progress(offset: int) -> None:
+        progress.update(size_bytes * (offset - start) // max(1, end - start))
+
+    try:
+        return trace_key(view, key, plan.selection, plan.config, on_progress=on_progress)
+    finally:
+        progress.clear()
+
+
+# -- acting
+
+
+def _act(job: Job, *, is_forced: bool, as_json: bool) -> None:
+    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # the whole engine
+    from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
+
+    logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are told below
+    open_dirs(job.directory)  # says what is wrong with a directory that is none
+    broker = job.settings.broker
+    outcomes = []
+    with LogDir.open(job.directory, config=broker, create=False, background=False) as logs:
+        logs_to_clean = _logs(logs, job)
+        cleaner = Cleaner(
+            broker.log_cleaner_dedupe_buffer_size,
+            load_factor=broker.log_cleaner_io_buffer_load_factor,
+        )
+        for log in logs_to_clean:
+            outcome = _clean(logs, log, cleaner, is_forced=is_forced)
+            outcomes.append(outcome)
+            if as_json:
+                print(json_line(text.outcome_row(outcome, log.config)))
+            if outcome.error is not None:
+                report_error(f"{log.topic_partition}: {outcome.error}")
+    if not as_json:
+        text.print_outcomes(outcomes)
+    if any(outcome.error is not None for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
+    """To be compacted, with the settings of this run. All are found before the first is cleaned."""
+    dirs = open_dirs(job.directory)
+    found = [view.topic_partition for view in _views(dirs, job.specs)]
+    chosen = []
+    for topic_partition in found:
+        config = LogConfig.parse(job.settings.of_topics, logs.topic(topic_partition.topic).config)
+        if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
+            log = logs.partition(*topic_partition)
+            log.update_config(config)
+            chosen.append(log)
+    return chosen
+
+
+def _clean(logs: LogDir, log: PartitionLog, cleaner: Cleaner, *, is_forced: bool) -> text.Outcome:
+    """Rounds until nothing is due: more than one where keys do not fit the memory."""
+    selection = logs.cleaning.selection(log)
+    size_bytes = sum(segment.size_bytes for segment in log.segments)
+    # Kafka gives no round to a log whose policy is another; neither does force.
+    if CleanupPolicy.COMPACT not in log.config.cleanup_policy:
+        return text.Outcome(selection, size_bytes, size_bytes, (), None)
+    rounds: list[CleaningResult] = []
+    error: Exception | None = None
+    meter = _Meter(selection.cleanable_bytes + selection.total_bytes)
+    for _ in range(ROUNDS_MAX):
+        is_wanted = is_forced or bool(rounds)  # what was begun is finished
+        report = logs.cleaning.clean(
+            log.topic_partition, cleaner, is_forced=is_wanted, on_progress=meter.add
+        )
+        if report is None:
+            break
+        if report.result is None:
+            error = report.error
+            break
+        rounds.append(report.result)
+        if not report.result.is_map_full:
+            break
+    meter.clear()
+    log.remove_discarded(selection.now_ms, at_once=True)  # no broker is here to read on
+    after_bytes = sum(segment.size_bytes for segment in log.segments)
+    if error is not None and not isinstance(error, StratalogError | OSError):
+        raise error
+    return text.Outcome(selection, size_bytes, after_bytes, tuple(rounds), error)
+
+
+class _Meter(Progress):
+    """Progress by increments."""
+
+    def __init__(self, total_bytes: int) -> None:
+        super().__init__(total_bytes, is_output_last=True)
+        self._done_bytes = 0
+
+    def add(self, count: int) -> None:
+        self._done_bytes += count
+        self.update(self._done_bytes)
