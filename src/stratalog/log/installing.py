@@ -30,7 +30,7 @@ _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 
 
-def place(data: bytearray, next_offset: int, leader_epoch: int) -> GroupAppend:
+def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
     """Give the batches of `data` offsets from `next_offset` on, in place.
 
     Raises CorruptBatchError for anything but whole, undamaged batches of records without a
@@ -43,8 +43,8 @@ def place(data: bytearray, next_offset: int, leader_epoch: int) -> GroupAppend:
     while at < len(data):
         header = checked_header(view, at)
         size_bytes = header.size_bytes
-        _OFFSET.pack_into(data, at, next_offset)
-        _EPOCH.pack_into(data, at + LEADER_EPOCH_AT, leader_epoch)
+        _OFFSET.pack_into(view, at, next_offset)
+        _EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
         header = header._replace(base_offset=next_offset, partition_leader_epoch=leader_epoch)
         last_offset = header.last_offset
         spans.append(BatchSpan(at, size_bytes, next_offset, last_offset, header.max_timestamp))

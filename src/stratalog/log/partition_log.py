@@ -95,11 +95,12 @@ class PartitionLog(MaintainedLog):
             append = validate_follower(data, log_end_offset=self._end)
             return self._take(append, AppendOrigin.REPLICATION, self._now_ms())
 
-    def install(self, data: bytearray) -> None:
+    def install(self, data: Buffer) -> None:
         """Append batches that are ready, as if they came one by one, with as few writes as can be.
 
-        Offsets and leader epoch are patched into `data`. Raises CorruptBatchError if it is damaged;
-        StorageError if it could not be written, and then a part of the batches may be in the log.
+        Offsets and leader epoch are patched into `data`, which may be used again afterwards.
+        Raises CorruptBatchError if it is damaged; StorageError if it could not be written, and then
+        a part of the batches may be in the log.
         """
         with self._changing():
             now_ms = self._now_ms()

@@ -67,6 +67,16 @@ class LogFile:
             done += len(more)
         return b"".join(parts)
 
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        """Fill `buffer` from `position` on; how many bytes that were, fewer only at the end."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if not count:
+                break
+            done += count
+        return done
+
     def peek(self, position: int) -> Peek | None:
         """The first bytes of the entry at `position`, decoded; None at the end of the file."""
         return peek(self.read(position, PEEK_BYTES))

@@ -10,6 +10,7 @@ Each step may be repeated, so it does not matter when it is interrupted.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.commits.journal import JournalRun, PartitionCommit
 
-CHUNK_BYTES: Final = 4 << 20
+CHUNK_BYTES: Final = 1 << 20
+_LENGTH: Final = struct.Struct(">i")
 
 
 def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
@@ -86,27 +88,33 @@ def open_run(path: Path, run: JournalRun) -> LogFile:
     return file
 
 
-def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, bytearray]]:
-    """Parts of a file that hold whole batches, about `CHUNK_BYTES` each, with their positions."""
-    wanted = CHUNK_BYTES
+def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Parts of a file that hold whole batches, about `CHUNK_BYTES` each, with their positions.
+
+    They lie in the same memory: each is gone when the next is asked for.
+    """
+    buffer = bytearray(min(CHUNK_BYTES, end - position))
     while position < end:
-        window = bytearray(file.read(position, min(wanted, end - position)))
+        window = memoryview(buffer)[: end - position]
+        if file.read_into(window, position) < len(window):
+            raise CorruptBatchError("the file ends too early", position=position, path=file.path)
         used, due = _whole_bytes(window)
-        if not used and (due <= wanted or due > end - position):
-            raise CorruptBatchError("no whole batch begins here", position=position, path=file.path)
         if used:
-            del window[used:]
-            yield position, window
+            yield position, window[:used]
             position += used
-        wanted = max(CHUNK_BYTES, due)
+        elif len(window) < due <= end - position:
+            buffer = bytearray(due)
+        else:
+            raise CorruptBatchError("no whole batch begins here", position=position, path=file.path)
 
 
-def _whole_bytes(window: bytearray) -> tuple[int, int]:
+def _whole_bytes(window: memoryview) -> tuple[int, int]:
     """How many bytes are whole batches, and how large the batch behind them is."""
     at, size_bytes = 0, 0
     while at + PREFIX_BYTES <= len(window):
-        size_bytes = PREFIX_BYTES + int.from_bytes(window[at + 8 : at + PREFIX_BYTES], "big")
-        if at + size_bytes > len(window):
+        (length,) = _LENGTH.unpack_from(window, at + 8)
+        size_bytes = PREFIX_BYTES + length
+        if length < 0 or at + size_bytes > len(window):
             break
         at += size_bytes
     return at, size_bytes
