@@ -32,6 +32,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "explain": "Show every step of such a look-up.",
     "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
+    "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
+    "reindex": "Build the indexes of logs again.",
 }
 _EPILOG = (
     "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "

@@ -1,0 +1,141 @@
+"""`stratalog verify`: everything in log directories, checked."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.bulk import (
+    BulkProgress,
+    ConfOption,
+    JsonOption,
+    LogDirOption,
+    MasterOption,
+    Targets,
+    WhereArgument,
+    rate_text,
+    spark_session,
+    targets_of,
+)
+from stratalog.cli.output import json_line, use_colour
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.maintenance.verify.directory import Plan
+    from stratalog.maintenance.verify.findings import Finding, Report
+
+_COLOURS = {"error": "31", "warning": "33", "note": "2"}
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: WhereArgument = None,
+    log_dir: LogDirOption = None,
+    notes: Annotated[
+        bool, typer.Option("--notes", "-n", help="Show notes too, not only their number.")
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", metavar="N", help="Without Spark; default: all cores."),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every CRC, record, index entry, snapshot and checkpoint. Nothing is changed.
+
+    An error is data that cannot be read, or an answer that would be wrong. A warning is what a
+    broker mends by itself, or what is right only if the topic is compacted. A note is an oddity
+    that Kafka itself leaves. Each comes with its file, its position and what to do.
+
+    A directory in use by a broker may be verified. The status is 1 when there are errors.
+
+    \b
+    Examples:
+      stratalog verify /var/lib/kafka/data
+      stratalog verify orders:3 -d /disk1 -d /disk2
+      stratalog verify /var/lib/kafka/data/orders-3 --notes
+      stratalog verify /mnt/backup --master spark://host:7077 --json
+
+    With --json there is an object for each finding (severity, code, path, position, what, advice;
+    position is null when it is about the whole file), and a last one of kind summary.
+    """
+    started = time.perf_counter()
+    plan = _plan(targets_of(where, log_dir))
+    with BulkProgress(plan.size_bytes) as progress:
+        report = _run(plan, progress, threads, master, conf)
+    seconds = time.perf_counter() - started
+    if as_json:
+        _print_json(report, seconds)
+    else:
+        _print_text(report, seconds, shows_notes=notes)
+    if report.has_errors:
+        raise typer.Exit(1)
+
+
+def _plan(targets: Targets) -> Plan:
+    from stratalog.maintenance.verify.directory import Plan, plan_directory  # noqa: PLC0415 - kernels
+    from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415
+
+    plan = Plan(tuple(plan_partition(path) for path in targets.partitions))
+    for path in targets.directories:
+        plan = plan.plus(plan_directory(path))
+    return plan
+
+
+def _run(
+    plan: Plan,
+    progress: BulkProgress,
+    threads: int | None,
+    master: str | None,
+    conf: Sequence[str] | None,
+) -> Report:
+    if master is None:
+        from stratalog.maintenance.verify.running import run_plan  # noqa: PLC0415 - kernels
+
+        return run_plan(plan, threads=threads, on_bytes=progress.add_bytes)
+    from stratalog.spark.jobs.verify import verify_plan  # noqa: PLC0415 - loads Spark
+
+    with spark_session("stratalog verify", master, conf) as spark:
+        return verify_plan(spark, plan, on_progress=progress.groups_done).report
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    row = finding._asdict()
+    row["severity"] = str(finding.severity)
+    if finding.position < 0:
+        row["position"] = None
+    return {"kind": "finding", **row}
+
+
+def _numbers(report: Report) -> dict[str, int]:
+    from stratalog.maintenance.verify.findings import Severity  # noqa: PLC0415 - as needed
+
+    return {f"{severity}s": report.count_of(severity) for severity in Severity}
+
+
+def _print_json(report: Report, seconds: float) -> None:
+    for finding in report.findings:
+        print(json_line(_row(finding)))
+    counts = report.counts._asdict()
+    summary = {"kind": "summary", **_numbers(report), **counts, "seconds": round(seconds, 3)}
+    print(json_line(summary))
+
+
+def _print_text(report: Report, seconds: float, *, shows_notes: bool) -> None:
+    import sys  # noqa: PLC0415 - the stream may be another one later
+
+    is_coloured = use_colour(sys.stdout)
+    for finding in report.findings:
+        if finding.severity != "note" or shows_notes:
+            text = str(finding)
+            if is_coloured:
+                grade, _, rest = text.partition(":")
+                text = f"\x1b[{_COLOURS[grade]}m{grade}\x1b[0m:{rest}"
+            print(f"{text}\n    {finding.advice}")
+    counts = report.counts
+    told = ", ".join(f"{number:,} {name}" for name, number in _numbers(report).items())
+    amount = rate_text(counts.records, counts.size_bytes, seconds)
+    print(f"{counts.partitions:,} partitions, {counts.segments:,} segments, {amount}: {told}")
