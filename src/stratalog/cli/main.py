@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "find": "Find where an offset or a time lies: file, position, record.",
     "explain": "Show every step of such a look-up.",
     "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
+    "retain": "Delete old segments as a broker would, or explain what keeps each.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "reindex": "Build the indexes of logs again.",

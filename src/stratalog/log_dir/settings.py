@@ -45,6 +45,11 @@ class TopicSettings:
         self._defaults = defaults
         self._state = StateStore(Disk(), dirs).state
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether Stratalog has kept settings here, so that a topic without any has none."""
+        return any((path / STATE_FILE).exists() for path in self._dirs)
+
     def overrides_of(self, name: str, topic_id: uuid.UUID | None) -> Mapping[str, str]:
         """What was set for the topic."""
         return overrides_of(self._state, name, topic_id)
