@@ -22,7 +22,7 @@ from stratalog.log import snapshot_plan
 from stratalog.log.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.log.log_state import LogState
@@ -116,16 +116,21 @@ class MaintainedLog(SegmentedLog):
 
     # -- replacing segments
 
-    def replace_segments(self, old: Sequence[Segment], new: Segment, *, old_bytes: int) -> None:
+    def replace_segments(
+        self, old: Sequence[Segment], new: Segment, *, old_bytes: int, is_cut: Callable[[], bool]
+    ) -> None:
         """Let `new`, which is complete and durable under `.cleaned` names, stand for `old`.
 
         `old` are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
         does, and none is the active one. The names tell a loader at each moment which of the two
         counts (see `maintenance.settling`): from `.swap` on it is `new`. Raises
         CleaningAbortedError, and changes nothing, if the log no longer has the segments as they
-        were.
+        were, or was cut at all (`is_cut`, see `cut_detector`): what `new` lacks because of newer
+        records may be all that is left of a key.
         """
         with self._changing():
+            if is_cut():
+                raise CleaningAbortedError(self.path, "it was cut meanwhile")
             slot = self._slot_of_neighbours(old, old_bytes)
             with self._fatal():
                 new.rename(FileState.SWAP)
@@ -156,6 +161,7 @@ class MaintainedLog(SegmentedLog):
         """
         due_ms = self._now_ms() + self.config.file_delete_delay_ms
         for segment in segments:
+            segment.give_up_name()
             self._rename_away(segment.path, due_ms)
         self._disk.fsync_dir(self.path)
         for segment in segments:

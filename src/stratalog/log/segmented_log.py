@@ -152,7 +152,7 @@ class SegmentedLog(LogReader):
         """Damage is none where the log is being cut: then, too, a fresh answer."""
 
         def ask_once() -> T:
-            is_cut = self._cut_detector()
+            is_cut = self.cut_detector()
             try:
                 return ask()
             except CorruptError:
@@ -163,9 +163,9 @@ class SegmentedLog(LogReader):
         return super().looking_again(ask_once)
 
     def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> DamagePolicy:
-        return DamagePolicy(on_skip, self._cut_detector())
+        return DamagePolicy(on_skip, self.cut_detector())
 
-    def _cut_detector(self) -> Callable[[], bool]:
+    def cut_detector(self) -> Callable[[], bool]:
         """Whether bytes that could be read a moment ago have been cut off since."""
         before = self._cuts
         return lambda: bool(before % 2) or self._cuts != before

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
 
 COPY_BYTES: Final = 1024 * 1024
+ROUND_DIRECTORY: Final = "cleaning.work"
+"""Inside a partition's directory: what a round of cleaning keeps that is spread over processes.
+Kafka's loader looks at plain files only."""
 
 
 def make_directory(disk: Disk, path: Path) -> None:
@@ -45,6 +48,8 @@ def settle_files(disk: Disk, path: Path) -> None:
     same replacement. Other `.swap` files are complete: the segments they stand for go, and they
     take their places.
     """
+    if disk.exists(path / ROUND_DIRECTORY):
+        disk.remove_tree(path / ROUND_DIRECTORY)
     files = _files(disk, path)
     _unlink(
         disk,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -53,9 +53,22 @@ class BatchRun(NamedTuple):
         names = ("position", "base_offset", "size_bytes", "magic")
         return Entry(*(int(self.rows[name][row]) for name in names))
 
-    def raise_for(self, row: int) -> None:
+    def check(self, row: int) -> None:
+        """Raise what the readable decoder finds wrong with this batch, if anything."""
+        try:
+            for _ in records_of(self.buf, self.entry(row)):
+                pass
+        except (CorruptBatchError, CorruptRecordError) as error:
+            raise error.located(self.path, buffer_start=self.start) from None
+
+    def raise_for(self, row: int) -> NoReturn:
         """Raise what is wrong with this batch, in the words of the readable decoder."""
-        _raise_for(self, self.entry(row), self.rows[row])
+        self.check(row)
+        offsets = (int(self.rows["base_offset"][row]), int(self.rows["last_offset"][row]))
+        position = self.start + int(self.rows["position"][row])
+        raise CorruptBatchError(
+            "offsets do not rise here", position=position, path=self.path, offsets=offsets
+        )
 
 
 class BatchReader:
@@ -102,7 +115,10 @@ class BatchReader:
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(rows)]
         for first, end in pairwise(starts):
             if is_legacy[first]:
-                yield run._replace(rows=rows[first:end])
+                legacy = run._replace(rows=rows[first:end])
+                for row in range(end - first):  # compiled code has not looked at them
+                    legacy.check(row)
+                yield legacy
             else:
                 yield from self._unpacked(run, rows[first:end])
 
@@ -183,16 +199,3 @@ class _Pieces:
         except (CorruptBatchError, CorruptRecordError) as error:
             return error
         raise AssertionError("not reached")
-
-
-def _raise_for(run: BatchRun, entry: Entry, row: Any) -> None:
-    offsets = (int(row["base_offset"]), int(row["last_offset"]))
-    try:
-        for _ in records_of(run.buf, entry):
-            pass
-    except (CorruptBatchError, CorruptRecordError) as error:
-        raise error.located(run.path, buffer_start=run.start) from None
-    position = run.start + entry.position
-    raise CorruptBatchError(
-        "offsets do not rise here", position=position, path=run.path, offsets=offsets
-    )

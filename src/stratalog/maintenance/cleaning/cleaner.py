@@ -15,26 +15,29 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CleaningAbortedError
+from stratalog.errors import (
+    CleaningAbortedError,
+    CorruptError,
+    LogOfflineError,
+    SegmentGoneError,
+)
 from stratalog.maintenance.cleaning.batch_runs import BatchReader
 from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
-from stratalog.maintenance.cleaning.filtering import PassRules, last_records
-from stratalog.maintenance.cleaning.groups import group_segments, legacy_delete_horizon_ms
 from stratalog.maintenance.cleaning.mapping import map_keys
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap
+from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from stratalog.maintenance.cleaning.sources import sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stratalog.config import LogConfig
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.filtering import LastRecord
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.selection import Selection
     from stratalog.maintenance.cleaning.sources import Source
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
+MEMORY_BYTES_MAX: Final = (1 << 31) - 1  # as in Kafka, whatever the setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Cleaner:
         self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR
     ) -> None:
         """`memory_bytes` is a thread's share of `log.cleaner.dedupe.buffer.size`."""
-        self._map = OffsetMap(memory_bytes, load_factor=load_factor)
+        self._map = OffsetMap(min(memory_bytes, MEMORY_BYTES_MAX), load_factor=load_factor)
 
     def clean(
         self,
@@ -83,75 +86,59 @@ class Cleaner:
         those of all segments below the end. Raises CorruptError at damage, CleaningAbortedError if
         the log changes or `may_go_on` says no; what was replaced by then stays replaced.
         """
-        started = time.monotonic()
+        started, is_cut = time.monotonic(), log.cut_detector()
 
         def step(bytes_done: int) -> None:
             if not may_go_on():
                 raise CleaningAbortedError(log.path, "it was told to stop")
             on_progress(bytes_done)
 
+        try:
+            rewrite = self._rewrite(log, selection, is_cut, step)
+        except (CorruptError, SegmentGoneError) as error:
+            if is_cut() or isinstance(error, SegmentGoneError):
+                raise CleaningAbortedError(log.path, "it was cut meanwhile") from error
+            raise
+        return rewrite.result(selection, self._map, time.monotonic() - started)
+
+    def _rewrite(
+        self,
+        log: PartitionLog,
+        selection: Selection,
+        is_cut: Callable[[], bool],
+        step: Callable[[int], None],
+    ) -> _Rewrite:
+        """Both passes."""
+        first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
+        if bound > log.last_stable_offset:
+            raise CleaningAbortedError(log.path, "it was cut since it was selected")
         sources = sources_of(log, selection)
-        first_dirty = selection.first_dirty_offset
         with BatchReader() as reader:
             dirty = [source for source in sources if source.end_offset > first_dirty]
             map_keys(self._map, dirty, first_dirty, reader, step)
-            plan = RewritePlan.of(log, selection, self._map.latest_offset + 1)
-            rewrite = _Rewrite(log, plan, Rewriter(self._map, plan.rules(self._map.get)))
-            for group in plan.groups:
-                rewrite.group([s for s in sources if s.facts in group], reader, step)
-        return rewrite.result(selection, self._map, time.monotonic() - started)
-
-
-@dataclass(frozen=True, slots=True)
-class RewritePlan:
-    """What the second pass does: which segments become one, and what decides on their records."""
-
-    end_offset: int
-    groups: tuple[tuple[SegmentFacts, ...], ...]
-    config: LogConfig
-    bound: int
-    now_ms: int
-    legacy_horizon_ms: int
-    producers: dict[int, LastRecord]
-
-    @classmethod
-    def of(cls, log: PartitionLog, selection: Selection, end_offset: int) -> RewritePlan:
-        """For a round whose first pass came up to `end_offset`."""
-        config, bound = log.config, selection.first_uncleanable_offset
-        with log.changing():
-            producers = last_records(log.producers.producers.values())
-        return cls(
-            end_offset=end_offset,
-            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
-            config=config,
-            bound=bound,
-            now_ms=selection.now_ms,
-            legacy_horizon_ms=legacy_delete_horizon_ms(
-                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
-            ),
-            producers=producers,
-        )
-
-    def rules(self, newest_offset_of: Callable[[bytes], int]) -> PassRules:
-        """With the offset map in its readable form."""
-        return PassRules(
-            newest_offset_of=newest_offset_of,
-            map_latest_offset=self.end_offset - 1,
-            bound=self.bound,
-            now_ms=self.now_ms,
-            delete_retention_ms=self.config.delete_retention_ms,
-            legacy_horizon_ms=self.legacy_horizon_ms,
-            producers=self.producers,
-        )
+            end_offset = max(first_dirty, self._map.latest_offset + 1)
+            plan = RewritePlan.of(log, selection, end_offset)
+            rewriter = Rewriter(self._map, plan.rules(self._map.get))
+            rewrite = _Rewrite(log, plan, rewriter, is_cut)
+            for group in plan.grouped(sources):
+                rewrite.group(group, reader, step)
+        return rewrite
 
 
 class _Rewrite:
     """The second pass, group by group."""
 
-    def __init__(self, log: PartitionLog, plan: RewritePlan, rewriter: Rewriter) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        plan: RewritePlan,
+        rewriter: Rewriter,
+        is_cut: Callable[[], bool],
+    ) -> None:
         self._log = log
         self._plan = plan
         self._rewriter = rewriter
+        self._is_cut = is_cut
         self._bytes_read = self._bytes_written = 0
 
     def group(
@@ -171,8 +158,8 @@ class _Rewrite:
             raise
         bytes_read = sum(source.facts.size_bytes for source in sources)
         try:
-            log.replace_segments(old, new, old_bytes=bytes_read)
-        except CleaningAbortedError:
+            log.replace_segments(old, new, old_bytes=bytes_read, is_cut=self._is_cut)
+        except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
             cleaned.discard()
             raise
         self._bytes_read += bytes_read
@@ -184,7 +171,7 @@ class _Rewrite:
             first_dirty_offset=selection.first_dirty_offset,
             end_offset=plan.end_offset,
             first_uncleanable_offset=plan.bound,
-            groups=tuple(tuple(facts.base_offset for facts in group) for group in plan.groups),
+            groups=plan.bases,
             map_entries=offset_map.entries,
             is_map_full=offset_map.is_full,
             bytes_read=self._bytes_read,

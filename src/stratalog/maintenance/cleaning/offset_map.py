@@ -84,7 +84,7 @@ class OffsetMap:
         """Forget all keys. Records below `start_offset` are not going to be put in."""
         if self.state[kernel.ENTRIES]:
             self._table.fill(0)
-        first, second = self._secret or (_random_word(), _random_word())
+        first, second = self._secret or random_secret()
         self.state[[kernel.SECRET_0, kernel.SECRET_1]] = first, second
         self.state[kernel.START_OFFSET] = start_offset
         self.state[[kernel.ENTRIES, kernel.IS_FULL, kernel.RECORDS]] = 0
@@ -156,12 +156,14 @@ class OffsetMap:
         """Put in what `entries_in` of a map with the same secret gave. There must be room."""
         if self.entries + len(entries) >= self.slots:
             raise ValueError(f"{len(entries)} more keys do not fit")
-        first, second, offsets = (np.ascontiguousarray(entries[:, word]) for word in range(3))
+        first, second, offsets = (entries[:, word].copy() for word in range(3))
         kernel.put_hashes(first, second, offsets, self.state)
 
 
-def _random_word() -> int:
-    return int.from_bytes(secrets.token_bytes(8), "little", signed=True)
+def random_secret() -> tuple[int, int]:
+    """Two words that nobody can guess."""
+    first, second = secrets.token_bytes(8), secrets.token_bytes(8)
+    return int.from_bytes(first, "little", signed=True), int.from_bytes(second, "big", signed=True)
 
 
 def _address(data: bytes) -> int:

@@ -1,0 +1,188 @@
+"""Rounds whose work is done as tasks end in the very files that a local round leaves."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pytest
+
+from stratalog.errors import CleaningAbortedError, CorruptBatchError
+from stratalog.maintenance.cleaning import spread
+from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
+from stratalog.maintenance.settling import ROUND_DIRECTORY
+from tests.golden.cases import compaction_cases
+from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
+from tests.maintenance.cleaning.test_cleaner import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from stratalog.maintenance.cleaning.cleaner import CleaningResult
+    from stratalog.maintenance.cleaning.spread import (
+        MapPart,
+        MapTask,
+        RewriteTask,
+        RewrittenGroup,
+    )
+    from tests.golden.cases import CompactionCase
+    from tests.maintenance.cleaning.cleaning_cases import GoldenRound
+
+T = TypeVar("T")
+
+MEMORY_BYTES = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _small_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "SPILL_BYTES", 24 * 100)
+
+
+class Elsewhere:
+    """Every task goes to its worker as bytes; each is run twice, as a cluster may do, and out of
+    order. The first answer counts."""
+
+    def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
+        answers = {id(task): sent(sent(task).run(spill_bytes=24 * 400)) for task in tasks[::-1]}
+        return [answers[id(task)] for task in tasks]
+
+    def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+        answers = {id(task): sent(sent(task).run()) for task in tasks[::-1]}
+        for task in tasks:
+            sent(task).run()
+        return [answers[id(task)] for task in tasks]
+
+
+def sent(value: T) -> T:
+    received: T = pickle.loads(pickle.dumps(value))
+    return received
+
+
+@over_cases
+def test_same_files_as_a_local_round(
+    case: CompactionCase, compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for golden in rounds_of(case, compaction_dir(case.name)):
+        if not golden.was_cleaned:
+            continue
+        local, there = tmp_path / "local" / golden.before.name, tmp_path / golden.before.name
+        here = clean(golden, case, local, Cleaner(MEMORY_BYTES))
+        elsewhere = clean(golden, case, there, SpreadCleaner(Elsewhere()))
+        assert facts(here) == facts(elsewhere)
+        assert files_of(local) == files_of(there)
+        shutil.rmtree(local)
+        shutil.rmtree(there)
+
+
+def clean(
+    golden: GoldenRound, case: CompactionCase, path: Path, cleaner: Cleaner | SpreadCleaner
+) -> CleaningResult:
+    shutil.copytree(golden.before, path)
+    with opened(golden, path, case) as log:
+        looked = facts_of(log, golden.told["checkpoint_before"])
+        result = cleaner.clean(log, select(looked, golden.config, golden.now_ms))
+        log.remove_discarded(golden.now_ms, at_once=True)
+    return result
+
+
+def facts(result: CleaningResult) -> tuple[object, ...]:
+    return (
+        result.end_offset,
+        result.groups,
+        result.map_entries,
+        result.bytes_read,
+        result.bytes_written,
+        result.records_read,
+        result.records_kept,
+        result.records_without_key,
+    )
+
+
+def files_of(path: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        file.name: (file.read_bytes(), file.stat().st_mtime_ns if "log" in file.name else 0)
+        for file in path.iterdir()
+    }
+
+
+def test_merging_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(spread, "SPILL_BYTES", 24 * 10)
+    monkeypatch.setattr(spread, "MERGE_ENTRIES", 4)
+    rng = np.random.default_rng(7)
+    entries = rng.integers(-(1 << 63), 1 << 63, (1000, 3), np.int64)
+    entries[:, 2] = np.arange(1000)
+    newer = entries[::2] + np.array([0, 0, 1000])
+    parts = []
+    for number, part in enumerate((newer, entries)):
+        file = tmp_path / str(number)
+        part.tofile(file)
+        parts.append(spread.MapPart(number, (file,), ()))
+    merged = spread.merge(parts, 0, (1, 2))
+    assert merged.entries == 1000
+    expected = {(a, b): c for a, b, c in entries.tolist()} | {
+        (a, b): c for a, b, c in newer.tolist()
+    }
+    assert {(a, b): c for a, b, c in merged.entries_in().tolist()} == expected
+
+
+def first_round(
+    compaction_dir: Callable[[str], Path], name: str
+) -> tuple[CompactionCase, GoldenRound]:
+    case = next(case for case in compaction_cases() if case.name == name)
+    return case, next(iter(rounds_of(case, compaction_dir(case.name))))
+
+
+def test_failed_task_leaves_the_log_as_it_was(
+    compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, golden = first_round(compaction_dir, "plain")
+    path = tmp_path / golden.before.name
+
+    class Failing(Elsewhere):
+        def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+            super().rewrite_all(tasks)
+            raise CorruptBatchError("made up", position=0)
+
+    with pytest.raises(CorruptBatchError, match="made up"):
+        clean(golden, case, path, SpreadCleaner(Failing()))
+    expected = {name for name in files_of(golden.before) if not name.endswith("snapshot")}
+    assert {name for name in files_of(path) if not name.endswith("snapshot")} == expected
+
+
+def test_log_that_is_cut_meanwhile(compaction_dir: Callable[[str], Path], tmp_path: Path) -> None:
+    case, golden = first_round(compaction_dir, "plain")
+    path = tmp_path / golden.before.name
+    shutil.copytree(golden.before, path)
+    with opened(golden, path, case) as log:
+
+        class Cutting(Elsewhere):
+            def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+                done = super().rewrite_all(tasks)
+                log.truncate_to(log.log_end_offset - 1)
+                return done
+
+        selection = select(facts_of(log, None), golden.config, golden.now_ms)
+        before = [segment.base_offset for segment in log.segments]
+        with pytest.raises(CleaningAbortedError, match="cut"):
+            SpreadCleaner(Cutting()).clean(log, selection)
+        assert [segment.base_offset for segment in log.segments] == before
+        assert not (path / ROUND_DIRECTORY).exists()
+        assert not list(path.glob("*.cleaned"))
+
+
+def test_opening_sweeps_what_a_dead_leader_left(
+    compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, golden = first_round(compaction_dir, "plain")
+    path = tmp_path / golden.before.name
+    shutil.copytree(golden.before, path)
+    left = path / ROUND_DIRECTORY / "group-0-0123"
+    left.mkdir(parents=True)
+    (left / f"{0:020d}.log.cleaned").write_bytes(b"half a")
+    with opened(golden, path, case):
+        assert not (path / ROUND_DIRECTORY).exists()
