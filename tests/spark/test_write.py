@@ -1,0 +1,281 @@
+"""Batch writes through Spark: what ends up in the logs, and what is refused in one line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+
+from stratalog import LogDir
+from stratalog.log_dir.partitioner import partition_for_key
+from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from stratalog.format.record import Record
+
+
+def write(df: DataFrame, path: Path, **options: object) -> None:
+    writer = df.write.format("stratalog").mode("append")
+    for name, value in options.items():
+        writer = writer.option(name.replace("__", "."), str(value))
+    writer.save(str(path))
+
+
+def records_of(path: Path, topic: str = "orders") -> dict[int, list[Record]]:
+    with LogDir.open(path, background=False) as logs:
+        return {
+            log.topic_partition.partition: list(log.read()) for log in logs.partitions_of(topic)
+        }
+
+
+def make(path: Path, partitions: int = 3, config: dict[str, object] | None = None) -> None:
+    with LogDir.open(path, background=False) as logs:
+        logs.create_topic("orders", partitions, config=config)
+
+
+def test_rows_become_records(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path)
+    when = datetime(2026, 11, 1, 10, 0, 0, 250_000, tzinfo=UTC)
+    rows = [
+        ("alice", b"one", [("h", b"1"), ("h", None)], 2, when),
+        ("bob", b"two", [], None, when),
+        ("carol", None, None, None, None),
+    ]
+    schema = (
+        "key string, value binary, headers array<struct<key:string,value:binary>>, "
+        "partition int, timestamp timestamp, more double"
+    )
+    df = spark.createDataFrame([(*row, 0.5) for row in rows], schema).coalesce(1)
+    before = int(datetime.now(UTC).timestamp() * 1000)
+    write(df, tmp_path, topic="orders")
+    found = records_of(tmp_path)
+    everything = {record.key: (number, record) for number, part in found.items() for record in part}
+    number, alice = everything[b"alice"]
+    assert (number, alice.value, alice.timestamp) == (2, b"one", int(when.timestamp() * 1000))
+    assert [(header.key, header.value) for header in alice.headers] == [("h", b"1"), ("h", None)]
+    number, bob = everything[b"bob"]
+    assert (number, bob.value, bob.headers) == (partition_for_key(b"bob", 3), b"two", ())
+    number, carol = everything[b"carol"]
+    assert (number, carol.value) == (partition_for_key(b"carol", 3), None)
+    assert carol.timestamp >= before
+
+
+def test_every_row_once_in_order_and_where_kafka_puts_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    make(tmp_path, config={"segment.bytes": 200_000})
+    count = 30_000
+    df = spark.range(0, count, 1, 3).selectExpr(
+        "cast(id as string) value", "if(id % 10 = 0, null, concat('k', id % 1000)) key"
+    )
+    write(df, tmp_path, topic="orders", kafka__batch__size="4k")
+    found = records_of(tmp_path)
+    seen = [int(record.value or b"") for part in found.values() for record in part]
+    assert sorted(seen) == list(range(count))
+    for number, part in found.items():
+        assert [record.offset for record in part] == list(range(len(part)))
+        for record in part:
+            assert record.key is None or partition_for_key(record.key, 3) == number
+        for task in range(3):
+            of_task = [n for n in (int(r.value or b"") for r in part) if n // 10_000 == task]
+            assert of_task == sorted(of_task)
+        assert sum(record.key is None for record in part) > 200
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def test_what_was_written_is_found_untouched_by_recovery(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A recovery of everything, as after a crash, builds the same indexes and cuts nothing."""
+    make(tmp_path, 1, {"segment.bytes": 100_000})
+    write(spark.range(20_000).selectExpr("cast(id as string) value"), tmp_path, topic="orders")
+    directory = tmp_path / "orders-0"
+
+    def files() -> dict[str, bytes]:
+        kinds = (".log", ".index", ".timeindex")
+        return {p.name: p.read_bytes() for p in directory.iterdir() if p.suffix in kinds}
+
+    before = files()
+    assert len(before) > 9
+    with LogDir.open(tmp_path, background=False) as logs:
+        config = logs.topic("orders").config
+    point = LoadPoint(was_clean=False)
+    open_log(directory, config, disk=Disk(), now_ms=lambda: 0, point=point).close()
+    assert files() == before
+
+
+def test_topics_of_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Each row names its topic; those that are missing are made, with the settings given."""
+    df = spark.range(0, 3000, 1, 2).selectExpr(
+        "cast(id as string) value", "concat('topic-', id % 3) topic"
+    )
+    write(df, tmp_path, topicPartitions=2, topicConfig__compression__type="lz4")
+    for number in range(3):
+        found = records_of(tmp_path, f"topic-{number}")
+        values = sorted(int(record.value or b"") for part in found.values() for record in part)
+        assert values == list(range(number, 3000, 3))
+    with LogDir.open(tmp_path, background=False) as logs:
+        assert logs.topic("topic-1").config.compression_type == "lz4"
+    write(df, tmp_path, topic="topic-0")  # the option overrides the column
+    assert sum(len(part) for part in records_of(tmp_path, "topic-0").values()) == 4000
+
+
+def test_an_application_that_writes_again(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path)
+    df = spark.range(100).selectExpr("cast(id as string) value")
+    for version in (1, 1, 2, 1):
+        write(df, tmp_path, topic="orders", txnAppId="nightly", txnVersion=version)
+    assert sum(len(part) for part in records_of(tmp_path).values()) == 200
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def test_nothing_to_write(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path)
+    write(spark.range(0).selectExpr("cast(id as string) value"), tmp_path, topic="orders")
+    assert sum(len(part) for part in records_of(tmp_path).values()) == 0
+
+
+def test_an_abort_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path)
+    df = spark.range(0, 1000, 1, 4).selectExpr(
+        "if(id = 900, raise_error('no such luck'), cast(id as string)) value"
+    )
+    with pytest.raises(PySparkException, match="no such luck"):
+        write(df, tmp_path, topic="orders")
+    assert not list(tmp_path.rglob("*.staged"))
+    assert sum(len(part) for part in records_of(tmp_path).values()) == 0
+
+
+# -- one clear line
+
+
+VALUE = "cast(id as string) value"
+REFUSALS: dict[str, tuple[str, dict[str, object], str]] = {
+    "no value": ("id key", {"topic": "orders"}, "Required attribute 'value' not found"),
+    "value of another type": (
+        "id value",
+        {"topic": "orders"},
+        r"value attribute unsupported type bigint. value must be a\(n\) string or binary",
+    ),
+    "no topic": (VALUE, {}, "topic option required when no 'topic' attribute is present"),
+    "missing topic": (VALUE, {"topic": "nope"}, "topic 'nope' does not exist in .*topicPartitions"),
+    "bad topic": (VALUE, {"topic": "a/b"}, "topic: topic name 'a/b' has characters"),
+    "unknown option": (VALUE, {"topik": "orders"}, "topik: .*did you mean 'topic'"),
+    "broker": (
+        VALUE,
+        {"topic": "orders", "kafka__bootstrap__servers": "x"},
+        "kafka.bootstrap.servers: is for writing through a broker",
+    ),
+    "bad codec": (
+        VALUE,
+        {"topic": "orders", "kafka__compression__type": "rar"},
+        "kafka.compression.type: not one of none, gzip, snappy, lz4, zstd",
+    ),
+    "half an identity": (VALUE, {"topic": "orders", "txnAppId": "x"}, "txnAppId and txnVersion"),
+    "settings of no new topic": (
+        VALUE,
+        {"topic": "orders", "topicConfig__retention__ms": "1"},
+        "only for topics that are created",
+    ),
+    "bad setting": (
+        VALUE,
+        {"topic": "orders", "topicPartitions": 1, "topicConfig__retention__mss": "1"},
+        "retention.mss: .*did you mean 'retention.ms'",
+    ),
+    "internal topic": (VALUE, {"topic": "__consumer_offsets"}, "no rows are written to it"),
+}
+
+
+@pytest.mark.parametrize(("columns", "options", "match"), REFUSALS.values(), ids=list(REFUSALS))
+def test_refused_on_the_driver(
+    spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, object], match: str
+) -> None:
+    make(tmp_path)
+    with LogDir.open(tmp_path, background=False) as logs:
+        logs.create_topic("__consumer_offsets", 1)
+    with pytest.raises(AnalysisException, match=match) as caught:
+        write(spark.range(3).selectExpr(columns), tmp_path, **options)
+    check_one_line(caught.value)
+
+
+def check_one_line(error: PySparkException) -> None:
+    text = str(error)
+    assert "Traceback" not in text
+    assert "\tat " not in text
+    assert len(text.strip().splitlines()) <= 2  # the second is Spark's SQLSTATE
+
+
+def test_overwrite_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path)
+    df = spark.range(3).selectExpr(VALUE)
+    writer = df.write.format("stratalog").option("topic", "orders")
+    with pytest.raises(AnalysisException, match="only appended to") as caught:
+        writer.mode("overwrite").save(str(tmp_path))
+    check_one_line(caught.value)
+    with pytest.raises(AnalysisException, match="Append"):
+        df.write.format("stratalog").option("topic", "orders").save(str(tmp_path))
+
+
+def test_directories_that_cannot_be_written(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(3).selectExpr(VALUE)
+    with pytest.raises(AnalysisException, match="no such directory") as caught:
+        write(df, tmp_path / "none", topic="orders")
+    check_one_line(caught.value)
+    make(tmp_path)
+    with (
+        LogDir.open(tmp_path),
+        pytest.raises(AnalysisException, match=r"locked by process \d+ \(") as caught,
+    ):
+        write(df, tmp_path, topic="orders", lockTimeout="100ms")
+    check_one_line(caught.value)
+    with pytest.raises(AnalysisException, match="is a partition; give the directory") as caught:
+        write(df, tmp_path / "orders-0", topic="orders")
+    check_one_line(caught.value)
+
+
+ROWS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "null topic": (f"{VALUE}; if(id = 7, null, 'orders') topic", {}, "null topic present"),
+    "partition": (
+        f"{VALUE}; 9 partition",
+        {"topic": "orders"},
+        r"Invalid partition given with record: 9 is not in the range \[0...3\)",
+    ),
+    "unknown topic": (f"{VALUE}; 'what' topic", {}, "topic 'what' does not exist"),
+    "too large": (
+        "repeat('x', 2000000) value",
+        {"topic": "orders"},
+        "row 0 makes a batch of .* more than max.message.bytes",
+    ),
+    "future": (
+        f"{VALUE}; timestamp'2100-01-01 00:00:00' timestamp",
+        {"topic": "orders"},
+        "timestamp 4102444800000 is outside of what topic 'orders' allows",
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "options", "match"), ROWS.values(), ids=list(ROWS))
+def test_refused_in_a_task(
+    spark: SparkSession, tmp_path: Path, columns: str, options: dict[str, Any], match: str
+) -> None:
+    make(tmp_path)
+    df = spark.range(0, 10, 1, 1).selectExpr(*columns.split("; "))
+    with pytest.raises(PySparkException, match=match) as caught:
+        write(df, tmp_path, **options)
+    assert "Traceback" not in str(caught.value)
+    assert "\tat " not in str(caught.value)
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def test_null_keys_on_a_compacted_topic(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path, config={"cleanup.policy": "compact"})
+    df = spark.range(0, 10, 1, 1).selectExpr(VALUE, "if(id = 5, null, 'k') key")
+    with pytest.raises(PySparkException, match="cannot accept message without key"):
+        write(df, tmp_path, topic="orders")
