@@ -71,6 +71,7 @@ class Segment:
         self._size_bytes = size_bytes
         self._end: SegmentEnd | None = None
         self._largest_timestamp: LargestTimestamp | None = None
+        self._inode: int | None = None  # once another file may get the name
         self._view: SegmentView | None = None
         self._reader: LogFile | None = None
 
@@ -348,6 +349,8 @@ class Segment:
         if writer is None:
             if view is None or view.size_bytes != self._size_bytes:
                 view = self._view = SegmentView(self.path, self.base_offset, self._size_bytes)
+            if self._inode is not None:  # asked after the view is where `give_up_name` finds it
+                view.inode = self._inode
             return view
         end = writer.published
         if view is None or view.size_bytes != end.position:
@@ -394,6 +397,15 @@ class Segment:
             view.__dict__.pop("times", None)  # it refers back to the view
 
     # -- files
+
+    def give_up_name(self) -> None:
+        """Before another segment gets the name: views of this one, those that readers have and
+        those to come, open no file but its own."""
+        with suppress(FileNotFoundError):
+            self._inode = self.path.stat().st_ino
+        view = self._view
+        if view is not None:
+            view.inode = self._inode
 
     def rename(self, state: FileState) -> None:
         """Give all files the suffix of this state. Durable only after `fsync_dir`."""

@@ -216,7 +216,11 @@ class SegmentView:
         return batch.header.next_offset
 
     def release(self) -> None:
-        """Let go of the open file and all that was read. The next use starts afresh."""
+        """Let go of the open file and all that was read. The next use starts afresh, but with the
+        same file, whatever has its name by then."""
+        file = self.__dict__.get("file")
+        if file is not None and self.inode is None:
+            self.inode = file.inode
         for name in ("file", "offset_index", "times", "_rebuilt"):
             self.__dict__.pop(name, None)
 
