@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.manager import LogDir
-    from stratalog.maintenance.cleaning.cleaner import CleaningResult
+    from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.selection import Selection
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 500, "file.delete.delay.ms": 0}

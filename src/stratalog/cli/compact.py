@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 import typer
 
 from stratalog.cli import compact_text as text
+from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
 from stratalog.cli.output import Progress, json_line, report_error
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir.manager import LogDir
-    from stratalog.maintenance.cleaning.cleaner import Cleaner, CleaningResult
     from stratalog.maintenance.cleaning.key_trace import KeyTrace
+    from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
     from stratalog.maintenance.cleaning.selection import Selection
 
 KeyFormat = Literal["utf-8", "hex", "base64"]
@@ -87,6 +88,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     force: Annotated[
         bool, typer.Option("--force", help="Compact what is dirty, even if it is not due.")
     ] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one per partition.")
     ] = False,
@@ -106,6 +109,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog compact /var/lib/kafka/data orders:3 --explain
       stratalog compact /var/lib/kafka/data customers --key customer-17
       stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
+      stratalog compact /mnt/shared/data --master spark://host:7077
     """
     job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Settings.parse(config or ()))
     is_look = dry_run or explain or key is not None
@@ -117,7 +121,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     elif is_look:
         _show_plans(job, now_ms, is_long=explain, as_json=as_json)
     else:
-        _act(job, is_forced=force, as_json=as_json)
+        with _cleaner(job.settings.broker, master, conf) as cleaner:
+            _act(job, cleaner, is_forced=force, as_json=as_json)
 
 
 class Settings(NamedTuple):
@@ -271,9 +276,27 @@ def _traced(plan: Plan, key: bytes) -> KeyTrace:
 # -- acting
 
 
-def _act(job: Job, *, is_forced: bool, as_json: bool) -> None:
+@contextmanager
+def _cleaner(
+    broker: BrokerConfig, master: str | None, conf: list[str] | None
+) -> Iterator[RoundCleaner]:
+    """This process, or a cluster."""
+    if master is None:
+        from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
+
+        yield Cleaner(
+            broker.log_cleaner_dedupe_buffer_size,
+            load_factor=broker.log_cleaner_io_buffer_load_factor,
+        )
+        return
+    from stratalog.spark.jobs.compact import spark_cleaner  # noqa: PLC0415 - loads Spark
+
+    with spark_session("stratalog compact", master, conf) as spark:
+        yield spark_cleaner(spark)
+
+
+def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> None:
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # the whole engine
-    from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
 
     logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are told below
     open_dirs(job.directory)  # says what is wrong with a directory that is none
@@ -281,10 +304,6 @@ def _act(job: Job, *, is_forced: bool, as_json: bool) -> None:
     outcomes = []
     with LogDir.open(job.directory, config=broker, create=False, background=False) as logs:
         logs_to_clean = _logs(logs, job)
-        cleaner = Cleaner(
-            broker.log_cleaner_dedupe_buffer_size,
-            load_factor=broker.log_cleaner_io_buffer_load_factor,
-        )
         for log in logs_to_clean:
             outcome = _clean(logs, log, cleaner, is_forced=is_forced)
             outcomes.append(outcome)
@@ -312,7 +331,9 @@ def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
     return chosen
 
 
-def _clean(logs: LogDir, log: PartitionLog, cleaner: Cleaner, *, is_forced: bool) -> text.Outcome:
+def _clean(
+    logs: LogDir, log: PartitionLog, cleaner: RoundCleaner, *, is_forced: bool
+) -> text.Outcome:
     """Rounds until nothing is due: more than one where keys do not fit the memory."""
     selection = logs.cleaning.selection(log)
     size_bytes = sum(segment.size_bytes for segment in log.segments)

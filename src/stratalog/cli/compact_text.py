@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.config import LogConfig
-    from stratalog.maintenance.cleaning.cleaner import CleaningResult
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
+    from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.selection import Bound, Selection
 
 NOTHING_COMPACTED: Final = (

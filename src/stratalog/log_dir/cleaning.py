@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.catalog import TopicCatalog
     from stratalog.log_dir.root import Engine, PartitionSlot
-    from stratalog.maintenance.cleaning.cleaner import Cleaner, CleaningResult
+    from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
     from stratalog.maintenance.cleaning.selection import Selection
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class CleanerManager:
     # -- working
 
     def clean_dirtiest(
-        self, cleaner: Cleaner, *, on_progress: Callable[[int], None] = _ignore
+        self, cleaner: RoundCleaner, *, on_progress: Callable[[int], None] = _ignore
     ) -> RoundReport | None:
         """Clean the log that needs it most; None when none does now."""
         for slot in self._candidates():
@@ -159,7 +159,7 @@ class CleanerManager:
     def clean(
         self,
         topic_partition: TopicPartition,
-        cleaner: Cleaner,
+        cleaner: RoundCleaner,
         *,
         is_forced: bool = False,
         on_progress: Callable[[int], None] = _ignore,
@@ -304,7 +304,7 @@ class CleanerManager:
         slot: PartitionSlot,
         work: _Work,
         selection: Selection,
-        cleaner: Cleaner,
+        cleaner: RoundCleaner,
         on_progress: Callable[[int], None],
     ) -> RoundReport | None:
         topic_partition = slot.topic_partition

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.cleaner import CleaningResult
+    from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.selection import Selection
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stratalog.maintenance.cleaning.cleaner import CleaningResult
+    from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.spread import (
         MapPart,
         MapTask,

@@ -12,7 +12,6 @@ cleaner's hands it gives up (CleaningAbortedError).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import (
@@ -27,6 +26,7 @@ from stratalog.maintenance.cleaning.mapping import map_keys
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap
 from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
 from stratalog.maintenance.cleaning.rewriting import Rewriter
+from stratalog.maintenance.cleaning.rounds import CleaningResult
 from stratalog.maintenance.cleaning.sources import sources_of
 
 if TYPE_CHECKING:
@@ -38,29 +38,6 @@ if TYPE_CHECKING:
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
 MEMORY_BYTES_MAX: Final = (1 << 31) - 1  # as in Kafka, whatever the setting
-
-
-@dataclass(frozen=True, slots=True)
-class CleaningResult:
-    """What a round did."""
-
-    first_dirty_offset: int
-    end_offset: int
-    """The first dirty offset from now on: what the cleaner's checkpoint gets."""
-    first_uncleanable_offset: int
-    groups: tuple[tuple[int, ...], ...]
-    """Base offsets of the segments that became one, in order."""
-    map_entries: int
-    is_map_full: bool
-    """There is more to clean than the memory took: another round is due at once."""
-    bytes_read: int
-    """Of the segments that were rewritten."""
-    bytes_written: int
-    records_read: int
-    records_kept: int
-    records_without_key: int
-    """Dropped: a compacted log cannot have them."""
-    seconds: float
 
 
 class Cleaner:

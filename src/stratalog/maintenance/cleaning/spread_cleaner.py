@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from stratalog.errors import CleaningAbortedError, LogOfflineError
-from stratalog.maintenance.cleaning.cleaner import CleaningResult
 from stratalog.maintenance.cleaning.offset_map import random_secret
 from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
+from stratalog.maintenance.cleaning.rounds import CleaningResult
 from stratalog.maintenance.cleaning.sources import sources_of
 from stratalog.maintenance.cleaning.spread import (
     MapTask,

@@ -1,0 +1,50 @@
+"""A round of cleaning as seen from outside: who can do one, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.maintenance.cleaning.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningResult:
+    """What a round did."""
+
+    first_dirty_offset: int
+    end_offset: int
+    """The first dirty offset from now on: what the cleaner's checkpoint gets."""
+    first_uncleanable_offset: int
+    groups: tuple[tuple[int, ...], ...]
+    """Base offsets of the segments that became one, in order."""
+    map_entries: int
+    is_map_full: bool
+    """There is more to clean than the memory took: another round is due at once."""
+    bytes_read: int
+    """Of the segments that were rewritten."""
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    records_without_key: int
+    """Dropped: a compacted log cannot have them."""
+    seconds: float
+
+
+class RoundCleaner(Protocol):
+    """Whoever cleans a log: this process, or a cluster."""
+
+    def clean(
+        self,
+        log: PartitionLog,
+        selection: Selection,
+        *,
+        on_progress: Callable[[int], None] = ...,
+        may_go_on: Callable[[], bool] = ...,
+    ) -> CleaningResult:
+        """See `Cleaner.clean`."""
+        ...

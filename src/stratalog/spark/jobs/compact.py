@@ -1,0 +1,127 @@
+"""Compaction of huge partitions on a cluster: the tasks of `maintenance.cleaning.spread`.
+
+The driver holds the lock of the log directory and leads each round; workers read segments, note
+keys and write what stays. The result is, file by file, what the local cleaner leaves that has
+memory for all keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.config.topic import CleanupPolicy
+from stratalog.format.names import TopicPartition
+from stratalog.log_dir.manager import LogDir
+from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
+from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from stratalog.config import BrokerConfig
+    from stratalog.log_dir.cleaning import RoundReport
+    from stratalog.maintenance.cleaning.spread import (
+        MapPart,
+        MapTask,
+        RewriteTask,
+        RewrittenGroup,
+    )
+    from stratalog.spark.jobs.running import OnProgress, Workers
+
+
+@dataclass(frozen=True)
+class CompactResult(JobResult):
+    """What became of every partition that a round was due for."""
+
+    rounds: tuple[RoundReport, ...] = ()
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(each.result.bytes_written for each in self.rounds if each.result is not None)
+
+    @property
+    def failed(self) -> tuple[RoundReport, ...]:
+        return tuple(each for each in self.rounds if each.error is not None)
+
+
+class ClusterTasks:
+    """Runs the tasks of a round on workers."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self.count = 0
+
+    def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
+        groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
+        self.count += len(groups)
+        title = f"stratalog compact: keys of {len(tasks)} segments"
+        parts = self._workers.run(_map, groups, title=title)
+        return sorted(parts, key=lambda part: part.base_offset)
+
+    def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+        groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
+        self.count += len(groups)
+        title = f"stratalog compact: rewriting {len(tasks)} groups of segments"
+        done = self._workers.run(_rewrite, groups, title=title)
+        return sorted(done, key=lambda group: group.base_offset)
+
+
+def _map(task: MapTask) -> MapPart:
+    return task.run()
+
+
+def _rewrite(task: RewriteTask) -> RewrittenGroup:
+    return task.run()
+
+
+def spark_cleaner(spark: SparkSession, on_progress: OnProgress | None = None) -> SpreadCleaner:
+    """Cleans a log on the executors of a session, in the place of `Cleaner`."""
+    return SpreadCleaner(ClusterTasks(SparkWorkers(spark, on_progress)))
+
+
+def compact(
+    spark: SparkSession,
+    directory: Path | str,
+    *,
+    topics: Collection[str] | None = None,
+    config: BrokerConfig | Mapping[str, object] | None = None,
+    is_forced: bool = False,
+    on_progress: OnProgress | None = None,
+) -> CompactResult:
+    """Compact the partitions of a log directory for which a round is due; all that are dirty if it
+    `is_forced`. `topics` narrows them down.
+
+    Every worker must see the directory under the same path, and may write there. Raises
+    LogDirLockedError while a broker or another writer has it open.
+    """
+    clock = Clock()
+    tasks = ClusterTasks(SparkWorkers(spark, on_progress))
+    cleaner = SpreadCleaner(tasks)
+    rounds: list[RoundReport] = []
+    path = Path(directory).absolute()
+    with LogDir.open(path, config=config, create=False, background=False) as logs:
+        for topic_partition in _compacted(logs, topics):
+            report = logs.cleaning.clean(topic_partition, cleaner, is_forced=is_forced)
+            if report is not None:
+                rounds.append(report)
+    done = [each.result for each in rounds if each.result is not None]
+    return CompactResult(
+        "compact",
+        sum(result.records_read for result in done),
+        sum(result.bytes_read for result in done),
+        clock.seconds,
+        tasks.count,
+        tuple(rounds),
+    )
+
+
+def _compacted(logs: LogDir, topics: Collection[str] | None) -> Iterator[TopicPartition]:
+    for name, topic in sorted(logs.topics.items()):
+        is_chosen = topics is None or name in topics
+        if is_chosen and CleanupPolicy.COMPACT in topic.config.cleanup_policy:
+            for partition in topic.partitions:
+                yield TopicPartition(name, partition)
