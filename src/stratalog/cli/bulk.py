@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from stratalog.spark.jobs.running import JobResult
+    from stratalog.spark.jobs.running import JobResult, Workers
 
 WhereArgument = Annotated[
     list[str] | None,
@@ -130,10 +130,36 @@ def spark_session(
     title: str, master: str | None, conf: Sequence[str] | None
 ) -> Iterator[SparkSession]:
     """A session on `master`, embedded without one."""
-    from stratalog.spark.jobs.session import LOCAL, open_session, parse_conf  # noqa: PLC0415 - heavy
+    from stratalog.spark.jobs.session import LOCAL, open_session  # noqa: PLC0415 - heavy
 
-    with open_session(title, master=master or LOCAL, conf=parse_conf(conf or [])) as session:
+    settings = key_values("--conf", conf or [])
+    with open_session(title, master=master or LOCAL, conf=settings) as session:
         yield session
+
+
+@contextmanager
+def workers_of(
+    title: str, master: str | None, conf: Sequence[str] | None, progress: BulkProgress
+) -> Iterator[Workers]:
+    """Spark's on `master`, the threads of this process without one."""
+    from stratalog.spark.jobs.running import SparkWorkers, ThreadWorkers  # noqa: PLC0415 - as needed
+
+    if master is None:
+        yield ThreadWorkers(on_progress=progress.groups_done)
+        return
+    with spark_session(title, master, conf) as spark:
+        yield SparkWorkers(spark, progress.groups_done)
+
+
+def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """`KEY=VALUE` as given with a flag."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{flag}: {text!r} is not in the form KEY=VALUE")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def rate_text(records: int, size_bytes: int, seconds: float) -> str:

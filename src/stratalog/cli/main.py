@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "reindex": "Build the indexes of logs again.",
+    "export": "Write topics as Parquet or lines of JSON.",
 }
 _EPILOG = (
     "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "

@@ -20,13 +20,15 @@ from stratalog.maintenance.reindex import (
     plan_reindex,
     reindex_segment,
 )
-from stratalog.spark.jobs.running import Clock, JobResult, pack, run_groups, slots_of
+from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
+
+    from stratalog.spark.jobs.running import OnProgress
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def reindex(
     *,
     interval_bytes: int = INTERVAL_BYTES_DEFAULT,
     is_dry_run: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ReindexResult:
     """Build the indexes of these partition directories again.
 
@@ -68,14 +70,10 @@ def reindex(
         tasks = [
             task for path in paths for task in plan_reindex(path, interval_bytes=interval_bytes)
         ]
-        groups = pack(tasks, lambda task: task.size_bytes, slots=slots_of(spark))
-        done = run_groups(
-            spark,
-            partial(_reindex, is_dry_run=is_dry_run),
-            groups,
-            title=f"stratalog reindex: {len(tasks)} segments",
-            on_progress=on_progress,
-        )
+        workers = SparkWorkers(spark, on_progress)
+        groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
+        work = partial(_reindex, is_dry_run=is_dry_run)
+        done = workers.run(work, groups, title=f"stratalog reindex: {len(tasks)} segments")
     segments = tuple(sorted(done, key=lambda segment: segment.path))
     size_bytes = sum(segment.size_bytes for segment in segments)
     return ReindexResult("reindex", 0, size_bytes, clock.seconds, len(groups), segments)

@@ -7,12 +7,14 @@ changes must bear that.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from stratalog.errors import StratalogError
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+OnProgress: TypeAlias = "Callable[[int, int], None]"
+"""Told how many groups are done, of how many."""
 
 GROUP_BYTES: Final = 128 << 20
 TASK_COST_BYTES: Final = 1 << 20
@@ -75,27 +79,75 @@ def pack(
     return groups
 
 
-def run_groups(
-    spark: SparkSession,
-    function: Callable[[T], R],
-    groups: Sequence[Sequence[T]],
-    *,
-    title: str,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[R]:
-    """`function` of every task, in the order of the groups.
+class Workers(Protocol):
+    """Where tasks are done."""
 
-    Raises JobError with what the first failing task said.
-    """
-    if not groups:
-        return []
-    context = spark.sparkContext
-    with _described(context, title), _watched(context, len(groups), on_progress):
-        rdd = context.parallelize(groups, len(groups))
-        try:
-            answers = rdd.flatMap(_Runner(function)).collect()
-        except Exception as error:
-            raise JobError(told(error)) from None
+    @property
+    def slots(self) -> int:
+        """How many groups are expected to run at a time."""
+        ...
+
+    def run(
+        self, function: Callable[[T], R], groups: Sequence[Sequence[T]], *, title: str
+    ) -> list[R]:
+        """`function` of every task, in the order of the groups.
+
+        Raises JobError with what the first failing task said.
+        """
+        ...
+
+
+class SparkWorkers:
+    """The executors of a Spark session."""
+
+    def __init__(self, spark: SparkSession, on_progress: OnProgress | None = None) -> None:
+        self._context = spark.sparkContext
+        self._on_progress = on_progress
+
+    @property
+    def slots(self) -> int:
+        return max(1, self._context.defaultParallelism)
+
+    def run(
+        self, function: Callable[[T], R], groups: Sequence[Sequence[T]], *, title: str
+    ) -> list[R]:
+        if not groups:
+            return []
+        context = self._context
+        with _described(context, title), _watched(context, len(groups), self._on_progress):
+            rdd = context.parallelize(groups, len(groups))
+            try:
+                answers = rdd.flatMap(_Runner(function)).collect()
+            except Exception as error:
+                raise JobError(told(error)) from None
+        return _accepted(answers)
+
+
+class ThreadWorkers:
+    """Threads of this process. Kernels, codecs and reads run without the interpreter lock."""
+
+    def __init__(self, threads: int | None = None, on_progress: OnProgress | None = None) -> None:
+        self._threads = threads or os.cpu_count() or 1
+        self._on_progress = on_progress
+
+    @property
+    def slots(self) -> int:
+        return self._threads
+
+    def run(
+        self, function: Callable[[T], R], groups: Sequence[Sequence[T]], *, title: str
+    ) -> list[R]:
+        del title  # there is nobody to read it
+        answers: list[R] = []
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="stratalog-job") as pool:
+            for done, answer in enumerate(pool.map(_Runner(function), groups), 1):
+                answers += answer
+                if self._on_progress is not None:
+                    self._on_progress(done, len(groups))
+        return _accepted(answers)
+
+
+def _accepted(answers: list[R]) -> list[R]:
     for answer in answers:
         if isinstance(answer, _Refusal):
             raise JobError(answer.reason)
@@ -145,9 +197,7 @@ def _described(context: SparkContext, title: str) -> Iterator[None]:
 
 
 @contextmanager
-def _watched(
-    context: SparkContext, total: int, on_progress: Callable[[int, int], None] | None
-) -> Iterator[None]:
+def _watched(context: SparkContext, total: int, on_progress: OnProgress | None) -> Iterator[None]:
     """Tell `on_progress` now and then how many groups are done."""
     if on_progress is None:
         yield
@@ -181,8 +231,3 @@ class Clock:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._start
-
-
-def slots_of(spark: SparkSession) -> int:
-    """How many tasks the cluster is expected to run at a time."""
-    return max(1, spark.sparkContext.defaultParallelism)

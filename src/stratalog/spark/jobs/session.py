@@ -14,10 +14,10 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from stratalog.errors import ConfigError, StratalogError
+from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -39,17 +39,6 @@ _LAUNCHER: Final = re.compile(r"^(.*(?:Exception|Error|JAVA_HOME|java: ).*)$", r
 
 class SparkStartError(StratalogError):
     """Spark is not installed, or does not start."""
-
-
-def parse_conf(settings: Sequence[str]) -> dict[str, str]:
-    """`key=value` as given on a command line."""
-    found = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError("--conf", f"{text!r} is not in the form key=value")
-        found[name.strip()] = value.strip()
-    return found
 
 
 @contextmanager

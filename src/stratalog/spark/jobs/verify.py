@@ -10,12 +10,14 @@ from stratalog.maintenance.verify.directory import Plan, conclude, plan_director
 from stratalog.maintenance.verify.findings import Finding, Report
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
-from stratalog.spark.jobs.running import Clock, JobResult, pack, run_groups, slots_of
+from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from stratalog.spark.jobs.running import OnProgress
 
 SCHEMA = "severity string, code string, path string, position long, what string, advice string"
 
@@ -41,7 +43,7 @@ def verify(
     directories: Iterable[Path | str] = (),
     *,
     partitions: Iterable[Path | str] = (),
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> VerifyResult:
     """Verify whole log directories, and single partition directories.
 
@@ -62,13 +64,14 @@ def plan_verify(
 
 
 def verify_plan(
-    spark: SparkSession, plan: Plan, *, on_progress: Callable[[int, int], None] | None = None
+    spark: SparkSession, plan: Plan, *, on_progress: OnProgress | None = None
 ) -> VerifyResult:
     """Do what was planned."""
     clock = Clock()
-    groups = pack(plan.tasks, lambda task: task.size_bytes, slots=slots_of(spark))
+    workers = SparkWorkers(spark, on_progress)
+    groups = pack(plan.tasks, lambda task: task.size_bytes, slots=workers.slots)
     title = f"stratalog verify: {len(plan.tasks)} segments"
-    segments = run_groups(spark, verify_segment, groups, title=title, on_progress=on_progress)
+    segments = workers.run(verify_segment, groups, title=title)
     report = conclude(plan, segments)
     counts = report.counts
     return VerifyResult(

@@ -1,0 +1,82 @@
+"""`stratalog export` as its users run it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from stratalog.errors import ConfigError, UnknownTopicOrPartitionError
+from tests.cli.command import inside, stratalog
+from tests.golden.cases import GOLDEN_DIR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MULTISEG = GOLDEN_DIR / "multiseg"
+
+
+def test_a_log_directory_to_parquet(tmp_path: Path) -> None:
+    result = stratalog("export", MULTISEG, "--to", tmp_path / "out", "--text")
+    (line,) = result.lines
+    assert line.startswith("1,500 records, 144.1 KiB in ")
+    assert line.endswith(f"KiB, in {tmp_path / 'out'}")
+    (file,) = (tmp_path / "out").rglob("*.parquet")
+    table = pq.ParquetFile(file).read()
+    assert table.column("key")[0].as_py() == "k0000"
+    assert table.num_rows == 1500
+
+
+@pytest.mark.parametrize(
+    ("args", "records"),
+    [
+        (("--since", "1700000000100", "--until", "1700000000200"), 10),
+        (("--option", 'startingOffsets={"multiseg":{"0":1490}}'), 10),
+        (("--since", "2030-01-01"), 0),
+    ],
+)
+def test_a_part_of_it(args: tuple[str, ...], records: int, tmp_path: Path) -> None:
+    path = MULTISEG / "multiseg-0"
+    *_, summary = inside("export", path, "--to", tmp_path / "out", *args, "--json").rows
+    assert summary["records"] == records
+
+
+def test_committed_records_only(tmp_path: Path) -> None:
+    path = GOLDEN_DIR / "txn"
+    *_, everything = inside("export", path, "--to", tmp_path / "1", "--json").rows
+    *_, committed = inside(
+        "export", path, "--to", tmp_path / "2", "--json", "--read-committed"
+    ).rows
+    assert committed["records"] < everything["records"]
+
+
+def test_lines_of_json_by_topic_alone(tmp_path: Path) -> None:
+    args = ("-f", "jsonl", "--no-by-date", "--headers", "--json")
+    file, summary = inside("export", "multiseg", "-d", MULTISEG, "--to", tmp_path, *args).rows
+    assert (tmp_path / file["path"]).read_bytes().count(b"\n") == 1500
+    assert file["path"].startswith("topic=multiseg/part-00000-")
+    assert summary["files"] == 1
+    assert summary["output_bytes"] == (tmp_path / file["path"]).stat().st_size
+
+
+def test_internal_topics_only_when_named(tmp_path: Path) -> None:
+    path = GOLDEN_DIR / "_logdir-run1"
+    with pytest.raises(UnknownTopicOrPartitionError, match="only internal topics"):
+        inside("export", path, "--to", tmp_path / "1")
+    *_, summary = inside(
+        "export", "__cluster_metadata", "-d", path, "--to", tmp_path / "2", "--json"
+    ).rows
+    assert summary["records"] > 0
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is not empty"):
+        inside("export", MULTISEG, "--to", tmp_path)
+    result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
+    assert result.status == 1
+    assert result.stderr.splitlines() == [
+        "stratalog: error: splitByte: there is no such option; did you mean 'splitBytes'?"
+    ]
+    assert stratalog("export", MULTISEG, "--to", tmp_path, "--since", "tea time").status == 2
