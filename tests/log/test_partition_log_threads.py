@@ -6,14 +6,18 @@ import random
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from stratalog.config import LogConfig
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.isolation import IsolationLevel
+from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 
@@ -48,6 +52,7 @@ class Crowd:
         self.errors: list[BaseException] = []
         self.reads = 0
         self.gone = 0
+        self.sees_all = False  # whether every offset has a record for readers
 
     def run(self, write: Callable[[random.Random], None], seed: int = 0) -> None:
         threads = [threading.Thread(target=self._read, args=(n,)) for n in range(READERS)]
@@ -85,7 +90,7 @@ class Crowd:
         offset = rng.randint(start, max(start, end))
         before = offset - 1
         for record in log.read(offset, isolation=isolation, max_records=rng.choice([1, 50])):
-            assert record.offset > before
+            assert record.offset == before + 1 if self.sees_all else record.offset > before
             check(record)
             before = record.offset
         hit = log.find_time(START_MS + rng.randint(0, max(1, end)))
@@ -184,3 +189,48 @@ def test_reading_while_a_log_is_cut(log: PartitionLog) -> None:
             transact(log, rng)
 
     crowd.run(write)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_reading_while_old_segments_are_deleted(log: PartitionLog) -> None:
+    """Retention takes segments, and later their files, from under readers: these go on, or are told
+    what is gone. They see no gap."""
+    crowd = Crowd(log)
+    crowd.sees_all = True
+
+    def write(rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 60)):
+            append(log, rng)
+        count = len(log.writable_segments)
+        if rng.random() < 0.3:
+            log.delete_oldest(count if rng.random() < 0.2 else rng.randrange(count))
+        if rng.random() < 0.3:
+            log.remove_discarded(0, at_once=True)
+
+    crowd.run(write)
+    assert log.log_start_offset > 0
+    assert crowd.gone
+
+
+@pytest.mark.usefixtures("impatient")
+def test_reading_while_a_log_is_compacted(log: PartitionLog) -> None:
+    """No key comes twice, so all records stay: but in other files under the same names."""
+    crowd = Crowd(log)
+    crowd.sees_all = True
+    cleaner = Cleaner(1 << 22)
+    log.update_config(replace(CONFIG, cleanup_policy=frozenset({CleanupPolicy.COMPACT})))
+    sizes = [3_000, 8_000, 20_000]
+
+    def write(rng: random.Random) -> None:
+        for _ in range(rng.randint(1, 60)):
+            append(log, rng)
+        if rng.random() < 0.3:
+            log.update_config(replace(log.config, segment_bytes=rng.choice(sizes)))
+            selection = select(facts_of(log, 0), log.config, log._now_ms())
+            cleaner.clean(log, selection)
+        if rng.random() < 0.3:
+            log.remove_discarded(0, at_once=True)
+
+    crowd.run(write)
+    assert crowd.gone == 0
+    assert [record.offset for record in log.read()] == list(range(log.log_end_offset))

@@ -145,8 +145,13 @@ class SegmentedLog(LogReader):
     # -- reading while it is cut
 
     def look_again(self) -> None:
-        """The next look at `segments` lists them anew."""
-        self._readable = None
+        """The next look at `segments` lists them anew.
+
+        Waits for a change that is under way: until it is done, files may have names that the list
+        does not tell.
+        """
+        with self._lock:
+            self._readable = None
 
     def looking_again(self, ask: Callable[[], T]) -> T:
         """Damage is none where the log is being cut: then, too, a fresh answer."""
