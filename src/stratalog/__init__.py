@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stratalog.config import BrokerConfig, LogConfig
     from stratalog.errors import (
         AppendError,
+        CleaningAbortedError,
         CommitError,
         ConfigError,
         CorruptBatchError,
@@ -93,6 +94,7 @@ __all__ = [
     "AppendInfo",
     "BatchHeader",
     "BrokerConfig",
+    "CleaningAbortedError",
     "Codec",
     "CommitError",
     "ConfigError",
