@@ -92,21 +92,24 @@ def _end_position(at: Seek, end: int, otherwise: int) -> int:
     return at.position + at.batch.size_bytes
 
 
-def cut_by_bytes(segment: SegmentView, whole: Stretch, count: int) -> Iterator[Stretch]:
-    """Up to `count` stretches of about the same size."""
-    left = whole
-    for number in range(1, count):
-        target = whole.start_position + whole.size_bytes * number // count
-        cut = _cut_at(segment, target)
-        if cut is None:
-            continue
-        if left.start_position < cut.position < left.end_position and (
+def cut_by_bytes(segment: SegmentView, whole: Stretch, bytes_max: int) -> Iterator[Stretch]:
+    """Stretches of about the same size, none much larger than `bytes_max`, as far as there are
+    places to cut."""
+    count = -(-whole.size_bytes // bytes_max)
+    step = whole.size_bytes / count
+    left, target = whole, whole.start_position + step
+    while target < whole.end_position:
+        cut = _cut_at(segment, int(target))
+        if cut is None or cut.position >= whole.end_position:
+            break
+        if cut.position > left.start_position and (
             left.start_offset < cut.offset < left.end_offset
         ):
             yield replace(
                 left, end_position=cut.position, end_offset=cut.offset, limit_offset=cut.offset
             )
             left = replace(left, start_position=cut.position, start_offset=cut.offset)
+        target = max(target, cut.position) + step
     yield left
 
 

@@ -152,7 +152,7 @@ def _cut(partition: _Partition, count: int, options: ReadOptions) -> Iterator[Pi
     place = (partition.view.path, partition.topic_partition)
     for stretch in partition.stretches:
         segment = partition.view.segments[stretch.slot]
-        for part in cut_by_bytes(segment, stretch, -(-stretch.size_bytes // target)):
+        for part in cut_by_bytes(segment, stretch, target):
             records_max = options.max_records_per_partition
             if records_max is None or part.end_offset - part.start_offset <= records_max:
                 yield piece_of(part, segment, place, partition.aborted)

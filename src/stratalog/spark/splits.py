@@ -118,12 +118,13 @@ def pack(pieces: Iterable[Piece], *, split_bytes: int, records_max: int | None) 
 
     Pieces are at most that large already; small ones share a task, of several partitions too.
     """
+    open_cost = min(OPEN_COST_BYTES, split_bytes // 16)
     splits: list[Split] = []
     held: list[Piece] = []
     cost = offsets = 0
     for piece in pieces:
-        added = piece.size_bytes + OPEN_COST_BYTES
-        is_full = cost + added > max(split_bytes, OPEN_COST_BYTES)
+        added = piece.size_bytes + open_cost
+        is_full = cost + added > split_bytes
         is_capped = records_max is not None and offsets + piece.offsets > records_max
         if held and (is_full or is_capped):
             splits.append(Split(tuple(held)))
