@@ -1,0 +1,103 @@
+"""A driver of its own, to be killed: `python write_program.py MODE ROOT [KILL_AT]`.
+
+`retry` writes rows whose tasks fail, or whose Python workers are killed, at their first attempt.
+`stream` runs a query over files; with KILL_AT the whole driver dies in the middle of a commit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+TASKS, ROWS = 4, 5000
+
+
+def session(master: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def sabotage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Let the first attempt of each task come to a bad end after some rows."""
+    context = TaskContext.get()
+    assert context is not None
+    task, is_first = context.partitionId(), context.attemptNumber() == 0
+    for number, batch in enumerate(batches):
+        yield batch
+        if is_first and number == 4:
+            time.sleep(0.5)  # what was handed on is on its way into a staged file
+            if task == 0:
+                raise ValueError("a task that fails")
+            if task == 1:
+                os._exit(1)
+            if task == 2:
+                kill_siblings()
+
+
+def kill_siblings() -> None:
+    """All Python workers of this executor: the one that stages rows is among them."""
+    parent = os.getppid()
+    for process in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            status = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(status[1]) == parent:
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def retry(root: Path) -> None:
+    spark = session(f"local[2,{TASKS}]")
+    df = spark.range(0, TASKS * ROWS, 1, TASKS).selectExpr("cast(id as string) value")
+    bad = df.mapInArrow(sabotage, df.schema)
+    writer = bad.write.format("stratalog").mode("append").option("topic", "orders")
+    writer.save(str(root / "logs"))
+
+
+def stream(root: Path, kill_at: int) -> None:
+    spark = session("local[2]")
+    from tests.spark.killing import KillingSource  # noqa: PLC0415
+
+    spark.dataSource.register(KillingSource)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    pids = f"{os.getpid()},{gateway.proc.pid}"
+    reader = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
+    query = (
+        reader.json(str(root / "in"))
+        .writeStream.format("killing")
+        .option("topic", "orders")
+        .option("killAt", kill_at)
+        .option("killPids", pids)
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(root / "logs"))
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "retry":
+        retry(Path(sys.argv[2]))
+    else:
+        stream(Path(sys.argv[2]), int(sys.argv[3]))
