@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
-EXTRAS := test,lint
+EXTRAS := spark,test,lint
 # Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
 WORKERS ?= auto
 # More arguments for pytest: `make test-fast ARGS="tests/format -x"`.
@@ -17,12 +17,12 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(INSTALLED) java-if-possible ## Read, look up and dump what a real Kafka wrote
+demo: $(INSTALLED) java ## Read, look up and dump what a real Kafka wrote
 	$(PYTHON) examples/demo.py
 
 .PHONY: test
-test: lint java-if-possible ## Everything CI runs: lint, types, layers and all tests
-	$(PYTHON) -m pytest -n $(WORKERS) $(ARGS)
+test: lint java ## Everything CI runs: lint, types, layers and all tests
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: check
 check: test ## The same as test
@@ -56,11 +56,6 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 .PHONY: java
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
-
-# Nothing here needs Java yet: where it is missing and cannot be installed, say so and go on.
-.PHONY: java-if-possible
-java-if-possible:
-	@scripts/ensure_java || echo "going on without Java: only Spark needs it"
 
 .PHONY: lock
 lock: $(INSTALLED) ## Renew constraints.txt from pyproject.toml
