@@ -135,10 +135,17 @@ def _check(rows: pa.RecordBatch, topic: StagedTopic, now_ms: int) -> None:
         raise InvalidRecordError(
             f"Compacted topic cannot accept message without key in topic {topic.name!r}."
         )
-    if "timestamp" not in names or rules.is_log_append_time:
-        return
-    found = pc.min_max(rows.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False))
-    oldest, newest = found["min"].value, found["max"].value
+    if "headers" in names and not pa.types.is_null(rows.column("headers").type):
+        entries = rows.column("headers").flatten()
+        if entries.null_count or entries.field("key").null_count:
+            raise InvalidRecordError("a header is null or has no key")
+    if "timestamp" in names and not rules.is_log_append_time:
+        _check_timestamps(rows.column("timestamp"), topic, now_ms)
+
+
+def _check_timestamps(column: pa.Array, topic: StagedTopic, now_ms: int) -> None:
+    found = pc.min_max(column.cast(pa.timestamp("ms", "UTC"), safe=False))
+    oldest, newest, rules = found["min"].value, found["max"].value, topic.rules
     if oldest is None:
         return
     if oldest < 0:
