@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "reindex": "Build the indexes of logs again.",
     "export": "Write topics as Parquet or lines of JSON.",
+    "stats": "Count keys, dead records, sizes and times of topics.",
 }
 _EPILOG = (
     "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
+K = TypeVar("K", bound="Hashable")
+V = TypeVar("V")
 OnProgress: TypeAlias = "Callable[[int, int], None]"
 """Told how many groups are done, of how many."""
 
@@ -33,6 +35,7 @@ GROUP_BYTES: Final = 128 << 20
 TASK_COST_BYTES: Final = 1 << 20
 """What a small task costs, in bytes it could read instead."""
 _POLL_S: Final = 0.2
+_REFUSED: Final = "\0refused"
 _ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occurred)[^{]+$")
 
 
@@ -96,6 +99,17 @@ class Workers(Protocol):
         """
         ...
 
+    def run_by_key(
+        self,
+        function: Callable[[T], Iterable[tuple[K, V]]],
+        groups: Sequence[Sequence[T]],
+        merge: Callable[[K, list[V]], R],
+        *,
+        title: str,
+    ) -> list[R]:
+        """`merge` of all values that tasks gave for one key, for every key, in any order."""
+        ...
+
 
 class SparkWorkers:
     """The executors of a Spark session."""
@@ -118,6 +132,26 @@ class SparkWorkers:
             rdd = context.parallelize(groups, len(groups))
             try:
                 answers = rdd.flatMap(_Runner(function)).collect()
+            except Exception as error:
+                raise JobError(told(error)) from None
+        return _accepted(answers)
+
+    def run_by_key(
+        self,
+        function: Callable[[T], Iterable[tuple[K, V]]],
+        groups: Sequence[Sequence[T]],
+        merge: Callable[[K, list[V]], R],
+        *,
+        title: str,
+    ) -> list[R]:
+        if not groups:
+            return []
+        context = self._context
+        with _described(context, title), _watched(context, len(groups), self._on_progress):
+            rdd = context.parallelize(groups, len(groups))
+            pairs = rdd.flatMap(_Runner(function, _keyed)).groupByKey(min(len(groups), self.slots))
+            try:
+                answers = pairs.map(_Merger(merge)).collect()
             except Exception as error:
                 raise JobError(told(error)) from None
         return _accepted(answers)
@@ -146,6 +180,24 @@ class ThreadWorkers:
                     self._on_progress(done, len(groups))
         return _accepted(answers)
 
+    def run_by_key(
+        self,
+        function: Callable[[T], Iterable[tuple[K, V]]],
+        groups: Sequence[Sequence[T]],
+        merge: Callable[[K, list[V]], R],
+        *,
+        title: str,
+    ) -> list[R]:
+        def listed(task: T) -> list[tuple[K, V]]:
+            return list(function(task))
+
+        found: dict[K, list[V]] = {}
+        for pairs in self.run(listed, groups, title=title):
+            for key, value in pairs:
+                found.setdefault(key, []).append(value)
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="stratalog-job") as pool:
+            return list(pool.map(lambda key: merge(key, found.pop(key)), list(found)))
+
 
 def _accepted(answers: list[R]) -> list[R]:
     for answer in answers:
@@ -160,20 +212,44 @@ class _Refusal(NamedTuple):
     reason: str
 
 
+def _single(answer: Any) -> list[Any]:
+    return [answer]
+
+
+def _keyed(answer: Any) -> list[Any]:
+    """Pairs as they are; a refusal under a key of its own."""
+    return [(_REFUSED, answer)] if isinstance(answer, _Refusal) else list(answer)
+
+
 class _Runner:
     """All tasks of a group, one after the other, up to the first that cannot be done."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], spread: Callable[[Any], list[Any]] = _single
+    ) -> None:
         self._function = function
+        self._spread = spread
 
     def __call__(self, group: Sequence[Any]) -> list[Any]:
-        answers = []
+        answers: list[Any] = []
         for task in group:
             try:
-                answers.append(self._function(task))
+                answers += self._spread(self._function(task))
             except StratalogError as error:
-                return [_Refusal(str(error))]
+                return self._spread(_Refusal(str(error)))
         return answers
+
+
+class _Merger:
+    """The values of one key into one answer."""
+
+    def __init__(self, merge: Callable[[Any, list[Any]], Any]) -> None:
+        self._merge = merge
+
+    def __call__(self, pair: tuple[Any, Iterable[Any]]) -> Any:
+        key, values = pair
+        found = list(values)
+        return found[0] if key == _REFUSED else self._merge(key, found)
 
 
 def told(error: BaseException) -> str:

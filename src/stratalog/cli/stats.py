@@ -1,0 +1,177 @@
+"""`stratalog stats`: what topics hold, and what another config would save."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.bulk import (
+    BulkProgress,
+    ConfOption,
+    JsonOption,
+    LogDirOption,
+    MasterOption,
+    WhereArgument,
+    key_values,
+    result_text,
+    targets_of,
+    workers_of,
+)
+from stratalog.cli.output import json_line
+from stratalog.cli.tables import NOTHING, Column, human_size, print_table
+from stratalog.cli.when import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stratalog.spark.jobs.stats import PartitionStats, StatsResult
+
+_COLUMNS = (
+    Column("TOPIC"),
+    Column("PART", is_number=True),
+    Column("RECORDS", is_number=True),
+    Column("KEYS", is_number=True),
+    Column("DEAD", is_number=True),
+    Column("TOMBSTONES", is_number=True, rank=3),
+    Column("SIZE", is_number=True),
+    Column("COMPACTED", is_number=True),
+    Column("ZSTD", is_number=True, rank=1),
+    Column("LZ4", is_number=True, rank=2),
+)
+_BAR_CHARS = 40
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: WhereArgument = None,
+    log_dir: LogDirOption = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            metavar="KEY=VALUE",
+            help="How much would retention free with retention.ms or retention.bytes? Repeatable.",
+        ),
+    ] = None,
+    histograms: Annotated[
+        bool, typer.Option("--histograms", "-H", help="Sizes and times of records as bars.")
+    ] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count keys, dead records, sizes and times, and say what another config would save.
+
+    DEAD is the share of records that a later one of the same key has superseded. COMPACTED is about
+    what the log would take if all of it were compacted, ZSTD and LZ4 what it would take under that
+    compression.type; both are estimates. Keys are told by 64-bit hashes.
+
+    \b
+    Examples:
+      stratalog stats /var/lib/kafka/data
+      stratalog stats orders -d /var/lib/kafka/data --histograms
+      stratalog stats orders:3 -d /data --what-if retention.ms=86400000
+
+    With --json there is an object for each partition, and a last one of kind summary.
+    """
+    from stratalog.spark.jobs.stats import run_stats  # noqa: PLC0415 - heavy
+
+    partitions = targets_of(where, log_dir).all_partitions()
+    settings = key_values("--what-if", what_if or [])
+    with (
+        BulkProgress(_size_of(partitions)) as progress,
+        workers_of("stratalog stats", master, conf, progress) as workers,
+    ):
+        result = run_stats(workers, partitions, what_if=settings)
+    if as_json:
+        _print_json(result)
+    else:
+        _print_text(result, shows_histograms=histograms)
+
+
+def _size_of(partitions: Sequence[Path]) -> int:
+    return sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
+
+
+def _row(stats: PartitionStats) -> dict[str, Any]:
+    facts = stats.facts._asdict()
+    facts["sizes"] = [{"bytes_max": size, "records": count} for size, count in stats.facts.sizes]
+    facts["hours"] = [
+        {"start": start, "records": records, "bytes": size}
+        for start, records, size in stats.facts.hours
+    ]
+    facts["codecs"] = {codec: stats.size_with(codec) for codec, _ in stats.facts.codecs}
+    return {
+        "kind": "partition",
+        "topic": stats.topic,
+        "partition": stats.partition,
+        "size_bytes": stats.size_bytes,
+        **facts,
+        **stats.keys._asdict(),
+        "compaction_saves_bytes": stats.compaction_saves_bytes,
+        "freed_by": dict(stats.freed_by),
+    }
+
+
+def _print_json(result: StatsResult) -> None:
+    for partition in result.partitions:
+        print(json_line(_row(partition)))
+    summary = {name: value for name, value in asdict(result).items() if name != "partitions"}
+    summary["seconds"] = round(result.seconds, 3)
+    print(json_line({"kind": "summary", **summary}))
+
+
+def _print_text(result: StatsResult, *, shows_histograms: bool) -> None:
+    print_table(_COLUMNS, [_cells(partition) for partition in result.partitions])
+    for partition in result.partitions:
+        name = f"{partition.topic}:{partition.partition}"
+        for setting, freed in partition.freed_by.items():
+            print(f"{name}: {setting} would free {human_size(freed)} now")
+        if shows_histograms:
+            _print_histograms(name, partition)
+    print(result_text(result))
+
+
+def _cells(stats: PartitionStats) -> tuple[str, ...]:
+    facts, keys = stats.facts, stats.keys
+    codecs = dict(facts.codecs)
+    return (
+        stats.topic,
+        str(stats.partition),
+        f"{facts.records:,}",
+        f"{keys.keys:,}",
+        f"{stats.dead_ratio:.1%}",
+        f"{facts.tombstones:,}",
+        human_size(stats.size_bytes),
+        human_size(stats.size_bytes - stats.compaction_saves_bytes),
+        human_size(stats.size_with("zstd")) if "zstd" in codecs else NOTHING,
+        human_size(stats.size_with("lz4")) if "lz4" in codecs else NOTHING,
+    )
+
+
+def _print_histograms(name: str, stats: PartitionStats) -> None:
+    facts = stats.facts
+    print(f"{name}: records by the size of key and value")
+    _print_bars([(f"up to {human_size(size)}", count) for size, count in facts.sizes])
+    print(f"{name}: records by {'hour' if len(facts.hours) <= 48 else 'day'} (UTC)")
+    _print_bars(_by_time(facts.hours))
+
+
+def _by_time(hours: Sequence[tuple[int, int, int]]) -> list[tuple[str, int]]:
+    """Hours, or days when there are many."""
+    length = len("2026-11-16T00:00") if len(hours) <= 48 else len("2026-11-16")
+    found: dict[str, int] = {}
+    for start, records, _ in hours:
+        label = format_time(start)[:length]
+        found[label] = found.get(label, 0) + records
+    return list(found.items())
+
+
+def _print_bars(bars: Sequence[tuple[str, int]]) -> None:
+    largest = max((count for _, count in bars), default=0)
+    width = max((len(label) for label, _ in bars), default=0)
+    for label, count in bars:
+        bar = "#" * max(1, round(_BAR_CHARS * count / largest))
+        print(f"  {label.rjust(width)}  {bar} {count:,}")
