@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.control import read_control_key
-from stratalog.format.entry import records_of
+from stratalog.format.entry import header_of, records_of
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
 from stratalog.maintenance.cleaning.filtering import PassRules, filter_entry
 from stratalog.maintenance.cleaning.groups import group_segments, legacy_delete_horizon_ms
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stratalog.config import LogConfig
+    from stratalog.format.batch import Entry
+    from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.log_reader import LogReader
     from stratalog.maintenance.cleaning.filtering import FilteredEntry, LastRecord
@@ -131,9 +133,16 @@ def map_keys(
 
 
 def _keys_of(batch: LoadedBatch, transactions: CleanedTransactions) -> list[tuple[bytes, int]]:
-    header = batch.header
+    return keys_of_entry(batch.buf, batch.entry, transactions)
+
+
+def keys_of_entry(
+    buf: Buffer, entry: Entry, transactions: CleanedTransactions
+) -> list[tuple[bytes, int]]:
+    """Keys and offsets of the records in one batch that count."""
+    header = header_of(buf, entry)
     last_offset = header.next_offset - 1
-    records = list(records_of(batch.buf, batch.entry, check_crc=False))
+    records = list(records_of(buf, entry, check_crc=False))
     if header.is_control:
         marker = read_control_key(records[0]).type if records else None
         transactions.on_control(header.producer_id, last_offset, marker)

@@ -52,6 +52,7 @@ CORRUPT = -1
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME_BIT = 0x08
 _HORIZON_BIT = 0x40
+_LONG_MIN = -(1 << 63)
 _RECORD_GROWTH_MAX = 10  # nine bytes of a timestamp, and one of the length
 _DROPPED_RECORD, _KEPT, _IS_TOMBSTONE, _ASK = 0, 1, 2, 4
 
@@ -85,7 +86,7 @@ def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -
 def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
     has_horizon = batch.attributes & _HORIZON_BIT != 0
     return (
-        -1 if order & KEEP else keymap[keys.LATEST_OFFSET],
+        _LONG_MIN if order & KEEP else keymap[keys.LATEST_OFFSET],
         has_horizon and state[NOW_MS] >= batch.base_timestamp,
         state[MARKS],
         state[MARKS_START],
@@ -154,7 +155,7 @@ def _put_kept(at: int, batch: Any, payload: Any, base: Any, decisions: int) -> t
     """
     base_timestamp, is_first = base
     is_appended = batch.attributes & _LOG_APPEND_TIME_BIT != 0
-    largest = batch.max_timestamp if is_appended else NO_TIMESTAMP
+    largest = batch.max_timestamp if is_appended else _LONG_MIN
     next_at = payload.address
     stop = next_at + payload.size_bytes
     for index in range(batch.record_count):

@@ -167,7 +167,7 @@ def filter_entry(
     if not kept:
         if why_empty is None:
             return _dropped(header, BatchReason.NOTHING_LEFT, verdicts)
-        return _emptied(header, why_empty, verdicts, entry.position)
+        return _emptied(header, why_empty, verdicts)
     new_horizon = None
     if _needs_horizon(header, kept, is_done_marker=is_done and header.is_control):
         new_horizon = rules.now_ms + rules.delete_retention_ms
@@ -318,13 +318,13 @@ def _dropped(
 
 
 def _emptied(
-    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...], position: int
+    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...]
 ) -> FilteredEntry:
     if not isinstance(header, BatchHeader):
         raise UnsupportedError(
-            f"the message at byte {position} (offset {header.last_offset}, format {header.magic}) "
-            "loses its records but must stay, and its format knows no empty batch. Append a "
-            "record to the topic and let its segment roll, then clean again"
+            f"the message at offset {header.last_offset}, of format {header.magic}, loses its "
+            "records but must stay, and its format knows no empty batch. Append a record to the "
+            "topic and let its segment roll, then clean again"
         )
     data = encode_empty_batch(header)
     last_offset = header.last_offset
