@@ -10,7 +10,7 @@ import pytest
 from stratalog.cli.retention_text import duration_text
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir.manager import LogDir
-from tests.cli.command import Result, on_terminal, stratalog
+from tests.cli.command import Result, inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
 from tests.log_dir.opening import NOW_MS, SMALL, Clock
 
@@ -85,7 +85,7 @@ SEGMENT                     SIZE  NEWEST                    DO      WHY
 
 
 def whys(path: Path, topic: str, *more: str) -> list[str]:
-    result = stratalog("retain", path, topic, "--explain", "--now", NOW, "--json", *more)
+    result = inside("retain", path, topic, "--explain", "--now", NOW, "--json", *more)
     assert (result.stderr, result.status) == ("", 0)
     return [row["why"] for row in rows(result, "segment")]
 
@@ -137,9 +137,9 @@ def test_the_reasons_in_words(tmp_path: Path) -> None:
 
 def test_segments_whose_records_have_no_time_go_by_their_file() -> None:
     case = GoldenCase("v0-none")
-    result = stratalog("retain", case.partition_dir, "--explain")
+    result = inside("retain", case.partition_dir, "--explain")
     assert "  ~ the time of the file: no record of the segment has a timestamp" in result.lines
-    found = rows(stratalog("retain", case.partition_dir, "--explain", "--json"), "segment")
+    found = rows(inside("retain", case.partition_dir, "--explain", "--json"), "segment")
     assert found
     for row in found:
         path = case.partition_dir / f"{row['baseOffset']:020d}.log"
@@ -149,7 +149,7 @@ def test_segments_whose_records_have_no_time_go_by_their_file() -> None:
 
 def test_json(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
-    result = stratalog("retain", tmp_path, "--dry-run", "--now", NOW, "--json")
+    result = inside("retain", tmp_path, "--dry-run", "--now", NOW, "--json")
     first, second, partition, total = result.rows
     assert first == {
         "kind": "segment",
@@ -221,10 +221,10 @@ def test_looking_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
     before = contents(tmp_path)
     for flag in ("--dry-run", "--explain"):
-        assert stratalog("retain", tmp_path, flag, "--now", NOW).status == 0
+        assert inside("retain", tmp_path, flag, "--now", NOW).status == 0
     assert contents(tmp_path) == before
     with LogDir.open(tmp_path, background=False):
-        result = stratalog("retain", tmp_path, "orders", "-n", "--now", NOW)
+        result = inside("retain", tmp_path, "orders", "-n", "--now", NOW)
         assert result.lines == [
             "orders-0: would delete 1 of 2 segments, 99 B of 198 B; log start offset 0 -> 1",
             "1 partition: would delete 1 segment, 99 B; 99 B stay",
@@ -235,11 +235,11 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[900_000], [1]]})
     with LogDir.open(tmp_path, background=False):
         before = contents(tmp_path)
-        result = stratalog("retain", tmp_path, "orders", "-c", "retention.ms=1")
+        result = inside("retain", tmp_path, "orders", "-c", "retention.ms=1")
         assert result.status == 1
         assert result.stderr.count("\n") == 1
         assert "is in use" in result.stderr or "lock" in result.stderr
-        (row,) = rows(stratalog("retain", tmp_path, "--json", "-c", "retention.ms=1"), "partition")
+        (row,) = rows(inside("retain", tmp_path, "--json", "-c", "retention.ms=1"), "partition")
         assert row["topic"] == "orders"
         assert row["error"]
         assert contents(tmp_path) == before
@@ -303,7 +303,7 @@ def test_deleting(tmp_path: Path) -> None:
 
 def test_a_broker_s_settings_too(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [8]]}, own={"at": [[9], [8]], "retention.ms": -1})
-    result = stratalog("retain", tmp_path, "-n", "--now", NOW, "-c", "log.retention.hours=1")
+    result = inside("retain", tmp_path, "-n", "--now", NOW, "-c", "log.retention.hours=1")
     assert result.lines == [
         "orders-0: would delete 2 of 2 segments, 198 B of 198 B; log start offset 0 -> 2; "
         "the active segment is rolled first",
@@ -321,40 +321,40 @@ def copied(tmp_path: Path) -> Path:
 def test_what_kafka_wrote_has_no_limit_that_nobody_has_given(copied: Path) -> None:
     """Least of all the default of seven days, when only a size is given."""
     before = contents(copied)
-    result = stratalog("retain", copied)
+    result = inside("retain", copied)
     assert (result.lines, result.status) == (["1 partition: nothing to delete; 144.1 KiB stay"], 0)
     assert result.stderr == (
         "stratalog: note: retention.ms and retention.bytes of 1 partition not known here, so there "
         "is no limit by that; give it with --config, or --defaults to go by Kafka's\n"
     )
-    (row,) = rows(stratalog("retain", copied, "--explain", "--json"), "partition")
+    (row,) = rows(inside("retain", copied, "--explain", "--json"), "partition")
     policy = {"cleanup.policy": "delete"}
     assert row["config"] == {**policy, "retention.ms": None, "retention.bytes": None}
-    result = stratalog("retain", copied, "-e", "-c", "log.retention.hours=1")
+    result = inside("retain", copied, "-e", "-c", "log.retention.hours=1")
     assert (
         ", by cleanup.policy=delete, retention.ms=3600000 (1 h), retention.bytes unknown"
         in (result.lines[1])
     )
     assert contents(copied) == before
 
-    assert stratalog("retain", copied / "multiseg-0", "-c", "retention.bytes=100000").status == 0
+    assert inside("retain", copied / "multiseg-0", "-c", "retention.bytes=100000").status == 0
     assert bases(copied / "multiseg-0") == [312, 453, 602, 760, 920, 1105, 1295, 1485]
-    assert stratalog("retain", copied, "multiseg:0", "--defaults").status == 0
+    assert inside("retain", copied, "multiseg:0", "--defaults").status == 0
     assert bases(copied / "multiseg-0") == [1500]
 
 
 def test_what_kafka_has_compacted_is_not_deleted_by_age(copied: Path) -> None:
     (copied / "cleaner-offset-checkpoint").write_text("0\n1\nmultiseg 0 602\n")
-    result = stratalog("retain", copied, "--defaults", "-c", "retention.ms=1", "--json")
+    result = inside("retain", copied, "--defaults", "-c", "retention.ms=1", "--json")
     (row,) = rows(result, "partition")
     assert (row["config"]["cleanup.policy"], row["deletedSegments"]) == ("compact", 0)
-    result = stratalog("retain", copied, "-c", "cleanup.policy=delete", "-c", "retention.ms=1")
+    result = inside("retain", copied, "-c", "cleanup.policy=delete", "-c", "retention.ms=1")
     assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B stay"
 
 
 def test_one_partition_that_cannot_be_read_stops_no_other(copied: Path) -> None:
     (copied / "hollow-0").mkdir()
-    result = stratalog("retain", copied, "--defaults")
+    result = inside("retain", copied, "--defaults")
     assert result.status == 1
     assert "hollow-0: no segment" in result.stderr
     assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B stay"
@@ -363,7 +363,7 @@ def test_one_partition_that_cannot_be_read_stops_no_other(copied: Path) -> None:
 
 def test_the_metadata_of_a_cluster_is_not_touched(copied: Path) -> None:
     (copied / "multiseg-0").rename(copied / "__cluster_metadata-0")
-    result = stratalog("retain", copied, "--defaults")
+    result = inside("retain", copied, "--defaults")
     assert result.lines == ["0 partitions: nothing to delete; 0 B stay"]
     assert len(bases(copied / "__cluster_metadata-0")) == 10
 

@@ -32,6 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "explain": "Show every step of such a look-up.",
     "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
     "retain": "Delete old segments as a broker would, or explain what keeps each.",
+    "maintain": "Retain and compact a log directory from now on, or once.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "reindex": "Build the indexes of logs again.",

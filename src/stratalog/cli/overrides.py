@@ -10,13 +10,14 @@ from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import TOPIC_DEFINITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Overrides(NamedTuple):
     """What was given, told apart by name: a topic's settings, and a broker's."""
 
     of_topics: dict[str, object]
+    of_broker: dict[str, object]
     broker: BrokerConfig
     names: frozenset[str]
     """Of all that was given, by Kafka's name for topics (`log.retention.hours`: `retention.ms`)."""
@@ -33,7 +34,12 @@ class Overrides(NamedTuple):
             (of_topics if name.strip() in TOPIC_DEFINITIONS else of_broker)[name.strip()] = value
         LogConfig.parse(of_topics)
         synonyms = (_topic_name(name) for name in of_broker)
-        return cls(of_topics, BrokerConfig.parse(of_broker), frozenset({*of_topics, *synonyms}))
+        names = frozenset({*of_topics, *synonyms})
+        return cls(of_topics, of_broker, BrokerConfig.parse(of_broker), names)
+
+    def broker_with(self, defaults: Mapping[str, object]) -> BrokerConfig:
+        """A broker's settings, with these where nothing was given."""
+        return BrokerConfig.parse({**defaults, **self.of_broker})
 
     def config_of(self, topic_config: LogConfig) -> LogConfig:
         """A topic's settings with those that were given in their place."""

@@ -211,6 +211,17 @@ class Maintenance:
         schedule = self._schedule
         return 0 if schedule is None else schedule.run_due()
 
+    def run_once(self) -> None:
+        """All of it once, now and on this thread: retention, then compaction until nothing is due.
+
+        Failures are told by `state`.
+        """
+        self.check_retention()
+        if self._cleaning is not None:
+            work = self._guarded_work(self._cleaning.worker())
+            while work():
+                pass
+
     # -- retention
 
     def check_retention(self) -> None:

@@ -1,0 +1,204 @@
+"""`stratalog maintain`: the maintenance service of log directories, in the foreground.
+
+Holds the lock of the directories for as long as it runs, and tells what it did and what failed.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stratalog.cli.describe import camel_keys, counted
+from stratalog.cli.inventory import label_of
+from stratalog.cli.output import json_line, report_error, report_line
+from stratalog.cli.overrides import Overrides
+from stratalog.cli.tables import human_size
+from stratalog.cli.when import format_time
+from stratalog.config import BrokerConfig
+from stratalog.format.names import RootFile
+from stratalog.log_dir.settings import TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from stratalog.format.names import TopicPartition
+    from stratalog.log_dir.health import Failure
+    from stratalog.log_dir.maintenance import MaintenanceState, PartitionState
+
+
+def run(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Log directories.", show_default=False),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Do all that is due now, and end.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.01, help="How often to tell what was done.")
+    ] = 60,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A broker's setting, such as log.retention.hours=24 or log.cleaner.threads=2. "
+            "Repeatable.",
+        ),
+    ] = None,
+    defaults: Annotated[
+        bool,
+        typer.Option("--defaults", help="Go by Kafka's retention where settings are not known."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object a line, one for each change."),
+    ] = False,
+) -> None:
+    """Retain and compact log directories, as a broker does in the background.
+
+    Runs until SIGINT (Ctrl-C) or SIGTERM, then closes the directories in good order. Topics go by
+    the settings that Stratalog has kept; --config gives a broker's defaults and intervals. What a
+    Kafka cluster wrote has no limit of age or size unless --config gives one, or --defaults does.
+
+    A partition that fails does not stop the others: it is told on standard error, with --json with
+    the traceback as well. The exit status is 1 if any is failing at the end.
+
+    \b
+    Examples:
+      stratalog maintain data --once
+      stratalog maintain data -c log.retention.check.interval.ms=60000
+      stratalog maintain /disk1 /disk2 -c log.cleaner.threads=2 --json | jq .failures
+    """
+    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
+
+    broker = _broker_config(directories, Overrides.parse(config or []), uses_defaults=defaults)
+    stopping = threading.Event()
+    told = _Told(as_json=as_json)
+    with LogDir.open(*directories, config=broker, create=False) as logs:
+        if once:
+            logs.maintenance.run_once()
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stopping.set())
+            report_line(f"stratalog: maintaining {', '.join(map(str, directories))}")
+            with logs.maintenance:
+                while not stopping.wait(every):
+                    told.tell(logs.maintenance.state())
+        state = logs.maintenance.state()
+        told.tell(state)
+    told.sum_up(state)
+    if state.failing or any(not f.is_over for _, failures in state.directories for f in failures):
+        raise typer.Exit(1)
+
+
+def _broker_config(
+    directories: Sequence[Path], given: Overrides, *, uses_defaults: bool
+) -> BrokerConfig:
+    if given.of_topics:
+        names = ", ".join(given.of_topics)
+        raise typer.BadParameter(f"{names}: --config takes a broker's settings here")
+    if uses_defaults or "retention.ms" in given.names or all(map(_is_ours, directories)):
+        return given.broker
+    report_line(
+        "stratalog: note: settings of a cluster's topics are not known here, so there is no limit "
+        "of age; give log.retention.hours with --config, or --defaults"
+    )
+    return given.broker_with({"log.retention.ms": -1})
+
+
+def _is_ours(path: Path) -> bool:
+    if not path.is_dir():
+        return True  # nobody's; whoever opens it says so
+    is_a_cluster_s = (path / RootFile.META_PROPERTIES.value).exists()
+    return not is_a_cluster_s and TopicSettings([path], BrokerConfig().log_config).are_kept
+
+
+class _Told:
+    """What has been told of each partition, so that only changes are."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._before: dict[TopicPartition, dict[str, Any]] = {}
+        self._failures: set[tuple[object, str, int]] = set()
+
+    def tell(self, state: MaintenanceState) -> None:
+        for partition in state.partitions:
+            row = partition_row(partition)
+            before = self._before.get(partition.topic_partition, _NOTHING_DONE)
+            if row["done"] != before["done"] or row["failures"] != before["failures"]:
+                self._tell(partition, row, before)
+            self._before[partition.topic_partition] = row
+        for path, failures in state.directories:
+            self._report(path, str(path), failures)
+
+    def _tell(
+        self, partition: PartitionState, row: dict[str, Any], before: Mapping[str, Any]
+    ) -> None:
+        label = label_of(partition.topic_partition)
+        if self._as_json:
+            print(json_line(row), flush=True)
+        elif row["done"] != before["done"]:
+            print(f"{label}: {_news(row['done'], before['done'])}", flush=True)
+        self._report(partition.topic_partition, label, partition.failures)
+
+    def _report(self, subject: object, label: str, failures: Sequence[Failure]) -> None:
+        """Each failure once, though it is tried again and again."""
+        for failure in failures:
+            known = (subject, failure.task, failure.count)
+            if not failure.is_over and known not in self._failures:
+                self._failures.add(known)
+                when = format_time(failure.at_ms)
+                report_error(f"{label}: {failure.task} failed at {when}: {failure.message}")
+
+    def sum_up(self, state: MaintenanceState) -> None:
+        """What was done in all."""
+        done = [partition_row(partition)["done"] for partition in state.partitions]
+        total = {name: sum(each[name] for each in done) for name in _NOTHING_DONE["done"]}
+        if self._as_json:
+            failed = {"partitions": len(done), "failing": len(state.failing)}
+            print(json_line({"kind": "total", **failed, **total}))
+        else:
+            what = _news(total, _NOTHING_DONE["done"]) or "nothing was due"
+            print(f"{counted(len(done), 'partition')}: {what}")
+
+
+_NOTHING_DONE: Mapping[str, Any] = {
+    "done": {"deletedSegments": 0, "deletedBytes": 0, "cleaningRounds": 0},
+    "failures": [],
+}
+
+
+def _news(now: Mapping[str, int], before: Mapping[str, int]) -> str:
+    return "; ".join(_news_of({name: now[name] - before[name] for name in now}))
+
+
+def _news_of(more: Mapping[str, int]) -> Iterator[str]:
+    if more["deletedSegments"]:
+        size = human_size(more["deletedBytes"])
+        yield f"deleted {counted(more['deletedSegments'], 'segment')}, {size}"
+    if more["cleaningRounds"]:
+        yield f"compacted in {counted(more['cleaningRounds'], 'round')}"
+
+
+def partition_row(partition: PartitionState) -> dict[str, Any]:
+    """The state of a partition, as JSON has it."""
+    cleaning = partition.cleaning
+    return {
+        "kind": "partition",
+        **partition.topic_partition._asdict(),
+        "directory": str(partition.path),
+        "checkedMs": partition.checked_ms,
+        "done": {
+            "deletedSegments": partition.deleted_segments,
+            "deletedBytes": partition.deleted_bytes,
+            "cleaningRounds": 0 if cleaning is None else cleaning.rounds,
+        },
+        "cleaning": None if cleaning is None else cleaning.status.value,
+        "cleanedMs": None if cleaning is None else cleaning.last_round_ms,
+        "isFailing": partition.is_failing,
+        "failures": [camel_keys(vars(failure)) for failure in partition.failures],
+    }

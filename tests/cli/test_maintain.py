@@ -1,0 +1,129 @@
+"""`stratalog maintain`: the service in the foreground, once or until it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log_dir.manager import LogDir
+from tests.cli.command import COMMAND, inside, stratalog
+from tests.golden.cases import GoldenCase
+from tests.log_dir.opening import SMALL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOUR_MS = 3_600_000
+BUFFERS = [
+    "-c",
+    "log.cleaner.dedupe.buffer.size=2000000",
+    "-c",
+    "log.cleaner.io.buffer.size=100000",
+]
+
+
+def make(path: Path, **topics: dict[str, Any]) -> None:
+    """Topics of three segments of one key: two days old, an hour old, and new."""
+    now_ms = time.time_ns() // 1_000_000
+    with LogDir.open(path, config=SMALL, background=False) as logs:
+        for name, settings in topics.items():
+            logs.create_topic(name, 1, config=settings)
+            log = logs.partition(name, 0)
+            for age_ms in (48 * HOUR_MS, HOUR_MS, 0):
+                log.roll()
+                record = Record(0, now_ms - age_ms, b"k", b"v" * 30)
+                log.append(encode_batch([record], BatchFields()))
+
+
+def bases(path: Path) -> list[int]:
+    return sorted(int(file.stem) for file in path.glob("*.log"))
+
+
+def test_once(tmp_path: Path) -> None:
+    make(tmp_path, orders={}, forever={"retention.ms": -1}, keyed={"cleanup.policy": "compact"})
+    result = inside("maintain", tmp_path, "--once", "-c", "log.retention.hours=24", *BUFFERS)
+    assert (result.stderr, result.status) == ("", 0)
+    assert result.lines == [
+        "keyed-0: compacted in 1 round",
+        "orders-0: deleted 1 segment, 99 B",
+        "3 partitions: deleted 1 segment, 99 B; compacted in 1 round",
+    ]
+    assert bases(tmp_path / "orders-0") == [1, 2]
+    assert bases(tmp_path / "forever-0") == [0, 1, 2]
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    result = inside("maintain", tmp_path, "--once", "-c", "log.retention.hours=24", *BUFFERS)
+    assert result.lines == ["3 partitions: nothing was due"]
+
+
+def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
+    make(tmp_path, damaged={"cleanup.policy": "compact"}, orders={})
+    path = tmp_path / "damaged-0" / f"{0:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    hours = ["-c", "log.retention.hours=24"]
+    result = inside("maintain", tmp_path, "--once", "--json", *hours, *BUFFERS)
+    assert result.status == 1
+    assert "stratalog: error: damaged-0: cleaning failed at " in result.stderr
+    damaged, orders, total = result.rows
+    assert (damaged["topic"], damaged["isFailing"], damaged["cleaning"]) == (
+        "damaged",
+        True,
+        "failed",
+    )
+    (failure,) = damaged["failures"]
+    assert failure["task"] == "cleaning"
+    assert str(path) in failure["message"]
+    assert failure["traceback"].startswith("Traceback")
+    assert (failure["count"], failure["isOver"]) == (1, False)
+    assert abs(failure["atMs"] - time.time_ns() // 1_000_000) < HOUR_MS
+    assert orders["done"] == {"deletedSegments": 1, "deletedBytes": 99, "cleaningRounds": 0}
+    assert (total["partitions"], total["failing"], total["deletedSegments"]) == (2, 1, 1)
+
+
+def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    make(tmp_path, orders={})
+    settings = {
+        "log.retention.hours": 24,
+        "log.initial.task.delay.ms": 0,
+        "log.retention.check.interval.ms": 50,
+    }
+    given = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    command = [*COMMAND, "maintain", str(tmp_path), "--every", "0.05", "--json", *given, *BUFFERS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        row = json.loads(process.stdout.readline())
+        assert (row["topic"], row["done"]["deletedSegments"]) == ("orders", 1)
+        process.send_signal(signal.SIGTERM)
+        rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert json.loads(rest.splitlines()[-1])["kind"] == "total"
+    assert errors.decode() == f"stratalog: maintaining {tmp_path}\n"
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    assert bases(tmp_path / "orders-0") == [1, 2]
+
+
+def test_what_kafka_wrote_does_not_go_by_guessed_settings(tmp_path: Path) -> None:
+    shutil.copytree(GoldenCase("multiseg").partition_dir, tmp_path / "multiseg-0")
+    result = inside("maintain", tmp_path, "--once")
+    assert result.status == 0
+    assert result.stderr.startswith("stratalog: note: settings of a cluster's topics are not known")
+    assert len(bases(tmp_path / "multiseg-0")) == 10
+    assert inside("maintain", tmp_path, "--once", "--defaults").status == 0
+    assert bases(tmp_path / "multiseg-0") == [1500]
+
+
+def test_what_cannot_be_maintained(tmp_path: Path) -> None:
+    make(tmp_path / "logs", orders={})
+    result = stratalog("maintain", tmp_path / "logs", "--once", "-c", "retention.ms=1")
+    assert result.status == 2
+    assert "retention.ms: --config takes a broker's settings here" in result.stderr
+    result = stratalog("maintain", tmp_path / "none", "--once")
+    assert result.status == 1
+    assert result.stderr == f"stratalog: error: {tmp_path / 'none'}: no such directory\n"
+    assert bases(tmp_path / "logs" / "orders-0") == [0, 1, 2]
