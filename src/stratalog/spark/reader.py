@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from stratalog.spark.executor import ReadTask
 from stratalog.spark.failures import iterate_told, told_in_one_line
 from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import Predicate, take_filters
+from stratalog.spark.predicates import ALL, Predicate, Span, take_filters
 from stratalog.spark.schema import check_schema
 from stratalog.spark.splits import Split
 from stratalog.spark.topics import check_topics
@@ -77,11 +77,18 @@ class StratalogReader(DataSourceReader):
         return list(plan.splits) or [Split(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Split)
-        task = ReadTask(
-            schema=to_arrow_schema(self._schema, timezone="UTC"),
-            times_us=self._predicate.times_us,
-            skips_damage=self._options.skips_damage,
-            fails_on_data_loss=self._options.fail_on_data_loss,
-        )
-        return iterate_told(task.read(partition))
+        return read_split(partition, self._schema, self._options, self._predicate.times_us)
+
+
+def read_split(
+    partition: InputPartition, schema: StructType, options: ReadOptions, times_us: Span = ALL
+) -> Iterator[pa.RecordBatch]:
+    """What one task yields."""
+    assert isinstance(partition, Split)
+    task = ReadTask(
+        schema=to_arrow_schema(schema, timezone="UTC"),
+        times_us=times_us,
+        skips_damage=options.skips_damage,
+        fails_on_data_loss=options.fail_on_data_loss,
+    )
+    return iterate_told(task.read(partition))

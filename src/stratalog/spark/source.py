@@ -15,6 +15,7 @@ from stratalog.spark.failures import told_in_one_line
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
+        DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
     )
@@ -45,6 +46,13 @@ class StratalogDataSource(DataSource):
         from stratalog.spark.reader import StratalogReader  # noqa: PLC0415
 
         return StratalogReader(ReadOptions.parse(self.options).for_batch(), schema)
+
+    @told_in_one_line
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from stratalog.spark.options import ReadOptions  # noqa: PLC0415
+        from stratalog.spark.stream import StratalogStreamReader  # noqa: PLC0415
+
+        return StratalogStreamReader(ReadOptions.parse(self.options).for_stream(), schema)
 
     @told_in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -1,0 +1,231 @@
+"""Streaming reads: over restarts, of growing logs and topics, and when data is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from stratalog.spark.failures import DataLossError
+from stratalog.spark.options import ReadOptions
+from stratalog.spark.schema import full_schema
+from stratalog.spark.splits import Split
+from stratalog.spark.stream import StratalogStreamReader
+from tests.log_dir.opening import open_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from stratalog import LogDir
+
+ALL = ReadAllAvailable()
+
+
+def _append(logs: LogDir, topic: str, partition: int, count: int) -> None:
+    """Records that say where they are: offset by offset, in batches of at most ten."""
+    start = logs.partition(topic, partition).log_end_offset
+    with logs.producer() as producer:
+        for offset in range(start, start + count):
+            value = f"{topic}-{partition}-{offset}".encode()
+            producer.append(topic, value, partition=partition)
+            if offset % 10 == 9:
+                producer.flush()
+
+
+class Reading:
+    """A streaming query that can be started again and again, and what it has read."""
+
+    def __init__(self, spark: SparkSession, root: Path, **options: str) -> None:
+        self.spark, self.logs, self.checkpoint = spark, root / "logs", root / "checkpoint"
+        self.options = {"startingOffsets": "earliest", "subscribe": "t", **options}
+        self.batches: dict[int, list[str]] = {}
+
+    def start(self, **trigger: Any) -> Any:
+        def collect(frame: DataFrame, number: int) -> None:
+            self.batches[number] = [
+                f"{row.topic}-{row.partition}-{row.offset}"
+                for row in frame.collect()
+                if bytes(row.value).decode() == f"{row.topic}-{row.partition}-{row.offset}"
+            ]
+
+        frame = self.spark.readStream.format("stratalog").options(**self.options)
+        writer = frame.load(str(self.logs)).writeStream.foreachBatch(collect)
+        return writer.option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+
+    def run(self) -> Any:
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return query
+
+    @property
+    def read(self) -> list[str]:
+        return sorted(name for batch in self.batches.values() for name in batch)
+
+
+def _names(**counts: int) -> list[str]:
+    return sorted(
+        f"t-{partition}-{offset}"
+        for name, count in counts.items()
+        for partition in [int(name.removeprefix("p"))]
+        for offset in range(count)
+    )
+
+
+def test_restarts_go_on_where_the_checkpoint_says(spark: SparkSession, tmp_path: Path) -> None:
+    reading = Reading(spark, tmp_path, maxOffsetsPerTrigger="30")
+    with open_logs(reading.logs) as logs:
+        logs.create_topic("t", 2, config={"segment.bytes": 1000})
+        _append(logs, "t", 0, 70)
+        _append(logs, "t", 1, 31)
+        query = reading.run()
+        assert reading.read == _names(p0=70, p1=31)
+        assert [len(batch) for _, batch in sorted(reading.batches.items())] == [29, 29, 29, 14]
+        text = (reading.checkpoint / "offsets" / "3").read_text().splitlines()[-1]
+        assert json.loads(text) == {"t": {"0": 70, "1": 31}}
+        assert json.loads(query.lastProgress["sources"][0]["latestOffset"]) == json.loads(text)
+        logs.add_partitions("t", 3)
+        _append(logs, "t", 0, 5)
+        _append(logs, "t", 2, 12)
+        reading.run()
+        assert reading.read == _names(p0=75, p1=31, p2=12)
+        reading.run()  # nothing new: no batch more
+    assert len(reading.batches) == 5
+
+
+def test_a_live_directory_is_followed(spark: SparkSession, tmp_path: Path) -> None:
+    reading = Reading(spark, tmp_path)
+    with open_logs(reading.logs) as logs:
+        logs.create_topic("t", 1, config={"segment.bytes": 2000})
+        query = reading.start(processingTime="100 milliseconds")
+
+        def write() -> None:
+            for _ in range(8):
+                _append(logs, "t", 0, 25)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        writer.join()
+        query.processAllAvailable()
+        query.stop()
+    assert reading.read == _names(p0=200)
+
+
+# -- without Spark's processes
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., StratalogStreamReader]:
+    def make(**options: str) -> StratalogStreamReader:
+        given = {"path": str(tmp_path), "subscribe": "t", **options}
+        parsed = ReadOptions.parse({name.replace("_", "."): text for name, text in given.items()})
+        return StratalogStreamReader(parsed.for_stream(), full_schema(includes_headers=False))
+
+    return make
+
+
+def _rows(reader: StratalogStreamReader, start: Any, end: Any) -> list[str]:
+    found = []
+    for split in reader.partitions(start, end):
+        assert isinstance(split, Split)
+        for batch in reader.read(split):
+            found += [bytes(value.as_py()).decode() for value in batch.column("value")]
+    return found
+
+
+def test_a_stream_begins_at_the_end_unless_told(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 7)
+        assert opened().initialOffset() == {"t": {"0": 7}}
+        assert opened(startingOffsets="earliest").initialOffset() == {"t": {"0": 0}}
+        assert opened(startingOffsets='{"t":{"0":3}}').initialOffset() == {"t": {"0": 3}}
+
+
+def test_the_limits_that_spark_is_told(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        assert opened().getDefaultReadLimit() == ALL
+        assert opened(maxOffsetsPerTrigger="5").getDefaultReadLimit() == ReadMaxRows(5)
+        assert opened(minOffsetsPerTrigger="5").getDefaultReadLimit() == ReadMinRows(5)
+
+
+def test_a_minimum_holds_a_batch_back(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    reader_options = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "1h"}
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        reader = opened(**reader_options)
+        limit = reader.getDefaultReadLimit()
+        _append(logs, "t", 0, 3)
+        first = reader.latestOffset({"t": {"0": 0}}, limit)
+        assert first == {"t": {"0": 3}}  # the first batch does not wait
+        _append(logs, "t", 0, 9)
+        assert reader.latestOffset(first, limit) == first
+        assert reader.latestOffset(first, ALL) == {"t": {"0": 12}}
+        _append(logs, "t", 0, 1)
+        assert reader.latestOffset(first, limit) == {"t": {"0": 13}}
+
+
+def test_available_now_ends_where_the_logs_ended_at_the_start(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 20)
+        reader = opened()
+        reader.prepareForTriggerAvailableNow()
+        _append(logs, "t", 0, 20)
+        logs.add_partitions("t", 2)
+        assert reader.latestOffset({"t": {"0": 0}}, ALL) == {"t": {"0": 20}}
+        assert reader.latestOffset({"t": {"0": 20}}, ALL) == {"t": {"0": 20}}
+
+
+def test_committed_reads_stop_at_an_open_transaction(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 4)
+        reader = opened(kafka_isolation_level="read_committed")
+        with logs.transaction("mine") as transaction:
+            transaction.append("t", b"t-0-4", partition=0).result()
+            assert reader.latestOffset({"t": {"0": 0}}, ALL) == {"t": {"0": 4}}
+        end = reader.latestOffset({"t": {"0": 0}}, ALL)
+        assert end == {"t": {"0": 6}}  # the marker counts
+        assert _rows(reader, {"t": {"0": 3}}, end) == ["t-0-3", "t-0-4"]
+
+
+def test_lost_data_is_an_error_or_passed_over(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 20)
+        logs.delete_records("t", 0, 12)
+        logs.checkpoint()
+        start, end = {"t": {"0": 5}}, {"t": {"0": 20}}
+        with pytest.raises(DataLossError, match="begins with offset 12"):
+            opened().latestOffset(start, ALL)
+        with pytest.raises(DataLossError, match="12 to 20 are there"):
+            opened().partitions(start, end)
+        bold = opened(failOnDataLoss="false")
+        assert bold.latestOffset(start, ALL) == end
+        assert _rows(bold, start, end) == [f"t-0-{offset}" for offset in range(12, 20)]
+        strict = opened()
+    shutil.rmtree(tmp_path / "t-0")
+    with pytest.raises(DataLossError, match="no topic 't'"):
+        strict.latestOffset(start, ALL)
+    assert bold.latestOffset(start, ALL) == {}
+    assert bold.partitions(start, end) == []
