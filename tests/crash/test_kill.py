@@ -75,12 +75,12 @@ class Reported:
 class Nursery:
     """Starts writers, and kills them."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = writer_process.__file__) -> None:
         self._pipe, report = os.pipe()
         os.set_blocking(self._pipe, False)
         path = os.pathsep.join(filter(None, sys.path))
         self._process = subprocess.Popen(
-            [sys.executable, writer_process.__file__, str(report)],
+            [sys.executable, program, str(report)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=[report],
