@@ -1,0 +1,196 @@
+"""Reading through Spark, beside Spark reading the same rows from uncompressed Parquet.
+
+Scans aggregate 100-byte and 1 KiB records, with all columns and with those of a schema; ranges of
+time and single offsets are asked for by option and by `where`. Every query is checked. Two cores:
+what is measured is Spark's engine with tasks, not one loop.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.partitions import write_partition
+from benchmarks.report import Work
+from stratalog.spark.planning import plan_read
+from stratalog.spark.predicates import Predicate, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.partitions import BenchPartition
+    from benchmarks.report import Report
+
+TOPIC_PARTITIONS = 10
+PRUNED = "value binary, offset long"
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def run(report: Report) -> None:
+    with (
+        _all_cores(),
+        tempfile.TemporaryDirectory(prefix="stratalog-bench-") as scratch,
+        _session(Path(scratch)) as spark,
+    ):
+        for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
+            parent = Path(scratch) / f"logs-{value_bytes}"
+            parent.mkdir()
+            size_bytes = (64 << 20) if report.is_quick else (500 << 20)
+            bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
+            parquet = parent / "parquet"
+            _read(spark, parent).write.option("compression", "none").parquet(str(parquet))
+            _scan(report, spark, bench, name)
+            if value_bytes == 100:
+                _time_range(report, spark, bench)
+        _points(report, spark, Path(scratch))
+
+
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """Other benchmarks run on one core; Spark gets two."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    cores = range(os.cpu_count() or 1)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def _session(scratch: Path) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("stratalog benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config(_PUSHDOWN, "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _read(
+    spark: SparkSession, path: Path, schema: str | None = None, **options: object
+) -> DataFrame:
+    reader = spark.read.format("stratalog").option("subscribe", "bench")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return (reader.schema(schema) if schema else reader).load(str(path))
+
+
+def _parquet(spark: SparkSession, bench: BenchPartition) -> DataFrame:
+    return spark.read.parquet(str(bench.path.parent / "parquet"))
+
+
+def _sums(make: Any) -> tuple[int, int]:
+    (row,) = make().selectExpr("sum(length(value))", "max(offset)").collect()
+    return tuple(row)
+
+
+def _scan(report: Report, spark: SparkSession, bench: BenchPartition, name: str) -> None:
+    logs = bench.path.parent
+    answer = _sums(partial(_parquet, spark, bench))
+    size = {"records": bench.records, "size_bytes": bench.size_bytes}
+    found = report.race(
+        f"sum(length(value)), max(offset), {bench.size_bytes >> 20} MiB of {name}",
+        {
+            "Parquet": Work(partial(_sums, partial(_parquet, spark, bench)), answer, **size),
+            "all columns": Work(partial(_sums, partial(_read, spark, logs)), answer, **size),
+            "columns pruned": Work(
+                partial(_sums, partial(_read, spark, logs, PRUNED)), answer, **size
+            ),
+            "count() of one column": Work(
+                lambda: _read(spark, logs, "partition int").count(), bench.records, **size
+            ),
+        },
+    )
+    parquet = found["Parquet"].seconds
+    report.require(
+        f"Spark scan of {name} over Parquet's time, columns pruned",
+        found["columns pruned"].seconds / parquet,
+        at_most=2,
+    )
+    report.require(
+        f"Spark scan of {name} over Parquet's time, all columns",
+        found["all columns"].seconds / parquet,
+        at_most=4,
+    )
+
+
+def _time_range(report: Report, spark: SparkSession, bench: BenchPartition) -> None:
+    """One per cent of the records, from the middle."""
+    span = bench.last_timestamp - bench.first_timestamp
+    start = bench.first_timestamp + span // 2
+    end = start + span // 100
+    condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
+    options = {"startingTimestamp": start, "endingTimestamp": end}
+    logs = bench.path.parent
+    answer = _sums(lambda: _parquet(spark, bench).where(condition))
+    found = report.race(
+        "1 % of the time",
+        {
+            "Parquet": Work(lambda: _sums(lambda: _parquet(spark, bench).where(condition)), answer),
+            "by option": Work(lambda: _sums(lambda: _read(spark, logs, **options)), answer),
+            "by where": Work(lambda: _sums(lambda: _read(spark, logs).where(condition)), answer),
+        },
+    )
+    for who in ("by option", "by where"):
+        ratio = found[who].seconds / found["Parquet"].seconds
+        report.require(f"1 % of the time {who} over Parquet's time", ratio, at_most=1.2)
+
+
+def _points(report: Report, spark: SparkSession, scratch: Path) -> None:
+    """One record of a topic of 10 GiB: ten partitions that share the files of one."""
+    size_bytes = (64 << 20) if report.is_quick else (1 << 30) - 1
+    first, topic = scratch / "one", scratch / "topic"
+    first.mkdir()
+    topic.mkdir()
+    bench = write_partition(first, size_bytes=size_bytes)
+    for number in range(TOPIC_PARTITIONS):
+        (topic / f"bench-{number}").symlink_to(bench.path)
+    offset = bench.records * 3 // 4
+    moment = (bench.first_timestamp + bench.last_timestamp) // 2
+    times = {"startingTimestamp": moment, "endingTimestamp": moment + 1}
+    in_one = f"partition = 7 and offset = {offset}"
+    found = report.race(
+        f"one offset of a topic of {TOPIC_PARTITIONS * bench.size_bytes >> 20} MiB",
+        {
+            "by offset, where": Work(lambda: _read(spark, topic).where(in_one).count(), 1),
+            "by time, options": Work(
+                lambda: _read(spark, topic, **times).select("partition").distinct().count(),
+                TOPIC_PARTITIONS,
+            ),
+        },
+    )
+    for who, timing in found.items():
+        report.require(f"point query {who}", timing.seconds, at_most=2, unit=" s")
+    options = {"path": str(topic), "subscribe": "bench"}
+    plans = {
+        "offset": plan_read(options, Predicate(offsets=Span(offset, offset))),
+        "time": plan_read(options | {name: str(value) for name, value in times.items()}),
+    }
+    for name, plan in plans.items():
+        share = 100 * plan.summary.bytes_read / plan.summary.bytes_total
+        report.require(f"bytes read for a point by {name}", share, at_most=1, unit=" %")
