@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import ConfigError
+from stratalog.format.names import TopicPartition
+from stratalog.log.isolation import IsolationLevel
+from stratalog.spark.offsets import EARLIEST, LATEST, ByTimestamp, from_json, to_json
+from stratalog.spark.options import ReadOptions, Subscription
+
+BASE = {"path": "/logs", "subscribe": "t"}
+
+
+def _parse(**options: str) -> ReadOptions:
+    return ReadOptions.parse({name.replace("_", "."): text for name, text in options.items()})
+
+
+def test_defaults() -> None:
+    options = ReadOptions.parse(BASE)
+    assert options.paths == (Path("/logs"),)
+    assert options.subscription == Subscription(topics=("t",))
+    assert options.isolation is IsolationLevel.READ_UNCOMMITTED
+    assert options.fail_on_data_loss
+    assert not options.includes_headers
+    assert options.split_bytes == 64 << 20
+    assert (options.for_batch().starting, options.for_batch().ending) == (EARLIEST, LATEST)
+    assert options.for_stream().starting == LATEST
+
+
+def test_names_in_any_case_and_values_of_any_kind() -> None:
+    options = ReadOptions.parse(
+        {
+            "PATH": "/a,/b",
+            "Assign": '{"t":[1,0],"u":[2]}',
+            "STARTINGOFFSETS": '{"t":{"0":23,"1":-2},"u":{"2":0}}',
+            "endingTimestamp": "1700000000000",
+            "kafka.Isolation.Level": "READ_COMMITTED",
+            "splitBytes": "1m",
+            "minPartitions": "7",
+            "includeHeaders": "TRUE",
+            "maxTriggerDelay": "15m",
+            "onDamage": "skip",
+        }
+    )
+    assert options.paths == (Path("/a"), Path("/b"))
+    assert options.subscription.assigned == (("t", 0), ("t", 1), ("u", 2))
+    assert options.starting == (
+        (TopicPartition("t", 0), 23),
+        (TopicPartition("t", 1), -2),
+        (TopicPartition("u", 2), 0),
+    )
+    assert options.ending == ByTimestamp(for_all=1_700_000_000_000)
+    assert options.isolation is IsolationLevel.READ_COMMITTED
+    assert (options.split_bytes, options.min_partitions) == (1 << 20, 7)
+    assert options.max_trigger_delay_ms == 900_000
+    assert options.skips_damage
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ('["/a,b", "/c"]', ["/a,b", "/c"]),
+        ("file:///a/b", ["/a/b"]),
+        ("file:/a", ["/a"]),
+        ("/a, /b,/a", ["/a", "/b"]),
+    ],
+)
+def test_paths(text: str, paths: list[str]) -> None:
+    assert _parse(path=text, subscribe="t").paths == tuple(map(Path, paths))
+
+
+def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> None:
+    every = {
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t":{"0":7}}',
+        "startingOffsets": "earliest",
+    }
+    assert _parse(**BASE, **every).starting == ByTimestamp(for_all=5)
+    del every["startingTimestamp"]
+    each = ((TopicPartition("t", 0), 7),)
+    assert _parse(**BASE, **every).starting == ByTimestamp(each=each)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"path": "/l"},
+            "One of the following options must be specified for Kafka source: subscribe, "
+            "subscribepattern, assign. See the docs for more details.",
+        ),
+        ({**BASE, "assign": "{}"}, "Only one of the following options"),
+        ({"subscribe": "t"}, "path: give the log directory"),
+        ({**BASE, "path": "s3://b/k"}, "only directories that are mounted"),
+        ({**BASE, "path": "[1]"}, "not a JSON list of paths"),
+        ({**BASE, "startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
+        ({**BASE, "kafka.bootstrap.servers": "h:9092"}, "is for reading through a broker"),
+        ({**BASE, "groupIdPrefix": "x"}, "is for reading through a broker"),
+        ({"path": "/l", "subscribe": " , "}, "No topics to subscribe to"),
+        ({"path": "/l", "subscribePattern": "a("}, "is no pattern"),
+        ({"path": "/l", "assign": "t"}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got t'),
+        ({"path": "/l", "assign": '{"t":["0"]}'}, "Expected e.g."),
+        ({**BASE, "startingOffsets": "first"}, "Expected e.g."),
+        ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "-3 is no offset"),
+        ({**BASE, "startingOffsets": '{"t":{"0":"1"}}'}, "Expected e.g."),
+        ({**BASE, "startingOffsets": '{"t":[1]}'}, "Expected e.g."),
+        ({**BASE, "startingTimestamp": "yesterday"}, "not a time in milliseconds"),
+        ({**BASE, "minPartitions": "0"}, "not a whole number of 1 or more: '0'"),
+        ({**BASE, "maxRecordsPerPartition": "-1"}, "not a whole number of 1 or more"),
+        ({**BASE, "splitBytes": "big"}, "not a size such as 64m"),
+        ({**BASE, "includeHeaders": "yes"}, "not true or false: 'yes'"),
+        ({**BASE, "kafka.isolation.level": "serial"}, "not one of read_uncommitted"),
+        ({**BASE, "onDamage": "ignore"}, "not one of fail, skip"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "not a time such as"),
+        (
+            {**BASE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"},
+            "minOffsetsPerTrigger(9) is higher than the maxOffsetsPerTrigger(3)",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions.parse(options)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"startingOffsets": "latest"},
+            "starting offset can't be latest for batch queries on Kafka",
+        ),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, "can't be latest"),
+        ({"endingOffsets": "earliest"}, "ending offset can't be earliest"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, "can't be earliest"),
+        ({"maxOffsetsPerTrigger": "9"}, "has no meaning in a batch query"),
+    ],
+)
+def test_what_a_batch_query_refuses(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        ReadOptions.parse({**BASE, **options}).for_batch()
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    value = {"endingTimestamp": "5"}.get(name, '{"t":{"0":5}}')
+    with pytest.raises(ConfigError, match="ending offset not valid in streaming queries"):
+        ReadOptions.parse({**BASE, name: value}).for_stream()
+
+
+def test_offsets_are_written_as_the_connector_writes_them() -> None:
+    offsets = {TopicPartition("b", 10): 3, TopicPartition("a", 2): 1, TopicPartition("b", 9): 0}
+    found = to_json(offsets)
+    assert list(found) == ["a", "b"]
+    assert list(found["b"]) == ["9", "10"]
+    assert from_json(found) == offsets
