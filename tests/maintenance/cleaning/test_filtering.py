@@ -93,7 +93,7 @@ def test_legacy_batch_that_must_stay_empty(compaction_dir: Callable[[str], Path]
     case = next(c for c in compaction_cases() if c.name == "legacy-v1-emptied-last")
     (golden,) = rounds_of(case, compaction_dir(case.name))
     assert "Empty batches are only supported" in golden.told["exception"]
-    with pytest.raises(UnsupportedError, match="offset 2, format 1"):
+    with pytest.raises(UnsupportedError, match="offset 2, of format 1"):
         run(golden)
 
 
