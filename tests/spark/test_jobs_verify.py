@@ -10,7 +10,7 @@ from stratalog.errors import LogDirLockedError
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.maintenance.verify.running import verify_directory
 from stratalog.spark.jobs.reindex import reindex
-from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack
+from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack, told
 from stratalog.spark.jobs.verify import verify
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
@@ -100,3 +100,20 @@ def test_progress_is_told(spark: SparkSession) -> None:
         _refuse, [[1], [2]], title="t"
     )
     assert all(done <= total for done, total in told)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: stratalog.errors.NotALogDirError: /x: no such\n"
+            "\tat org.apache.spark.Some(Thing.scala:1)",
+            "/x: no such",
+        ),
+        ("Job aborted\nTraceback (most recent call last):\nValueError: no\n", "ValueError: no"),
+        ("[PATH_NOT_FOUND] Path does not exist: file:/a. SQLSTATE: 42K03", None),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_line_of_an_error_that_tells(text: str, line: str | None) -> None:
+    assert told(RuntimeError(text)) == (text if line is None else line)

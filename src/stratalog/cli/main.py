@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "reindex": "Build the indexes of logs again.",
     "export": "Write topics as Parquet or lines of JSON.",
     "stats": "Count keys, dead records, sizes and times of topics.",
+    "ingest": "Write files of JSON lines, CSV, Parquet or text into topics.",
 }
 _EPILOG = (
     "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "

@@ -36,6 +36,7 @@ TASK_COST_BYTES: Final = 1 << 20
 """What a small task costs, in bytes it could read instead."""
 _POLL_S: Final = 0.2
 _REFUSED: Final = "\0refused"
+_OUR_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
 _ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occurred)[^{]+$")
 
 
@@ -128,7 +129,7 @@ class SparkWorkers:
         if not groups:
             return []
         context = self._context
-        with _described(context, title), _watched(context, len(groups), self._on_progress):
+        with described(context, title), watched(context, self._on_progress, len(groups)):
             rdd = context.parallelize(groups, len(groups))
             try:
                 answers = rdd.flatMap(_Runner(function)).collect()
@@ -147,7 +148,7 @@ class SparkWorkers:
         if not groups:
             return []
         context = self._context
-        with _described(context, title), _watched(context, len(groups), self._on_progress):
+        with described(context, title), watched(context, self._on_progress, len(groups)):
             rdd = context.parallelize(groups, len(groups))
             pairs = rdd.flatMap(_Runner(function, _keyed)).groupByKey(min(len(groups), self.slots))
             try:
@@ -254,16 +255,20 @@ class _Merger:
 
 def told(error: BaseException) -> str:
     """The one line of a Spark error that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    text = str(error)
+    ours = _OUR_ERROR.search(text)
+    if ours is not None:
+        return ours[1].strip()
+    lines = [line.strip() for line in text.splitlines()]
     for line in lines:
         if _ERROR_LINE.match(line):
-            return line.removeprefix("stratalog.errors.")
+            return line
     meaningful = [line for line in lines if line and not line.startswith("at ")]
     return meaningful[0] if meaningful else type(error).__name__
 
 
 @contextmanager
-def _described(context: SparkContext, title: str) -> Iterator[None]:
+def described(context: SparkContext, title: str) -> Iterator[None]:
     """So that Spark's own pages say what is running."""
     context.setJobDescription(title)
     try:
@@ -273,8 +278,10 @@ def _described(context: SparkContext, title: str) -> Iterator[None]:
 
 
 @contextmanager
-def _watched(context: SparkContext, total: int, on_progress: OnProgress | None) -> Iterator[None]:
-    """Tell `on_progress` now and then how many groups are done."""
+def watched(
+    context: SparkContext, on_progress: OnProgress | None, total: int | None = None
+) -> Iterator[None]:
+    """Tell `on_progress` now and then how many tasks are done, of `total` or of those in sight."""
     if on_progress is None:
         yield
         return
@@ -283,11 +290,11 @@ def _watched(context: SparkContext, total: int, on_progress: OnProgress | None) 
     def watch() -> None:
         tracker = context.statusTracker()
         while not is_over.wait(_POLL_S):
-            done = 0
-            for stage_id in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(stage_id)
-                done += stage.numCompletedTasks if stage is not None else 0
-            on_progress(min(done, total), total)
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            due = total or sum(stage.numTasks for stage in stages if stage is not None)
+            if due:
+                on_progress(min(done, due), due)
 
     watcher = threading.Thread(target=watch, name="stratalog-progress", daemon=True)
     watcher.start()

@@ -6,6 +6,7 @@ says why is the error.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -34,7 +35,10 @@ _EMBEDDED: Final = {
 }
 _LOGGED: Final = re.compile(r"^[0-9/]+ [0-9:]+ ERROR \w+: (.+)$", re.MULTILINE)
 _JAVA_ERROR: Final = re.compile(r"^: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
-_LAUNCHER: Final = re.compile(r"^(.*(?:Exception|Error|JAVA_HOME|java: ).*)$", re.MULTILINE)
+_LAUNCHER: Final = re.compile(
+    r"^(?:Exception in thread .*(?:Exception|Error): )?(.*(?:Error|JAVA_HOME|java: |must ).*)$",
+    re.MULTILINE,
+)
 
 
 class SparkStartError(StratalogError):
@@ -69,13 +73,17 @@ def _start(title: str, master: str, conf: dict[str, str], log: IO[bytes]) -> Spa
     builder: Any = SparkSession.builder.appName(title).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        with _stderr_to(log), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            session: SparkSession = builder.getOrCreate()
-    except Exception as error:
-        raise SparkStartError(f"Spark does not start: {_reason(error, log)}") from None
-    return session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with _stderr_to(log):
+                session: SparkSession = builder.getOrCreate()
+        except Exception as error:
+            reason = _reason(error, log)
+        else:
+            return session
+        gc.collect()  # Spark's launcher leaves a pipe to whoever collects it
+    raise SparkStartError(f"Spark does not start on {master}: {reason}")
 
 
 @contextmanager
