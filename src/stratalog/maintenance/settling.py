@@ -97,7 +97,9 @@ def _range_of(disk: Disk, path: Path, swaps: Iterable[tuple[str, PartitionFile]]
         if file.kind is FileKind.LOG and file.base_offset is not None:
             log = path / name
             view = SegmentView(log, file.base_offset, disk.size_of(log) or 0)
-            found.append(range(file.base_offset, view.end.next_offset))
+            # An empty one still takes the place of a segment, whose indexes must not stay with it.
+            end = max(view.end.next_offset, file.base_offset + 1)
+            found.append(range(file.base_offset, end))
     if not found:
         return range(0)
     return range(min(r.start for r in found), max(r.stop for r in found))

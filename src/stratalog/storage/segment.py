@@ -408,19 +408,22 @@ class Segment:
             view.inode = self._inode
 
     def rename(self, state: FileState) -> None:
-        """Give all files the suffix of this state. Durable only after `fsync_dir`."""
-        name = segment_file_name(self.base_offset, FileKind.LOG, state)
-        target = self.path.with_name(name)
-        for kind in _KINDS:
-            source = self.sibling(kind)
-            if kind is FileKind.LOG or self._disk.exists(source):
-                name = segment_file_name(self.base_offset, kind, state)
-                self._disk.rename(source, source.with_name(name))
-        self.path = target
-        self.release()
+        """Give all files the suffix of this state. Durable only after `fsync_dir`.
+
+        If it fails halfway the segment goes by the name that its log has then: readers go on.
+        """
+        for kind, source in [(kind, self.sibling(kind)) for kind in _KINDS]:
+            if kind is not FileKind.LOG and not self._disk.exists(source):
+                continue
+            target = source.with_name(segment_file_name(self.base_offset, kind, state))
+            self._disk.rename(source, target)
+            if kind is FileKind.LOG:
+                self.path = target
+                self.release()
+        self.release()  # a reader may have missed an index meanwhile
         writer = self._writer
         if writer is not None:
-            writer.log.path = target
+            writer.log.path = self.path
             writer.offset_index.path = self.sibling(FileKind.OFFSET_INDEX)
             writer.time_index.path = self.sibling(FileKind.TIME_INDEX)
 
