@@ -121,15 +121,26 @@ def test_checkpoint_outside_the_log_is_written_anew(
 
 
 def test_truncation_makes_dirty_again(tmp_path: Path, cleaner: Cleaner) -> None:
-    with open_logs(tmp_path) as logs:
-        log = topic(logs)
+    """Else a tombstone in what is appended next would go before the value that it deletes."""
+    clock = Clock()
+    with open_logs(tmp_path, clock=clock) as logs:
+        log = topic(logs, delete_retention_ms=1000)
         logs.cleaning.clean_dirtiest(cleaner)
         cleaned = checkpoint(tmp_path)[ORDERS]
-        logs.cleaning.on_truncated(ORDERS, cleaned)
+        log.truncate_to(cleaned + 1)
         assert checkpoint(tmp_path) == {ORDERS: cleaned}
-        log.truncate_to(cleaned - 4)
-        logs.cleaning.on_truncated(ORDERS, cleaned - 4)
-        assert checkpoint(tmp_path) == {ORDERS: cleaned - 4}
+        log.truncate_to(cleaned - 1)
+        assert checkpoint(tmp_path)[ORDERS] < cleaned - 1
+        for _ in range(3):
+            fill(logs, "orders", 3)
+            logs.append("orders", None, key=b"key 0")
+            log.roll()
+            logs.cleaning.clean(ORDERS, cleaner, is_forced=True)
+            clock.advance(2000)
+        alive = {key for key, value in values(log).items() if value is not None}
+        assert alive == {b"key 1", b"key 2"}
+        log.truncate_fully_and_start_at(3)
+        assert checkpoint(tmp_path)[ORDERS] <= 3
 
 
 def damage(log: PartitionLog) -> None:
@@ -233,6 +244,21 @@ def test_pause_stops_a_round_and_holds_off_others(tmp_path: Path, cleaner: Clean
             assert logs.cleaning.states()[0].status is CleaningStatus.PAUSED
             assert list(log.read()) == before
         assert checkpoint(tmp_path) == {}
+        assert logs.cleaning.clean_dirtiest(cleaner) is not None
+
+
+def test_a_log_that_is_cut_while_it_is_cleaned(tmp_path: Path, cleaner: Cleaner) -> None:
+    with open_logs(tmp_path) as logs:
+        log = topic(logs)
+        slow = SlowCleaner()
+        thread, reports = in_background(logs, slow)
+        log.truncate_to(5)
+        slow.may_end.set()
+        thread.join()
+        assert reports == [None]
+        assert checkpoint(tmp_path) == {}
+        assert logs.cleaning.states()[0].error is None
+        fill(logs, "orders", 40)
         assert logs.cleaning.clean_dirtiest(cleaner) is not None
 
 

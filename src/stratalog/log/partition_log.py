@@ -30,7 +30,7 @@ from stratalog.log.replay import ProducerReload
 from stratalog.log.validation import LeaderValidator, validate_follower
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
@@ -49,6 +49,9 @@ class PartitionLog(MaintainedLog):
         super().__init__(state)
         self._validator = LeaderValidator()
         self._rules = AppendRules.of(state.config)
+        self.before_cut: Callable[[int], None] = lambda _offset: None
+        """Told before a truncation: from this offset on, nothing is as it was. What it raises
+        prevents the truncation."""
 
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; the indexes of the active segment keep their size."""
@@ -233,20 +236,29 @@ class PartitionLog(MaintainedLog):
         Batches go as a whole. Does nothing to a log that ends at or below `offset`.
         """
         self._check_offset(offset)
-        with self._changing(), self._fatal(), self._cutting():
-            if offset >= self._end:
-                self._epochs.truncate_from_end(offset)
-                self._epochs.flush()
-            elif offset < self._segments[0].base_offset:
-                self._start_over_at(offset)
-            else:
-                self._cut_to(offset)
+        with self._changing():
+            if offset < self._end:
+                self._announce_cut(offset)
+            with self._fatal(), self._cutting():
+                if offset >= self._end:
+                    self._epochs.truncate_from_end(offset)
+                    self._epochs.flush()
+                elif offset < self._segments[0].base_offset:
+                    self._start_over_at(offset)
+                else:
+                    self._cut_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets `offset`."""
         self._check_offset(offset)
-        with self._changing(), self._fatal(), self._cutting():
-            self._start_over_at(offset)
+        with self._changing():
+            self._announce_cut(offset)
+            with self._fatal(), self._cutting():
+                self._start_over_at(offset)
+
+    def _announce_cut(self, offset: int) -> None:
+        """Batches go as a whole, so a cut may reach below `offset`, but not below its segment."""
+        self.before_cut(min(offset, self._segments[self._slot_of(offset)].base_offset))
 
     def _check_offset(self, offset: int) -> None:
         if offset < 0:

@@ -150,7 +150,7 @@ class TopicCatalog:
 
     def _open(self, slot: PartitionSlot, point: LoadPoint) -> PartitionLog:
         topic = self.topics.get(slot.topic_partition.topic)
-        return open_log(
+        log = open_log(
             slot.path,
             self._config.log_config if topic is None else topic.config,
             disk=self._engine.disk,
@@ -158,6 +158,8 @@ class TopicCatalog:
             point=point,
             producer_config=self._producer_config,
         )
+        log.before_cut = partial(slot.root.note_cut, slot)
+        return log
 
     def _find_topics(self) -> None:
         partitions: dict[str, list[int]] = {}

@@ -10,6 +10,7 @@ Invariants:
 * a partition whose cleaning failed is left alone until the directory is opened again: a round that
   fails once most likely fails always, and the others have to be cleaned. The error is kept to be
   looked at;
+* what is appended after a truncation is dirty, whatever the cleaner had done there before;
 * a partition that is paused, or gone, is not cleaned; a round that is under way when that happens
   ends at its next look and leaves the log as it was.
 """
@@ -83,6 +84,8 @@ class _Work:
 
     slot: PartitionSlot
     is_busy: bool = False
+    cuts: int = 0
+    """Of the slot, when the work was begun: the log may have been truncated since."""
     pauses: int = 0
     is_failed: bool = False
     rounds: int = 0
@@ -237,12 +240,6 @@ class CleanerManager:
         while any(work.is_busy for work in works):
             self._released.wait()
 
-    def on_truncated(self, topic_partition: TopicPartition, offset: int) -> None:
-        """A log was cut at `offset`: what is appended from there on is dirty."""
-        slot = self._catalog.find(topic_partition)
-        if slot is not None and slot.root.cleaned().get(topic_partition, 0) > offset:
-            slot.root.set_cleaned(slot, offset)
-
     # -- inside
 
     def _compacted_slots(self) -> list[PartitionSlot]:
@@ -310,13 +307,14 @@ class CleanerManager:
         topic_partition = slot.topic_partition
 
         def may_go_on() -> bool:
-            return not (work.stops.is_set() or self._is_gone(slot))
+            is_stopped = work.stops.is_set() or slot.cuts != work.cuts
+            return not (is_stopped or self._is_gone(slot))
 
         try:
             result = cleaner.clean(
                 slot.log(), selection, on_progress=on_progress, may_go_on=may_go_on
             )
-            slot.root.set_cleaned(slot, result.end_offset)
+            slot.root.set_cleaned(slot, result.end_offset, cuts=work.cuts)
         except CleaningAbortedError as error:
             _log.info("%s: %s", topic_partition, error)
             return None
@@ -346,6 +344,7 @@ class CleanerManager:
             work = of_slot if is_free else None
             if work is not None:
                 work.is_busy = True
+                work.cuts = slot.cuts
         try:
             yield work
         finally:

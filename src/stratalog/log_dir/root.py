@@ -76,6 +76,8 @@ class PartitionSlot:
         self._is_retired = False
         self.loaded: PartitionLog | None = None
         """The log, if it has been opened."""
+        self.cuts = 0
+        """How often it was truncated."""
 
     def log(self) -> PartitionLog:
         """The log, opened and perhaps recovered now: at first use, and again after it was closed or
@@ -209,13 +211,27 @@ class LogRoot:
         """Up to where the cleaner has been, by partition."""
         return self.files.read_offsets(RootFile.CLEANER_OFFSETS)
 
-    def set_cleaned(self, slot: PartitionSlot, offset: int) -> None:
+    def set_cleaned(self, slot: PartitionSlot, offset: int, *, cuts: int | None = None) -> None:
         """Write the cleaner's checkpoint of a partition, and drop those of partitions that are not
-        here. One that is gone gets none: a partition of its name that was made since is another."""
+        here. One that is gone gets none: a partition of its name that was made since is another.
+
+        With `cuts`, nothing is written if the log was truncated since the slot had that count.
+        """
         with self._cleaned_lock:
-            if self.slots.get(slot.topic_partition) is slot:
+            is_cut = cuts is not None and slot.cuts != cuts
+            if self.slots.get(slot.topic_partition) is slot and not is_cut:
                 present = {tp: at for tp, at in self.cleaned().items() if tp in self.slots}
                 self._write_cleaned({**present, slot.topic_partition: offset})
+
+    def note_cut(self, slot: PartitionSlot, offset: int) -> None:
+        """A log is about to be truncated: what it gets from `offset` on is not clean. If it were
+        believed to be, a tombstone there could go before the value that it deletes."""
+        with self._cleaned_lock:
+            slot.cuts += 1
+            cleaned = self.cleaned()
+            is_here = self.slots.get(slot.topic_partition) is slot
+            if is_here and cleaned.get(slot.topic_partition, 0) > offset:
+                self._write_cleaned({**cleaned, slot.topic_partition: offset})
 
     def _write_cleaned(self, offsets: Mapping[TopicPartition, int]) -> None:
         if offsets != self.cleaned():
