@@ -1,0 +1,121 @@
+"""Export beside Spark writing the same rows to Parquet; verify beside a bare read of the files.
+
+Spark's side is given its rows in memory, so that only writing is measured; export reads the log,
+checks it and writes. Both run on two cores, both compress with snappy. Verify runs on one core, by
+the CPU time it takes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.partitions import write_partition
+from benchmarks.report import Work
+from benchmarks.spark_read import _all_cores, _read, _session
+from stratalog.maintenance.verify.running import verify_partition
+from stratalog.spark.jobs.export import export, plan_export, run_export
+from stratalog.spark.jobs.running import ThreadWorkers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from benchmarks.partitions import BenchPartition
+    from benchmarks.report import Report
+
+_MEGABYTE = 1e6
+_READ_BYTES = 4 << 20
+
+
+def run(report: Report) -> None:
+    with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as scratch:
+        for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
+            parent = Path(scratch) / f"verify-{value_bytes}"
+            parent.mkdir()
+            size_bytes = (64 << 20) if report.is_quick else (512 << 20)
+            bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
+            _verify(report, bench, name)
+            shutil.rmtree(parent)
+        with _all_cores(), _session(Path(scratch)) as spark:
+            for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
+                parent = Path(scratch) / f"export-{value_bytes}"
+                parent.mkdir()
+                size_bytes = (64 << 20) if report.is_quick else (256 << 20)
+                bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
+                _export(report, spark, bench, name)
+                shutil.rmtree(parent)
+
+
+def _verify(report: Report, bench: BenchPartition, name: str) -> None:
+    size = {"records": bench.records, "size_bytes": bench.size_bytes}
+    found = report.race(
+        f"verify {bench.size_bytes >> 20} MiB of {name}",
+        {
+            "bare read": Work(lambda: _read_all(bench.path), bench.size_bytes, **size),
+            "verify": Work(lambda: _verified(bench.path), (bench.records, 0), **size),
+        },
+        clock=time.process_time,
+    )
+    report.require(
+        f"verify of {name}, one core",
+        found["verify"].megabytes_per_second,
+        at_least=1000,
+        unit=" MB/s",
+    )
+
+
+def _read_all(path: Path) -> int:
+    buffer = bytearray(_READ_BYTES)
+    size = 0
+    for log in sorted(path.glob("*.log")):
+        descriptor = os.open(log, os.O_RDONLY)
+        try:
+            while count := os.readv(descriptor, [buffer]):
+                size += count
+        finally:
+            os.close(descriptor)
+    return size
+
+
+def _verified(path: Path) -> tuple[int, int]:
+    report = verify_partition(path, threads=1)
+    return report.counts.records, len([f for f in report.findings if f.severity != "note"])
+
+
+def _export(report: Report, spark: SparkSession, bench: BenchPartition, name: str) -> None:
+    logs, target = bench.path.parent, bench.path.parent.parent / "out"
+    rows = _read(spark, logs).repartition(4).cache()
+    rows.count()
+
+    def write() -> int:
+        rows.write.mode("overwrite").parquet(str(target))
+        return bench.records
+
+    def export_on_spark() -> int:
+        shutil.rmtree(target, ignore_errors=True)
+        return export(spark, logs, target).records
+
+    def export_on_threads() -> int:
+        shutil.rmtree(target, ignore_errors=True)
+        return run_export(ThreadWorkers(), plan_export(logs), target).records
+
+    size = {"records": bench.records, "size_bytes": bench.size_bytes}
+    found = report.race(
+        f"export {bench.size_bytes >> 20} MiB of {name} to Parquet",
+        {
+            "Spark from memory": Work(write, bench.records, **size),
+            "export on Spark": Work(export_on_spark, bench.records, **size),
+            "export on threads": Work(export_on_threads, bench.records, **size),
+        },
+    )
+    rows.unpersist()
+    shutil.rmtree(target, ignore_errors=True)
+    report.require(
+        f"export of {name} over Spark's Parquet write, speed",
+        found["Spark from memory"].seconds / found["export on Spark"].seconds,
+        at_least=2,
+    )
