@@ -2,7 +2,8 @@
 
 A slot holds the two words of a key's hash and its offset plus one; a slot whose last word is 0 is
 empty. A table that is larger than the caches costs a miss for nearly every key, so hashes are
-computed for a run of records ahead, their slots asked for, and the keys put in only then.
+computed for many records, their slots asked for ahead of time, and the keys put in only then.
+Hashing touches the records and putting in the table, so one thread can do each.
 
 What the kernels may touch, and nothing else: the table (SLOT_COUNT slots), the ring (RING_SLOTS
 times RING_WORDS words), the state, and payloads from `address` to `address + size_bytes`.
@@ -14,7 +15,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.key_hash import hash_key
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import load_le_i64, load_u8, prefetch, store_i64, store_u8
@@ -22,11 +23,13 @@ from stratalog.format.kernels.record_fields import key_of
 
 # Words of the state: what the caller fills, and what the kernels keep.
 TABLE, SLOT_COUNT, ENTRIES_MAX, SECRET_0, SECRET_1, RING, START_OFFSET = range(7)
-ENTRIES, LATEST_OFFSET, IS_FULL, RECORDS, BATCH_INDEX = range(7, 12)
-STATE_WORDS = 12
+ENTRIES, LATEST_OFFSET, IS_FULL, BATCH_INDEX = range(7, 11)
+STATE_WORDS = 11
 
 SLOT_BYTES = 24
 RING_SLOTS = 512
+HASHED_WORDS = 4
+_PREFETCH_AHEAD = 24
 RING_WORDS = 4
 _SECOND, _OFFSET = 8, 16  # in a slot
 QUEUED_OFFSET, QUEUED_INDEX = 16, 24  # in an entry of the ring, behind the hash
@@ -100,63 +103,71 @@ def queue(state: Any, waiting: int, key: tuple[int, int, int], what: tuple[int, 
     store_i64(at + QUEUED_INDEX, what[1])
 
 
-@outlined
-def _drain(batches: Any, state: Any, count: int, last_batch: int) -> int:
-    """Put in what waits in the ring. The batch of the last one put; -1 if the table is full."""
-    ring = state[RING]
-    for i in range(count):
-        at = ring + 8 * RING_WORDS * i
-        offset, b = load_le_i64(at + QUEUED_OFFSET), load_le_i64(at + QUEUED_INDEX)
-        if state[ENTRIES] >= state[ENTRIES_MAX]:
-            state[IS_FULL] = 1
-            if b > 0 and last_batch != b:  # nothing of this batch is in: the one before is whole
-                before = batches[b - 1].last_offset
-                if before >= state[START_OFFSET]:
-                    state[LATEST_OFFSET] = max(before, state[LATEST_OFFSET])
-            return -1
-        _put(state, load_le_i64(at), load_le_i64(at + 8), offset)
-        state[LATEST_OFFSET] = offset
-        last_batch = b
-    return last_batch
+@kernel(types.int64(BATCHES, PAYLOADS, types.boolean[::1], types.int64[::1], types.int64[:, ::1]))
+def hash_batches(batches: Any, payloads: Any, is_wanted: Any, state: Any, hashed: Any) -> int:
+    """Hash the keys of the wanted batches, from START_OFFSET on: how many records have one.
 
-
-@kernel(types.int64(BATCHES, PAYLOADS, types.boolean[::1], types.int64[::1]))
-def put_batches(batches: Any, payloads: Any, is_wanted: Any, state: Any) -> int:
-    """Put in the keyed records of the wanted batches, from START_OFFSET on, until it is full.
-
-    Answers 0, or CORRUPT with BATCH_INDEX if a batch breaks a rule of the format. LATEST_OFFSET is
-    the last offset that was considered: inside a batch if the table is full by then.
+    `hashed` gets the hash, the offset and the row of the batch; it must have room for all records.
+    Of the state only BATCH_INDEX is changed, and only if the answer is CORRUPT.
     """
-    start_offset = state[START_OFFSET]
-    waiting, last_batch = 0, -2
+    secret, start_offset = (state[SECRET_0], state[SECRET_1]), state[START_OFFSET]
+    count = 0
     for b in range(len(batches)):
         if not is_wanted[b]:
             continue
-        base_offset = batches[b].base_offset
         next_at = payloads[b].address
         stop = next_at + payloads[b].size_bytes
-        state[BATCH_INDEX] = b
         for _ in range(batches[b].record_count):
             next_at, offset_delta, key_at, key_bytes, _ = key_of(next_at, stop)
             if next_at < 0:
+                state[BATCH_INDEX] = b
                 return CORRUPT
-            offset = base_offset + offset_delta
-            if key_bytes < 0 or offset < start_offset:
-                continue
-            queue(state, waiting, (key_at, key_bytes, stop), (offset, b))
-            waiting += 1
-            if waiting == RING_SLOTS:
-                last_batch = _drain(batches, state, waiting, last_batch)
-                waiting = 0
-                if last_batch == -1:
-                    return 0
-        state[RECORDS] += batches[b].record_count
-    if _drain(batches, state, waiting, last_batch) == -1 or len(batches) == 0:
-        return 0
-    last_offset = batches[len(batches) - 1].last_offset
-    if last_offset >= start_offset:
-        state[LATEST_OFFSET] = max(last_offset, state[LATEST_OFFSET])
-    return 0
+            offset = batches[b].base_offset + offset_delta
+            if key_bytes >= 0 and offset >= start_offset:
+                first, second = hash_key(key_at, key_bytes, secret, stop)
+                hashed[count, 0] = first
+                hashed[count, 1] = second
+                hashed[count, 2] = offset
+                hashed[count, 3] = b
+                count += 1
+    return count
+
+
+@part
+def _stop_at(batches: Any, state: Any, b: int, last_batch: int) -> None:
+    """The table is full when a record of batch `b` comes; `last_batch` is that of the one before.
+
+    If nothing of the batch is in, the one before it is accounted for as a whole.
+    """
+    state[IS_FULL] = 1
+    if b > 0 and last_batch != b:
+        before = batches[b - 1].last_offset
+        if before >= state[START_OFFSET]:
+            state[LATEST_OFFSET] = max(before, state[LATEST_OFFSET])
+
+
+@kernel(types.void(BATCHES, types.int64[:, ::1], types.int64[::1]))
+def put_hashed(batches: Any, hashed: Any, state: Any) -> None:
+    """Put in what `hash_batches` found in these batches, until the table is full.
+
+    LATEST_OFFSET is the last offset that was considered: inside a batch if the table is full by
+    then.
+    """
+    count, last_batch = len(hashed), -1
+    for i in range(count):
+        ahead = i + _PREFETCH_AHEAD
+        if ahead < count:
+            prefetch_slot(state[TABLE], state[SLOT_COUNT], hashed[ahead, 0])
+        if state[ENTRIES] >= state[ENTRIES_MAX]:
+            _stop_at(batches, state, hashed[i, 3], last_batch)
+            return
+        _put(state, hashed[i, 0], hashed[i, 1], hashed[i, 2])
+        state[LATEST_OFFSET] = hashed[i, 2]
+        last_batch = hashed[i, 3]
+    if len(batches):
+        last_offset = batches[len(batches) - 1].last_offset
+        if last_offset >= state[START_OFFSET]:
+            state[LATEST_OFFSET] = max(last_offset, state[LATEST_OFFSET])
 
 
 @kernel(types.void(types.int64[::1], types.int64[::1], types.int64[::1], types.int64[::1]))

@@ -5,6 +5,7 @@ Records without a key, markers and what was aborted have no say.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,12 +16,13 @@ from stratalog.maintenance.cleaning.markers import marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from stratalog.format.control import ControlType
     from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
-    from stratalog.maintenance.cleaning.offset_map import OffsetMap
+    from stratalog.maintenance.cleaning.offset_map import HashedKeys, OffsetMap
     from stratalog.maintenance.cleaning.sources import Source
 
 _TRANSACTIONAL_BIT = 0x10
@@ -41,31 +43,77 @@ def map_keys(
     """
     offset_map.clear(first_dirty_offset)
     transactions = CleanedTransactions()
-    for source in sources:
-        transactions.add_aborted(source.aborted)
-        for run in source.runs(reader):
-            put_run(offset_map, run, transactions, first_dirty_offset)
-            on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
+    with _Putting(offset_map) as putting:
+        for source in sources:
+            transactions.add_aborted(source.aborted)
+            for run in source.runs(reader):
+                putting.put(run, transactions, first_dirty_offset)
+                on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
+                if offset_map.is_full:
+                    return
+            putting.wait()
             if offset_map.is_full:
                 return
-        offset_map.skip_to(source.end_offset)
+            offset_map.skip_to(source.end_offset)
+
+
+class _Putting:
+    """Puts runs into a map: the keys of one while those of the next are hashed."""
+
+    def __init__(self, offset_map: OffsetMap) -> None:
+        self._map = offset_map
+        self._thread = ThreadPoolExecutor(1, "put-keys")
+        self._going_on: Future[None] | None = None
+
+    def __enter__(self) -> _Putting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def put(self, run: BatchRun, transactions: CleanedTransactions, first_dirty: int) -> None:
+        """The map may not have them before `wait`, or the next call, returns."""
+        keys = hashed_run(self._map, run, transactions, first_dirty)
+        self.wait()
+        if self._map.is_full:
+            return
+        if keys is None:
+            put_legacy(self._map, run, first_dirty)
+        else:
+            self._going_on = self._thread.submit(self._map.put_hashed, keys)
+
+    def wait(self) -> None:
+        going_on, self._going_on = self._going_on, None
+        if going_on is not None:
+            going_on.result()
 
 
 def put_run(
     offset_map: OffsetMap, run: BatchRun, transactions: CleanedTransactions, first_dirty: int
 ) -> None:
     """Put in the records of a run that count, until the map is full."""
+    keys = hashed_run(offset_map, run, transactions, first_dirty)
+    if keys is None:
+        put_legacy(offset_map, run, first_dirty)
+    else:
+        offset_map.put_hashed(keys)
+
+
+def hashed_run(
+    offset_map: OffsetMap, run: BatchRun, transactions: CleanedTransactions, first_dirty: int
+) -> HashedKeys | None:
+    """The keys of a run that count; None for a run of the old formats."""
     if run.payloads is None:
-        _put_legacy(offset_map, run, first_dirty)
-        return
+        return None
     rows = run.rows
     is_wanted = (rows["attributes"] & _CONTROL_BIT == 0) & (rows["last_offset"] >= first_dirty)
     for event in events_of(run):
         if event.apply(transactions):
             is_wanted[event.row] = False
-    bad = offset_map.put_batches(rows, run.payloads, is_wanted)
-    if bad is not None:
-        run.raise_for(bad)
+    keys = offset_map.hashed(rows, run.payloads, is_wanted)
+    if isinstance(keys, int):
+        run.raise_for(keys)
+    return keys
 
 
 class TxnEvent(NamedTuple):
@@ -97,7 +145,7 @@ def events_of(run: BatchRun) -> Iterator[TxnEvent]:
         yield TxnEvent(row, producer_id, last_offset, is_control, marker)
 
 
-def _put_legacy(offset_map: OffsetMap, run: BatchRun, first_dirty: int) -> None:
+def put_legacy(offset_map: OffsetMap, run: BatchRun, first_dirty: int) -> None:
     """Messages of the old formats one by one: they are few by now."""
     for row in range(len(run.rows)):
         for record in records_of(run.buf, run.entry(row)):

@@ -35,6 +35,14 @@ class SavedMap(NamedTuple):
     state: tuple[int, ...]
 
 
+class HashedKeys(NamedTuple):
+    """The keys of a run of batches."""
+
+    rows: NDArray[Any]
+    words: NDArray[np.int64]
+    """Hash (two words), offset and row of each."""
+
+
 class OffsetMap:
     """One map for many rounds: `clear` makes it ready for the next."""
 
@@ -87,7 +95,7 @@ class OffsetMap:
         first, second = self._secret or random_secret()
         self.state[[kernel.SECRET_0, kernel.SECRET_1]] = first, second
         self.state[kernel.START_OFFSET] = start_offset
-        self.state[[kernel.ENTRIES, kernel.IS_FULL, kernel.RECORDS]] = 0
+        self.state[[kernel.ENTRIES, kernel.IS_FULL]] = 0
         self.state[kernel.LATEST_OFFSET] = -1
 
     @property
@@ -108,13 +116,33 @@ class OffsetMap:
         """Up to here (exclusive) there are no more records to put in."""
         self.state[kernel.LATEST_OFFSET] = max(self.latest_offset, offset - 1)
 
+    def hashed(
+        self, rows: NDArray[Any], payloads: NDArray[Any], is_wanted: NDArray[np.bool_]
+    ) -> HashedKeys | int:
+        """The keys of these batches, for `put_hashed`; or the row of a batch not in order.
+
+        Changes nothing: another thread may put in others meanwhile.
+        """
+        records = int(rows["record_count"][is_wanted].sum(dtype=np.int64))
+        keys = np.empty((records, kernel.HASHED_WORDS), np.int64)
+        count = kernel.hash_batches(rows, payloads, is_wanted, self.state, keys)
+        if count == kernel.CORRUPT:
+            return int(self.state[kernel.BATCH_INDEX])
+        return HashedKeys(rows, keys[:count])
+
     def put_batches(
         self, rows: NDArray[Any], payloads: NDArray[Any], is_wanted: NDArray[np.bool_]
     ) -> int | None:
-        """Put in the records of these batches; None, or the row of one that is not in order."""
-        if kernel.put_batches(rows, payloads, is_wanted, self.state) == kernel.CORRUPT:
-            return int(self.state[kernel.BATCH_INDEX])
+        """Put in the keys of these batches; None, or the row of one that is not in order."""
+        keys = self.hashed(rows, payloads, is_wanted)
+        if isinstance(keys, int):
+            return keys
+        self.put_hashed(keys)
         return None
+
+    def put_hashed(self, keys: HashedKeys) -> None:
+        """Put in keys of this map's secret, until it is full."""
+        kernel.put_hashed(keys.rows, keys.words, self.state)
 
     def put(self, key: bytes, offset: int) -> bool:
         """Put in one record, the slow way; False, and nothing done, if the map is full."""
