@@ -87,7 +87,7 @@ class ProducerCheck:
         is_ours = (rows["magic"] == MAGIC_2) & (
             (rows["producer_id"] >= 0) | (rows["attributes"] & _CONTROL_BIT != 0)
         )
-        ours = rows[is_ours]
+        ours = rows if is_ours.all() else rows[is_ours]
         while self._snapshots and self._snapshots[0][0] <= int(rows["last_offset"][-1]):
             offset, path = self._snapshots.pop(0)
             below = int(np.searchsorted(ours["base_offset"], offset))
@@ -110,8 +110,9 @@ class ProducerCheck:
     def _replay_rows(self, chunk: Chunk, ours: NDArray[Any]) -> None:
         if not len(ours):
             return
-        self._check_sequences(ours)
-        for at in _turning_points(ours):
+        sorted_rows = _ByProducer.of(ours)
+        self._check_sequences(ours, sorted_rows)
+        for at in sorted_rows.turning_points():
             position = int(ours["position"][at])
             in_buf = position - chunk.position
             header = BatchHeader.unpack(chunk.buf, in_buf)
@@ -139,38 +140,30 @@ class ProducerCheck:
         offset = header.base_offset
         self.markers[offset] = Marker(offset, producer_id, is_abort, first_offset, stable)
 
-    def _check_sequences(self, ours: NDArray[Any]) -> None:
+    def _check_sequences(self, ours: NDArray[Any], rows: _ByProducer) -> None:
         """Within an epoch, each batch of a producer begins where the one before ended."""
-        data = ours[(ours["attributes"] & _CONTROL_BIT == 0) & (ours["base_sequence"] >= 0)]
-        data = data[data["producer_id"] >= 0]
-        if not len(data):
+        rows = rows.with_sequence()
+        if not len(rows.order):
             return
-        order = np.argsort(data["producer_id"], kind="stable")
-        data = data[order]
-        producer, epoch = data["producer_id"], data["producer_epoch"]
-        first = data["base_sequence"].astype(np.int64)
-        span = data["last_offset"] - data["base_offset"]
-        due = (first + span + 1) % SEQUENCES
+        producer, epoch, first, due = rows.producer, rows.epoch, rows.first, rows.due
         is_same = (producer[1:] == producer[:-1]) & (epoch[1:] == epoch[:-1])
         is_bad = np.concatenate(([False], is_same & (first[1:] != due[:-1])))
+        expected = np.concatenate((first[:1], due[:-1]))
         starts = np.concatenate(([0], np.flatnonzero(producer[1:] != producer[:-1]) + 1))
         for start in starts.tolist():
             known = self._sequences.get(int(producer[start]))
             if known is not None and known[0] == epoch[start]:
+                expected[start] = known[1]
                 is_bad[start] = known[1] != first[start]
         bad = np.flatnonzero(is_bad)
         for at in self._findings.worth_telling(Fault.SEQUENCE_JUMP, self._path, bad):
-            expected = int(due[at - 1]) if at not in set(starts.tolist()) else None
-            if expected is None:
-                expected = self._sequences[int(producer[at])][1]
+            row = ours[rows.order[at]]
             what = (
                 f"producer {producer[at]} goes on with sequence {first[at]}, where "
-                f"{expected} is due (offset {data['base_offset'][at]})"
+                f"{expected[at]} is due (offset {row['base_offset']})"
             )
-            self._findings.add(
-                Fault.SEQUENCE_JUMP, self._path, what, position=int(data["position"][at])
-            )
-        for end in [*(starts[1:] - 1).tolist(), len(data) - 1]:
+            self._findings.add(Fault.SEQUENCE_JUMP, self._path, what, position=int(row["position"]))
+        for end in [*(starts[1:] - 1).tolist(), len(producer) - 1]:
             self._sequences[int(producer[end])] = (int(epoch[end]), int(due[end]))
 
     # -- the snapshots
@@ -244,23 +237,46 @@ def _difference(name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fa
     return (Fault.SNAPSHOT_AHEAD if is_newer else Fault.SNAPSHOT_MISMATCH), what
 
 
-def _turning_points(ours: NDArray[Any]) -> list[int]:
-    """The rows that matter: each control batch, and first and last of every run of one producer
-    between these. In order."""
-    order = np.argsort(ours["producer_id"], kind="stable")
-    rows = ours[order]
-    is_control = rows["attributes"] & _CONTROL_BIT != 0
-    breaks = is_control[1:] | is_control[:-1]
-    for column in (
-        rows["producer_id"],
-        rows["producer_epoch"],
-        rows["attributes"] & _TRANSACTIONAL_BIT,
-    ):
-        breaks |= column[1:] != column[:-1]
-    is_first = np.concatenate(([True], breaks))
-    is_last = np.concatenate((breaks, [True]))
-    points: list[int] = np.sort(order[is_first | is_last]).tolist()
-    return points
+class _ByProducer(NamedTuple):
+    """Columns of batches, sorted by producer; those of one producer in their order."""
+
+    order: NDArray[np.int64]
+    """Which row each was."""
+    producer: NDArray[np.int64]
+    epoch: NDArray[np.int16]
+    attributes: NDArray[np.int16]
+    first: NDArray[np.int64]
+    """Sequence of the first record; negative for none."""
+    due: NDArray[np.int64]
+    """Sequence that is due after the batch."""
+
+    @classmethod
+    def of(cls, ours: NDArray[Any]) -> _ByProducer:
+        producer = ours["producer_id"].copy()
+        order = np.argsort(producer, kind="stable")
+        first = ours["base_sequence"][order].astype(np.int64)
+        span = (ours["last_offset"] - ours["base_offset"])[order]
+        due = (first + span + 1) % SEQUENCES
+        epoch, attributes = ours["producer_epoch"][order], ours["attributes"][order]
+        return cls(order, producer[order], epoch, attributes, first, due)
+
+    def with_sequence(self) -> _ByProducer:
+        """Only data of producers that count it."""
+        is_data = (self.attributes & _CONTROL_BIT == 0) & (self.first >= 0) & (self.producer >= 0)
+        if is_data.all():
+            return self
+        return _ByProducer(*(column[is_data] for column in self))
+
+    def turning_points(self) -> list[int]:
+        """The rows that matter: each control batch, and first and last of every run of one producer
+        between these. In order."""
+        is_control = self.attributes & _CONTROL_BIT != 0
+        breaks = is_control[1:] | is_control[:-1]
+        for column in (self.producer, self.epoch, self.attributes & _TRANSACTIONAL_BIT):
+            breaks |= column[1:] != column[:-1]
+        is_point = np.concatenate(([True], breaks)) | np.concatenate((breaks, [True]))
+        points: list[int] = np.sort(self.order[is_point]).tolist()
+        return points
 
 
 def _marker_of(chunk: Chunk, header: BatchHeader, position: int) -> EndMarker | None:
