@@ -16,6 +16,7 @@ from stratalog.errors import UnsupportedError
 from stratalog.format.batch import next_entry
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.names import FileKind
+from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.maintenance.cleaning import batch_runs, offset_map, rewriting
 from stratalog.maintenance.cleaning.batch_runs import BatchReader
@@ -32,6 +33,7 @@ from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments
 from tests.maintenance.cleaning.reference_round import KeyMap, keys_of_entry
 from tests.maintenance.cleaning.test_cleaner import indexes_of
+from tests.strategies import LONG_MIN
 
 if TYPE_CHECKING:
     from stratalog.storage.segment import Segment
@@ -193,3 +195,27 @@ def check_siblings(new: Segment, data: bytes, aborted: list[AbortedTxn]) -> None
     if aborted:
         assert list(read_entries(txn_index.read_bytes())) == aborted
     assert new.path.stat().st_mtime_ns == 5_000_000_000
+
+
+@pytest.mark.parametrize("key_bytes", [1, 54, 55, 56, 8180])
+def test_records_that_grow_by_all_they_can(
+    key_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tombstones get a delete horizon that is as far from their times as can be: the timestamp of
+    each takes nine bytes more, its length perhaps another one. Room is made for that."""
+    monkeypatch.setattr(rewriting, "OUT_BYTES", 1)
+    count = 300
+    records = [
+        Record(n, LONG_MIN + NOW_MS, (b"%d" % n).ljust(key_bytes, b"."), None) for n in range(count)
+    ]
+    raw = encode_batch(records, BatchFields())
+    segment = DirtySegment((raw,), 0, count, (count,), (), {})
+    found = OffsetMap(24 * 1000)
+    source = source_of(segment, tmp_path / "a.log", 0)
+    with BatchReader() as reader:
+        map_keys(found, [source], 0, reader, lambda _: None)
+        rules = PassRules(found.get, count - 1, count, NOW_MS, 0, 0, {})
+        compare(segment, source, found, rules, reader)
+    (cleaned,) = tmp_path.glob("*.log.cleaned")
+    growth = cleaned.stat().st_size - len(raw)
+    assert growth in {9 * count, 10 * count}
