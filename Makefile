@@ -17,8 +17,8 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(INSTALLED) java ## Read, look up and dump what a real Kafka wrote
-	$(PYTHON) examples/demo.py
+demo: $(INSTALLED) java ## The pipeline from events to a table, on embedded Spark, in two minutes
+	$(PYTHON) examples/demo.py $(ARGS)
 
 .PHONY: test
 test: lint java ## Everything CI runs: lint, types, layers and all tests

@@ -1,117 +1,124 @@
-"""The tour behind `make demo`: what a real Kafka wrote, read without a broker.
+"""The pipeline behind `make demo`: a week of a shop, from events to a table, with no broker.
 
-Every step prints the command it runs, so each can be repeated and changed.
+    python examples/demo.py [--dir DIRECTORY] [--records COUNT]
+
+Ingest, verify, look up, stream, compact, retain, export, ask: each step on embedded Spark, each
+claim checked. The directory is made anew on every run and left for you to look at.
 """
 
 from __future__ import annotations
 
-import shlex
-import subprocess
+import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from pipeline.events import Shop
+from pipeline.filling import ingest, verify_all
+from pipeline.lake import export_and_ask
+from pipeline.lookups import look_up
+from pipeline.narration import CheckFailedError, Narrator
+from pipeline.shop_log import ShopLog
+from pipeline.streaming import stream
+from pipeline.upkeep import compact_customers, retain_orders
+
+from stratalog import StratalogError
+from stratalog.spark.jobs.session import open_session
 
 ROOT = Path(__file__).resolve().parent.parent
-GOLDEN = Path("tests/golden")
-
-STEPS = [
-    (
-        "What is in a log directory?",
-        "Topics, partitions, sizes, offsets and times, from names and indexes: no log is scanned.",
-        f"ls {GOLDEN / 'multiseg'} {GOLDEN / 'txn'}",
-    ),
-    (
-        "And in one partition?",
-        "Segments with what their indexes are worth; producers and aborted transactions too.",
-        f"ls {GOLDEN / 'txn' / 'txn-0'} --all",
-    ),
-    (
-        "Read from an offset",
-        "The segment and the position come from the indexes; nothing before them is read.",
-        f"read {GOLDEN / 'multiseg' / 'multiseg-0'} --from 1000 -n 3",
-    ),
-    (
-        "Read from a point in time",
-        "The first record at or after the time, found through the time index.",
-        f"read {GOLDEN / 'multiseg' / 'multiseg-0'} --from-time 2023-11-14T22:13:30Z -n 3",
-    ),
-    (
-        "Only what was committed",
-        "Aborted transactions are left out, and reading stops at the last stable offset.",
-        f"read {GOLDEN / 'txn' / 'txn-0'} --isolation-level read_committed -n 3",
-    ),
-    (
-        "Where is offset 1000, exactly?",
-        "File, position of the batch, its header, the record.",
-        f"find {GOLDEN / 'multiseg' / 'multiseg-0'} --offset 1000",
-    ),
-    (
-        "How does Kafka find it?",
-        "The same lookup with every comparison shown.",
-        f"explain {GOLDEN / 'multiseg' / 'multiseg-0'} --offset 1000",
-    ),
-    (
-        "What kafka-dump-log would print",
-        "Same flags, same text, byte for byte.",
-        f"dump --files {GOLDEN / 'txn-simple/txn-simple-0/00000000000000000000.log'} "
-        "--print-data-log",
-    ),
-    (
-        "What it does not print",
-        "One JSON object a line, header values included, with filters.",
-        f"dump {GOLDEN / 'rdk-none/rdk-none-0'} --json --print-data-log --limit 2",
-    ),
-    (
-        "A log that a killed broker left, one byte flipped",
-        "Damage is an error with path, position and offsets; or it is skipped, and told.",
-        f"read {GOLDEN / 'u-badcrc/before/u-badcrc-0'} --from 247 --skip-corrupt",
-    ),
-]
+RECORDS = 1_250_000
+MARK = ".stratalog-demo"
+"""In a directory that the demo made: only such a one is deleted."""
+SPARK = {
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
+}
 
 
 def main() -> int:
-    """Run the steps; the exit code says whether all went well."""
-    console = Console(highlight=False)
-    figures = Table(title="What it took", title_justify="left")
-    figures.add_column("step")
-    figures.add_column("seconds", justify="right")
-    failures = 0
-    for title, why, command in STEPS:
-        console.rule(f"[bold]{title}", align="left")
-        console.print(f"[dim]{why}[/]")
-        console.print(f"[green]$ stratalog {command}[/]\n", soft_wrap=True)
-        seconds, code = run(command)
-        figures.add_row(title, f"{seconds:.2f}")
-        failures += code not in expected_codes(command)
-        console.print()
-    console.print(figures)
-    console.print(
-        f"\nThe data is in [bold]{GOLDEN}[/], written by Apache Kafka. Try next:\n"
-        "  .venv/bin/stratalog --help\n"
-        f"  .venv/bin/stratalog explain {GOLDEN}/ooo-createtime/ooo-createtime-0"
-        " --time 1700000100000\n"
-        f"  .venv/bin/stratalog dump {GOLDEN}/compact/compact-0 --deep-iteration | head\n"
-        f"  .venv/bin/stratalog ls {GOLDEN}/_logdir-run1 --json\n",
-        soft_wrap=True,
+    """The exit code says whether everything was as claimed."""
+    arguments = _parser().parse_args()
+    directory = arguments.dir.absolute()
+    tell = Narrator()
+    try:
+        _prepare(directory)
+        _run(tell, ShopLog(_short(directory)), arguments.records)
+    except (CheckFailedError, StratalogError) as error:
+        tell.console.print(f"[bold red]The demo has failed:[/] {error}", markup=True)
+        return 1
+    return 0
+
+
+def _run(tell: Narrator, log: ShopLog, records: int) -> None:
+    shop = Shop.of_size(records, time.time_ns() // 1_000_000)
+    with tell.step("start Spark"):
+        session = open_session("stratalog demo", master="local[2]", conf=SPARK)
+        spark = session.__enter__()
+    try:
+        ingest(tell, spark, log, shop)
+        verify_all(tell, spark, log)
+        look_up(tell, spark, log, shop)
+        stream(tell, spark, log, shop)
+        compact_customers(tell, spark, log)
+        retain_orders(tell, log)
+        export_and_ask(tell, spark, log)
+    finally:
+        session.__exit__(None, None, None)
+    tell.close()
+    _next(tell, log)
+
+
+def _next(tell: Narrator, log: ShopLog) -> None:
+    tell.say(f"\nThe data is in {log.directory}, a log directory of Kafka's below it. Try next:\n")
+    for command in next_commands(log):
+        tell.command(f".venv/bin/stratalog {command}".rstrip())
+
+
+def next_commands(log: ShopLog) -> list[str]:
+    """What to look at in the data that is left."""
+    path = log.path
+    return [
+        f"ls {path} --all",
+        f"explain {path}/orders-2 --time -1d",
+        f"read {path}/revenue-0 --from -8",
+        f"compact {path} --explain",
+        f"compact {path} customers --key customer-000000",
+        f"retain {path} --explain",
+        f"stats {path}",
+        f"verify {path}",
+    ]
+
+
+def _prepare(directory: Path) -> None:
+    """An empty directory; what an earlier run left is deleted, anything else is not."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARK).exists():
+            raise CheckFailedError(f"{directory} is not empty, and not from an earlier run")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
+
+
+def _short(path: Path) -> Path:
+    """Relative to here where it can be, as one would type it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=ROOT / "build" / "demo",
+        help="where the data goes (default: build/demo); emptied first if an earlier run made it",
     )
-    return 1 if failures else 0
-
-
-def expected_codes(command: str) -> set[int]:
-    """Skipping damage is not success: scripts must be able to tell."""
-    return {0, 1} if "--skip-corrupt" in command else {0}
-
-
-def run(command: str) -> tuple[float, int]:
-    """Run one command of ours with the terminal as it is."""
-    sys.stdout.flush()
-    started = time.perf_counter()
-    arguments = [sys.executable, "-m", "stratalog", *shlex.split(command)]
-    code = subprocess.run(arguments, cwd=ROOT, check=False).returncode
-    return time.perf_counter() - started, code
+    parser.add_argument(
+        "--records", type=int, default=RECORDS, help="how many in all (default: %(default)s)"
+    )
+    return parser
 
 
 if __name__ == "__main__":

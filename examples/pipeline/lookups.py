@@ -1,0 +1,100 @@
+"""Step 3: one record by its offset, one by its time, with every step of the search shown."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import stratalog
+from pipeline.shop_log import ORDERS
+from stratalog.spark.planning import plan_read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from pipeline.events import Shop
+    from pipeline.narration import Narrator
+    from pipeline.shop_log import ShopLog
+
+HOUR_MS = 3600 * 1000
+
+
+def look_up(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop) -> None:
+    """By offset, by time, and an hour of orders through Spark."""
+    tell.section(
+        "3. Look up by offset and by time",
+        "No log is scanned: names of files, then a binary search in a sparse index, then a few "
+        "batch headers. This is what a broker does for a fetch.",
+    )
+    path = log.partition(ORDERS, 1)
+    _by_offset(tell, path)
+    _by_time(tell, path, shop.start_ms + 60 * HOUR_MS)
+    _by_time_in_spark(tell, spark, log, shop.start_ms + 60 * HOUR_MS)
+
+
+def _by_offset(tell: Narrator, path: Path) -> None:
+    with stratalog.open_partition(path) as view:
+        offset = view.log_end_offset // 2
+        with tell.step("look up an offset"):
+            run(tell, f"explain {path} --offset {offset}")
+        record = next(view.read(offset))
+    tell.check(f"offset {offset} is there: {_text(record.key)}", record.offset == offset)
+
+
+def _by_time(tell: Narrator, path: Path, time_ms: int) -> None:
+    with tell.step("look up a time"):
+        run(tell, f"explain {path} --time {time_ms}")
+    with stratalog.open_partition(path) as view:
+        found = view.find_time(time_ms)
+        if found is None:
+            tell.check(f"something happened at {time_ms} or later", False)
+            return
+        before, at = view.read(found.offset - 1, max_records=2)
+    tell.check(
+        f"{_text(before.key)} is earlier than that, {_text(at.key)} is not",
+        before.timestamp < time_ms <= at.timestamp,
+    )
+
+
+def _by_time_in_spark(tell: Narrator, spark: SparkSession, log: ShopLog, time_ms: int) -> None:
+    """The same indexes tell Spark what it need not read."""
+    options = {
+        "subscribe": ORDERS,
+        "startingTimestamp": str(time_ms),
+        "endingTimestamp": str(time_ms + HOUR_MS),
+    }
+    with tell.step("an hour of orders in Spark", spark) as figure:
+        plan = plan_read({**options, "path": str(log.path)}).summary
+        hour = spark.read.format("stratalog").schema("timestamp timestamp").options(**options)
+        figure.records = hour.load(str(log.path)).count()
+        figure.size_bytes = plan.bytes_read
+    share = 100 * plan.bytes_read / plan.bytes_total
+    everything = log.read(spark, ORDERS, "timestamp timestamp")
+    begin, end = (f"timestamp_millis({at})" for at in (time_ms, time_ms + HOUR_MS))
+    expected = everything.where(f"timestamp >= {begin} and timestamp < {end}").count()
+    tell.check(
+        f"{figure.records:,} orders in that hour, by option and by where(); "
+        f"{share:.1f} % of the bytes were read",
+        figure.records == expected,
+        f"({expected:,} by where)",
+    )
+
+
+def run(tell: Narrator, command: str) -> None:
+    """A command of ours, with the terminal as it is."""
+    tell.command(f"stratalog {command}")
+    tell.console.print()
+    tell.console.file.flush()
+    arguments = [sys.executable, "-m", "stratalog", *shlex.split(command)]
+    code = subprocess.run(arguments, check=False).returncode
+    tell.console.print()
+    if code != 0:
+        tell.check(f"stratalog {command} ends well", False, f"(status {code})")
+
+
+def _text(raw: bytes | None) -> str:
+    return "no key" if raw is None else raw.decode()
