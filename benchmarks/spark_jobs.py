@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.partitions import write_partition
 from benchmarks.report import Work
-from benchmarks.spark_read import _all_cores, _read, _session
+from benchmarks.spark_read import _read
+from benchmarks.spark_session import all_cores, session
 from stratalog.maintenance.verify.running import verify_partition
 from stratalog.spark.jobs.export import export, plan_export, run_export
 from stratalog.spark.jobs.running import ThreadWorkers
@@ -40,7 +41,7 @@ def run(report: Report) -> None:
             bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
             _verify(report, bench, name)
             shutil.rmtree(parent)
-        with _all_cores(), _session(Path(scratch)) as spark:
+        with all_cores(), session(Path(scratch)) as spark:
             for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
                 parent = Path(scratch) / f"export-{value_bytes}"
                 parent.mkdir()

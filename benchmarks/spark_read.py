@@ -7,22 +7,18 @@ what is measured is Spark's engine with tasks, not one loop.
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.partitions import write_partition
 from benchmarks.report import Work
+from benchmarks.spark_session import all_cores, session
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import Predicate, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.partitions import BenchPartition
@@ -30,14 +26,13 @@ if TYPE_CHECKING:
 
 TOPIC_PARTITIONS = 10
 PRUNED = "value binary, offset long"
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def run(report: Report) -> None:
     with (
-        _all_cores(),
+        all_cores(),
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as scratch,
-        _session(Path(scratch)) as spark,
+        session(Path(scratch)) as spark,
     ):
         for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
             parent = Path(scratch) / f"logs-{value_bytes}"
@@ -52,51 +47,13 @@ def run(report: Report) -> None:
         _points(report, spark, Path(scratch))
 
 
-@contextmanager
-def _all_cores() -> Iterator[None]:
-    """Other benchmarks run on one core; Spark gets two."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    cores = range(os.cpu_count() or 1)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-@contextmanager
-def _session(scratch: Path) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("stratalog benchmarks")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.local.dir", str(scratch / "local"))
-        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-        .config(_PUSHDOWN, "true")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
 def _read(
     spark: SparkSession, path: Path, schema: str | None = None, **options: object
 ) -> DataFrame:
     reader = spark.read.format("stratalog").option("subscribe", "bench")
     for name, value in options.items():
         reader = reader.option(name, str(value))
+    reader = reader.option("filterPushdown", "true")
     return (reader.schema(schema) if schema else reader).load(str(path))
 
 
