@@ -167,6 +167,15 @@ def test_damage_stops_it_and_nothing_is_left(tmp_path: Path) -> None:
     assert exported(log_dir, tmp_path / "out", onDamage="skip").records == 2
 
 
+def test_all_workers_get_something_of_what_is_large(tmp_path: Path) -> None:
+    records = [Record(n, 0, b"k%d" % n, bytes(1 << 20)) for n in range(20)]
+    result = exported(log_of(tmp_path, *records), tmp_path / "out", FileSpec(codec="zstd"))
+    assert result.tasks >= 2
+    assert [row["offset"] for row in rows_of(tmp_path / "out")] == list(range(20))
+    again = exported(tmp_path / "logs", tmp_path / "one", FileSpec(codec="zstd"), minPartitions="1")
+    assert again.tasks == 1
+
+
 def test_on_spark_and_read_back_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "out"
     result = export(

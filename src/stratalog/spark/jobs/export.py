@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 STAGING_PREFIX: Final = "_stratalog-"
 """Spark and others leave out names that begin with an underscore."""
 SUCCESS: Final = "_SUCCESS"
+FILE_BYTES_MIN: Final = 8 << 20
+"""So much of a log is worth a file of its own, to keep all workers busy."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,8 @@ def run_export(workers: Workers, plan: ExportPlan, target: Path) -> ExportResult
     staging = target / f"{STAGING_PREFIX}{job}"
     staging.mkdir(parents=True)
     try:
-        tasks = [_Task(number, split) for number, split in enumerate(plan.splits)]
+        splits = _for_all(workers, plan)
+        tasks = [_Task(number, split) for number, split in enumerate(splits)]
         groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
         work = partial(_write, plan=plan, staging=str(staging))
         title = f"stratalog export: {len(tasks)} splits to {target}"
@@ -141,6 +144,15 @@ def run_export(workers: Workers, plan: ExportPlan, target: Path) -> ExportResult
         shutil.rmtree(staging, ignore_errors=True)
     records = sum(file.records for file in files)
     return ExportResult("export", records, plan.size_bytes, clock.seconds, len(groups), files)
+
+
+def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
+    """The splits of the plan; smaller ones if some workers would have nothing to do."""
+    slots = workers.slots
+    is_asked_for = plan.options.min_partitions is not None
+    if is_asked_for or len(plan.splits) >= slots or plan.size_bytes < slots * FILE_BYTES_MIN:
+        return plan.splits
+    return plan_read(replace(plan.options, min_partitions=slots)).splits
 
 
 def _check_target(target: Path, spec: FileSpec) -> None:
