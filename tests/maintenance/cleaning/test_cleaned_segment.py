@@ -193,3 +193,37 @@ def test_damage_in_a_message_of_an_old_format_is_told(tmp_path: Path, is_dirty: 
         assert log.is_usable
         assert (path / log_name(0)).read_bytes() == bytes(raw)
         assert not [*path.glob("*.cleaned")]
+
+
+@pytest.mark.parametrize(
+    ("batches", "position"),
+    [
+        ([batch(0), batch(2), batch(1)], 2),
+        ([batch(0), batch(1), batch(1)], 2),
+        ([batch(7), batch(1), batch(2)], 1),
+    ],
+    ids=["fall", "repeat", "begin too high"],
+)
+def test_offsets_that_do_not_rise_are_damage(
+    tmp_path: Path, batches: list[bytes], position: int
+) -> None:
+    """Nothing says which of two records is the newer one."""
+    good = batch(0) + batch(1) + batch(2)
+    path = write_partition(tmp_path / "t-0", {0: good, 3: batch(3), 4: batch(4)})
+    with open_at(path, UNSYNCED) as log:
+        (path / log_name(0)).write_bytes(b"".join(batches))
+        with pytest.raises(CorruptBatchError, match="offsets do not rise here") as caught:
+            clean(log)
+        assert caught.value.position == position * len(batches[0])
+        assert not [*path.glob("*.cleaned")]
+
+
+def test_a_segment_that_ends_inside_a_batch_is_damage(tmp_path: Path) -> None:
+    good = batch(0) + batch(1)
+    path = write_partition(tmp_path / "t-0", {0: good, 3: batch(3), 4: batch(4)})
+    with open_at(path, UNSYNCED) as log:
+        torn = batch(0) + batch(1, size=51)
+        (path / log_name(0)).write_bytes(torn[: len(good)])
+        with pytest.raises(CorruptBatchError, match="ends inside a batch") as caught:
+            clean(log)
+        assert caught.value.position == len(batch(0))

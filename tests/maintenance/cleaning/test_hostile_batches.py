@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptError, CorruptRecordError
+from stratalog.format import varint
 from stratalog.format.batch import HEADER_BYTES, BatchHeader, check_crc, next_entry
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.entry import records_of
@@ -214,3 +215,27 @@ def test_what_is_wrong_is_told_with_its_place() -> None:
     with pytest.raises(CorruptRecordError, match="4 bytes left after the last record") as caught:
         list(Rewriter(found, rules_of(found, 1)).rewrite(run._replace(start=700), 0))
     assert (caught.value.path, caught.value.position) == (Path("x.log"), 700)
+
+
+@pytest.mark.parametrize("declared_bytes", [11, 12, 60, 5_000, 1 << 20, (1 << 31) - 1])
+@pytest.mark.parametrize("field", ["key", "value"])
+def test_a_field_that_is_longer_than_its_record(field: str, declared_bytes: int) -> None:
+    """Eight bytes follow its length, and the end of memory."""
+    body = bytearray(3)  # attributes and both deltas
+    if field == "value":
+        varint.write_int(body, 1)
+        body += b"k"
+    varint.write_int(body, declared_bytes)
+    body += b"12345678"
+    payload = bytearray()
+    varint.write_int(payload, len(body))
+    header = BatchHeader.unpack(encode_batch([Record(0, 5, b"k", b"v")], BatchFields()))
+    run = run_of(seal_batch(header, bytes(payload + body)))
+    assert run is not None
+    assert run.payloads is not None
+    found = OffsetMap(24 * 64)
+    bad = found.put_batches(run.rows, run.payloads, np.ones(1, np.bool_))
+    assert bad == (0 if field == "key" else None)
+    found.skip_to(1)
+    with pytest.raises(CorruptRecordError, match="exceeds its record"):
+        list(Rewriter(found, rules_of(found, 1)).rewrite(run, 0))
