@@ -25,7 +25,7 @@ from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeInde
 from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
 from stratalog.maintenance.verify.offset_order import Disorder, OffsetOrder
 from stratalog.maintenance.verify.producer_checks import ProducerCheck
-from stratalog.maintenance.verify.txn_index_check import check_txn_index
+from stratalog.maintenance.verify.txn_index_check import TxnIndexBytes, check_txn_index
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ class _SegmentCheck:
         self._after_damage = False
         self._end_position = 0
         self._first_magic = -1
+        self._aborted_before: bytes | None = None
 
     def run(self) -> SegmentReport:
         try:
@@ -128,6 +129,11 @@ class _SegmentCheck:
     def _check(self) -> None:
         task = self._task
         self._load_indexes()
+        self._aborted_before = self._read(FileKind.TXN_INDEX)
+        if task.next_base is None:  # a broker may have written on, and indexes are newer than that
+            size_bytes = max(task.size_bytes, self._segment.file.size_bytes)
+            self._segment.size_bytes = size_bytes
+            self._counts = self._counts._replace(size_bytes=size_bytes)
         before = None if task.snapshot_before is None else Path(task.snapshot_before)
         self._producers = ProducerCheck(
             self._path, before, task.snapshots, self._findings, is_first=task.is_first
@@ -291,7 +297,7 @@ class _SegmentCheck:
                 self._time_index.pass_over(RELATIVE_OFFSET_MAX + self._task.base_offset + 1)
             self._time_index.finish(next_offset, is_closed=is_closed)
             entries += self._time_index.count
-        if self._task.size_bytes:
+        if self._segment.size_bytes:
             self._tell_missing()
         end = next_offset if self._task.next_base is None else self._task.next_base
         self._has_gaps |= next_offset < end
@@ -317,18 +323,23 @@ class _SegmentCheck:
             self._findings.add(Fault.MISSING_INDEX, path, "no time index", severity=severity)
 
     def _check_txn_index(self) -> int:
-        data = self._read(FileKind.TXN_INDEX)
-        path = self._segment.sibling(FileKind.TXN_INDEX.value)
+        path, data = self._segment.sibling(FileKind.TXN_INDEX.value), self._aborted_before
         if data is not None and not data:
             self._findings.add(Fault.TXN_INDEX_BAD, path, "the file is empty")
         return check_txn_index(
-            path,
-            data or b"",
+            TxnIndexBytes(path, data or b"", self._read_again(path)),
             self._producers.markers,
             self._findings,
             base_offset=self._task.base_offset,
             is_exact=self._producers.is_known and not (self._is_compacted or self._has_gaps),
         )
+
+    def _read_again(self, path: Path) -> bytes:
+        """What the file holds once all markers were read."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def _add(self, fault: Fault, what: str, position: int) -> None:
         self._findings.add(fault, self._path, what, position=position)

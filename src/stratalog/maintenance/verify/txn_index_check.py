@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.snapshot import NO_OFFSET
@@ -17,9 +18,25 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.producer_checks import Marker
 
 
+class TxnIndexBytes(NamedTuple):
+    """The file, read before and after the log: a broker may abort a transaction in between."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+    @property
+    def last_offsets(self) -> set[int]:
+        """Of all transactions that are in it at last."""
+        found = set()
+        for at in range(0, len(self.after) - ENTRY_BYTES + 1, ENTRY_BYTES):
+            with suppress(StratalogError):
+                found.add(AbortedTxn.unpack(self.after, at).last_offset)
+        return found
+
+
 def check_txn_index(
-    path: Path,
-    data: bytes,
+    index: TxnIndexBytes,
     markers: Mapping[int, Marker],
     findings: Findings,
     *,
@@ -31,18 +48,18 @@ def check_txn_index(
     `is_exact`: the log has all batches that it ever had, and the state before it is known. Without,
     a transaction may have begun earlier than the log shows.
     """
-    seen = set()
-    entries = list(_entries(path, data, findings))
+    path = index.path
+    entries = list(_entries(path, index.before, findings))
     last_offset = last_stable = -1
     for at, txn in entries:
         reason = _disorder(txn, last_offset, last_stable, base_offset)
         if reason:
             findings.add(Fault.TXN_INDEX_BAD, path, reason, position=at)
         last_offset, last_stable = txn.last_offset, txn.last_stable_offset
-        seen.add(txn.last_offset)
         reason = _mismatch(txn, markers.get(txn.last_offset), is_exact=is_exact)
         if reason:
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
+    seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
         if marker.is_abort and marker.first_offset != NO_OFFSET and offset not in seen:
             what = (
