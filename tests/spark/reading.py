@@ -34,9 +34,12 @@ RECORDS = pa.schema(
 ByPartition = dict[int, tuple[Record, ...]]
 
 
-def read_plan(plan: SplitPlan, predicate: Predicate | None = None) -> ByPartition:
+def read_plan(
+    plan: SplitPlan, predicate: Predicate | None = None, *, fails_on_data_loss: bool = True
+) -> ByPartition:
     """What the tasks of this plan yield, by partition."""
-    task = ReadTask(RECORDS, times_us=(predicate or Predicate()).times_us)
+    times_us = (predicate or Predicate()).times_us
+    task = ReadTask(RECORDS, times_us=times_us, fails_on_data_loss=fails_on_data_loss)
     rows = (row for split in plan.splits for batch in task.read(split) for row in batch.to_pylist())
     return _by_partition((row | {"millis": row["timestamp"].timestamp() * 1000}) for row in rows)
 

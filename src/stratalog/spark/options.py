@@ -58,6 +58,7 @@ READ_OPTIONS: Final = (
     "splitBytes",
     "onDamage",
     "timestampDisorder",
+    "filterPushdown",
 )
 _OF_A_BROKER: Final = frozenset(
     {
@@ -105,6 +106,8 @@ class ReadOptions:
     skips_damage: bool = False
     timestamp_disorder_ms: int | None = None
     """How much older than a record before it a record may be; None: nothing is known."""
+    takes_filters: bool = False
+    """Whether to prune by the filters that Spark pushes; see `reader` for why this is a choice."""
     _given: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod
@@ -136,6 +139,7 @@ class ReadOptions:
             split_bytes=parse_bytes(given, "splitBytes") or SPLIT_BYTES_DEFAULT,
             skips_damage=parse_choice(given, "onDamage", ("fail", "skip")) == "skip",
             timestamp_disorder_ms=parse_duration_ms(given, "timestampDisorder"),
+            takes_filters=parse_bool(given, "filterPushdown", default=False),
             _given=frozenset(given),
         )
         parsed._check_together()

@@ -2,6 +2,11 @@
 
 Spark calls `pushFilters` and `partitions` on the driver, pickles the reader, and calls `read` in
 each task.
+
+Filters are taken only where the option `filterPushdown` asks for it. Spark 4.3.0 keeps the splits
+it was given last with the DataFrame, and reads them for every scan of it: after
+`df.where("offset = 7").count()`, `df.count()` is 1, and both sides of a union read what the second
+asked for. So a DataFrame that takes filters is for one `where` in one query.
 """
 
 from __future__ import annotations
@@ -66,6 +71,8 @@ class StratalogReader(DataSourceReader):
 
     def take_filters(self, filters: Iterable[Filter]) -> list[Filter]:
         """Note what can be pruned by; the others are for Spark to check."""
+        if not self._options.takes_filters:
+            return list(filters)
         self._predicate, left = take_filters(filters)
         return left
 

@@ -1,0 +1,252 @@
+"""Bounds by option and by filter read what filtering everything gives, and fewer bytes."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.datasource import EqualTo
+
+from stratalog.errors import ConfigError, NotALogDirError, UnknownTopicOrPartitionError
+from stratalog.log.isolation import IsolationLevel
+from stratalog.spark.failures import DataLossError, SourceError
+from stratalog.spark.planning import plan_read
+from stratalog.spark.predicates import LONG_MAX, Predicate, Span
+from stratalog.spark.splits import Split
+from tests.golden.cases import GoldenCase
+from tests.golden.expected import consumed, visible
+from tests.log_dir.opening import open_logs
+from tests.spark.reading import read_options, read_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.format.record import Record
+
+TIMED = ["multiseg", "ooo-createtime", "logappend-none", "roll-by-time", "v1-none", "v0-none"]
+over_timed = pytest.mark.parametrize("name", TIMED)
+
+
+def _options(name: str, **more: str) -> dict[str, str]:
+    return {"path": str(GoldenCase(name).root), "subscribe": name, "splitBytes": "2000", **more}
+
+
+def _moments(records: tuple[Record, ...]) -> list[int]:
+    """Times of a few records, one below all and one above all."""
+    times = sorted({record.timestamp for record in records})
+    return [times[0] - 1, *times[:: max(1, len(times) // 6)], times[-1], times[-1] + 1]
+
+
+def _timed(records: tuple[Record, ...], low: int, high: int) -> dict[int, tuple[Record, ...]]:
+    """By partition: those of these times, both included."""
+    kept = tuple(record for record in records if low <= record.timestamp <= high)
+    return {0: kept} if kept else {}
+
+
+def _between(records: tuple[Record, ...], start: int, end: int) -> dict[int, tuple[Record, ...]]:
+    """By partition: those of these offsets, the end excluded."""
+    kept = tuple(record for record in records if start <= record.offset < end)
+    return {0: kept} if kept else {}
+
+
+@over_timed
+def test_times_by_filter(name: str) -> None:
+    records = visible(GoldenCase(name))
+    moments = _moments(records)
+    for low in moments:
+        for high in (low, low + 1, moments[len(moments) // 2], LONG_MAX // 1000):
+            predicate = Predicate(times_us=Span(low * 1000, high * 1000))
+            plan, found = read_options(_options(name), predicate)
+            assert found == _timed(records, low, high), (low, high)
+            assert plan.summary.bytes_read <= plan.summary.bytes_total
+
+
+@pytest.mark.parametrize("name", ["multiseg", "roll-by-time"])
+def test_times_prune_bytes(name: str) -> None:
+    records = visible(GoldenCase(name))
+    late = records[len(records) * 3 // 4].timestamp
+    whole = plan_read(_options(name)).summary
+    by_filter = plan_read(_options(name), Predicate(times_us=Span(low=late * 1000))).summary
+    by_option = plan_read(_options(name, startingTimestamp=str(late))).summary
+    assert by_filter.bytes_read == by_option.bytes_read < whole.bytes_read * 0.4
+    assert whole.bytes_read <= whole.bytes_total == by_filter.bytes_total
+    assert by_filter.segments_read < whole.segments_read
+    # An upper bound needs the promise that timestamps are in order.
+    early = Predicate(times_us=Span(high=records[len(records) // 4].timestamp * 1000))
+    assert plan_read(_options(name), early).summary.bytes_read == whole.bytes_read
+    ordered = _options(name, timestampDisorder="0")
+    plan, found = read_options(ordered, early)
+    assert plan.summary.bytes_read < whole.bytes_read * 0.4
+    assert found == _timed(records, 0, early.time_max_ms)
+
+
+@over_timed
+def test_times_by_option(name: str) -> None:
+    """Kafka's meaning: from the first record that is as late up to the first that is later."""
+    records = visible(GoldenCase(name))
+    for start in _moments(records)[1:-1]:
+        for end in _moments(records):
+            if start < 0 or end < 0:
+                continue
+            first = next((r.offset for r in records if r.timestamp >= start), LONG_MAX)
+            stop = next((r.offset for r in records if r.timestamp >= end), LONG_MAX)
+            times = {"startingTimestamp": str(start), "endingTimestamp": str(end)}
+            _, found = read_options(_options(name, **times))
+            assert found == _between(records, first, stop), (start, end)
+
+
+@pytest.mark.parametrize("name", ["multiseg", "compact", "txn", "v0-gzip", "deleterecords"])
+@pytest.mark.parametrize("isolation", IsolationLevel, ids=lambda level: level.value)
+def test_offsets_by_option_and_by_filter(name: str, isolation: IsolationLevel) -> None:
+    case = GoldenCase(name)
+    is_old = name.startswith("v0")
+    records = visible(case) if is_old else consumed(case, isolation)
+    records = records if name != "deleterecords" else visible(case)
+    level = {"kafka.isolation.level": isolation.value}
+    offsets = [record.offset for record in records]
+    for start in offsets[:: max(1, len(offsets) // 5)]:
+        for size in (0, 1, 30, LONG_MAX):
+            end = min(start + size, offsets[-1] + 1)
+            wanted = _between(records, start, end)
+            predicate = Predicate(offsets=Span(start, end - 1))
+            plan, found = read_options(_options(name, **level), predicate)
+            assert found == wanted, (start, end)
+            bounds = {
+                "startingOffsets": f'{{"{name}":{{"0":{start}}}}}',
+                "endingOffsets": f'{{"{name}":{{"0":{end}}}}}',
+            }
+            by_option, found = read_options(_options(name, **level, **bounds))
+            assert found == wanted, (start, end)
+            assert by_option.summary.bytes_read == plan.summary.bytes_read
+            if end - start <= 1 and name == "multiseg":
+                assert plan.summary.bytes_read < plan.summary.bytes_total * 0.05
+
+
+def test_names_prune_directories(tmp_path: Path) -> None:
+    for name in ("a-0", "a-1", "b-0"):
+        (tmp_path / name).symlink_to(GoldenCase("multiseg").partition_dir)
+    options = {"path": str(tmp_path), "subscribePattern": "[ab]"}
+    assert plan_read(options).summary.partitions_read == 3
+    predicate = Predicate(names=(EqualTo(("topic",), "a"), EqualTo(("partition",), 1)))
+    summary = plan_read(options, predicate).summary
+    assert (summary.partitions, summary.partitions_read) == (3, 1)
+    assert summary.bytes_read * 3 == summary.bytes_total
+    assert "1 of 3 partitions" in str(summary)
+
+
+# -- splits
+
+
+@pytest.mark.parametrize(("asked", "given"), [(1, 4), (5, 4), (7, 8), (10, 12), (16, 16)])
+def test_a_number_of_splits_is_met_as_the_connector_meets_it(
+    tmp_path: Path, asked: int, given: int
+) -> None:
+    with open_logs(tmp_path, log_index_interval_bytes=10) as logs:
+        logs.create_topic("t", 4)
+        for number in range(4):
+            for _ in range(50):
+                logs.append("t", b"x" * 50, partition=number)
+    plan = plan_read({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
+    assert len(plan.splits) == given
+
+
+def test_small_partitions_share_a_task_and_large_ones_are_cut(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"t-{number}").symlink_to(GoldenCase("multiseg").partition_dir)
+    options = {"path": str(tmp_path), "subscribe": "t"}
+    assert len(plan_read(options).splits) == 1 + 50 // 15  # ten segments each, at 4 MiB to open
+    plan = plan_read({**options, "splitBytes": "20000"})
+    assert max(split.size_bytes for split in plan.splits) < 21_000
+    assert sum(split.size_bytes for split in plan.splits) == plan.summary.bytes_read
+
+
+def test_splits_are_small_values() -> None:
+    plan = plan_read(_options("txn", **{"kafka.isolation.level": "read_committed"}))
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert len(pickle.dumps(plan)) < 1000 * len(plan.splits)
+    assert "txn-0 offsets 0 to" in str(plan.splits[0])
+
+
+# -- logs that change between planning and reading
+
+
+def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
+    root = GoldenCase("multiseg").copy_to(tmp_path)
+    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
+    for log in sorted((root / "multiseg-0").glob("*.log")):
+        shutil.copy(log, log.with_suffix(".new"))  # another file under the same name
+        log.with_suffix(".new").rename(log)
+    assert read_plan(plan) == {0: visible(GoldenCase("multiseg"))}
+
+
+def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
+    root = GoldenCase("multiseg").copy_to(tmp_path)
+    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
+    first, second = sorted((root / "multiseg-0").glob("*.log"))[:2]
+    first.unlink()
+    with pytest.raises(DataLossError, match="Some data may have been lost"):
+        read_plan(plan)
+    found = read_plan(plan, fails_on_data_loss=False)
+    start = int(second.stem)
+    assert found == {0: tuple(r for r in visible(GoldenCase("multiseg")) if r.offset >= start)}
+
+
+# -- what cannot be read
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"subscribe": "no"}, UnknownTopicOrPartitionError, "no topic 'no'; topics here: multiseg"),
+        ({"subscribePattern": "x.*"}, SourceError, r"no topic matches 'x\.\*'"),
+        ({"assign": '{"multiseg":[0,3]}'}, UnknownTopicOrPartitionError, "multiseg-3: it has"),
+        ({"startingOffsets": '{"multiseg":{"0":1,"1":1}}'}, ConfigError, "you must specify all"),
+        ({"startingOffsets": '{"other":{"0":1}}'}, ConfigError, "Assigned: .multiseg-0"),
+        ({"startingTimestamp": "9900000000000"}, SourceError, "multiseg-0 and timestamp 99000"),
+        (
+            {
+                "startingOffsets": '{"multiseg":{"0":9}}',
+                "endingOffsets": '{"multiseg":{"0":8}}',
+            },
+            SourceError,
+            "starting offset 9 is beyond the ending offset 8",
+        ),
+        ({"endingOffsets": '{"multiseg":{"0":1501}}'}, DataLossError, "0 to 1500 are there"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(options: dict[str, str], error: type[Exception], message: str) -> None:
+    given = _options("multiseg")
+    if "subscribePattern" in options or "assign" in options:
+        del given["subscribe"]
+    with pytest.raises(error, match=message) as caught:
+        plan_read(given | options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_log_directory(tmp_path: Path) -> None:
+    with pytest.raises(NotALogDirError, match="not a log directory"):
+        plan_read({"path": str(tmp_path), "subscribe": "t"})
+    with pytest.raises(NotALogDirError, match="no such directory"):
+        plan_read({"path": str(tmp_path / "no"), "subscribe": "t"})
+
+
+def test_an_end_that_is_not_there_yet_may_be_waived() -> None:
+    end = {"endingOffsets": '{"multiseg":{"0":9999}}', "failOnDataLoss": "false"}
+    _, found = read_options(_options("multiseg", **end))
+    assert found == {0: visible(GoldenCase("multiseg"))}
+
+
+def test_a_start_in_the_future_may_be_waived() -> None:
+    late = {
+        "startingTimestamp": "9900000000000",
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+    plan, found = read_options(_options("multiseg", **late))
+    assert (plan.splits, found) == ((), {})
+
+
+def test_an_empty_split_reads_nothing() -> None:
+    assert Split(()).size_bytes == 0
