@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from stratalog import LogDir
+from stratalog import CommitError, LogDir
+from stratalog.log_dir.commits.finding import Target
+from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.spark.writer import commit_staged
 from stratalog.storage.disk import Disk
+from tests.log_dir.commits.staging import JOB, rows, stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +47,7 @@ def make(path: Path, partitions: int = 3, config: dict[str, object] | None = Non
 def test_rows_become_records(spark: SparkSession, tmp_path: Path) -> None:
     make(tmp_path)
     when = datetime(2026, 11, 1, 10, 0, 0, 250_000, tzinfo=UTC)
-    rows = [
+    given = [
         ("alice", b"one", [("h", b"1"), ("h", None)], 2, when),
         ("bob", b"two", [], None, when),
         ("carol", None, None, None, None),
@@ -52,7 +56,7 @@ def test_rows_become_records(spark: SparkSession, tmp_path: Path) -> None:
         "key string, value binary, headers array<struct<key:string,value:binary>>, "
         "partition int, timestamp timestamp, more double"
     )
-    df = spark.createDataFrame([(*row, 0.5) for row in rows], schema).coalesce(1)
+    df = spark.createDataFrame([(*row, 0.5) for row in given], schema).coalesce(1)
     before = int(datetime.now(UTC).timestamp() * 1000)
     write(df, tmp_path, topic="orders")
     found = records_of(tmp_path)
@@ -279,3 +283,22 @@ def test_null_keys_on_a_compacted_topic(spark: SparkSession, tmp_path: Path) -> 
     df = spark.range(0, 10, 1, 1).selectExpr(VALUE, "if(id = 5, null, 'k') key")
     with pytest.raises(PySparkException, match="cannot accept message without key"):
         write(df, tmp_path, topic="orders")
+
+
+def test_a_commit_that_fails_when_it_is_decided_says_so(tmp_path: Path) -> None:
+    """Whoever runs the job again would write the rows twice."""
+    make(tmp_path, 1)
+    commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
+    run = tmp_path / "orders-0" / commit.runs[0].name
+    data = bytearray(run.read_bytes())
+    data[-1] ^= 1
+    run.write_bytes(data)
+    with pytest.raises(CommitError, match=r"CRC is wrong; .*do not write these rows again"):
+        commit_staged(Target((tmp_path,)), commit)
+    data[-1] ^= 1
+    run.write_bytes(data)
+    assert len(records_of(tmp_path)[0]) == 10
+    refused = StagedCommit((*commit.runs, *commit.runs), JOB)
+    with pytest.raises(CommitError) as caught:
+        commit_staged(Target((tmp_path,)), refused)
+    assert "decided" not in str(caught.value)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from stratalog.errors import StratalogError
+from stratalog.errors import CommitError, StratalogError
 from stratalog.log_dir.commits.committer import abandon
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.spark.failures import told_in_one_line
@@ -115,8 +115,14 @@ def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
     logs = target.open()
     try:
         result = logs.commits.commit(commit)
-    except BaseException:
+    except StratalogError as error:
+        is_decided = logs.commits.is_pending(commit.job, commit.number)
         logs.close()
+        if is_decided:
+            raise CommitError(
+                f"{error}; the commit is decided and is finished when the directory is opened "
+                "next: do not write these rows again"
+            ) from error
         raise
     try:
         logs.close()
