@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pyspark
 import pytest
 
 from stratalog import LogDir
 from stratalog.log_dir.commits.journal import JOURNAL_FILE
 from tests.spark import write_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -47,14 +55,76 @@ def test_tasks_that_fail_and_workers_that_are_killed(tmp_path: Path) -> None:
     make(tmp_path / "logs")
     done = run("retry", tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = values_in(tmp_path / "logs")
+    check_rows(tmp_path / "logs")
+    assert not list(tmp_path.rglob("*.staged"))
+
+
+def check_rows(path: Path) -> None:
+    """Every row once, those of one task in order."""
+    found = values_in(path)
     count = write_program.TASKS * write_program.ROWS
     assert sorted(value for part in found for value in part) == list(range(count))
     for part in found:
         for task in range(write_program.TASKS):
             of_task = [value for value in part if value // write_program.ROWS == task]
             assert of_task == sorted(of_task)
-    assert not list(tmp_path.rglob("*.staged"))
+
+
+@contextmanager
+def cluster(home: Path) -> Iterator[str]:
+    """The address of a master with two workers, on two hosts as far as they can tell: Spark does
+    not run a copy of a task on the host of the first."""
+    spark_home = Path(pyspark.__file__).parent
+    processes = []
+
+    def start(main: str, host: str, *args: str) -> Path:
+        log = home / f"{host}-{main}.log"
+        with log.open("wb") as out:
+            command = [str(spark_home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}"]
+            where = ("--host", host, "--port", "0", "--webui-port", "0")
+            process = subprocess.Popen(
+                [*command, *where, *args],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(spark_home)},
+                start_new_session=True,
+            )
+        processes.append(process)
+        return log
+
+    try:
+        url = wait_for(start("master.Master", "127.0.0.1"), r"Spark master at (spark://\S+)")
+        for host in ("127.0.0.2", "127.0.0.3"):
+            work = ("--cores", "1", "--memory", "1g", "--work-dir", str(home / host))
+            wait_for(start("worker.Worker", host, *work, url), r"(Successfully registered)")
+        yield url
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_for(log: Path, pattern: str) -> str:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found is not None:
+            return found[1]
+        time.sleep(0.2)
+    raise TimeoutError(log.read_text(errors="replace")[-3000:])
+
+
+def test_copies_of_a_slow_task(tmp_path: Path) -> None:
+    """Two attempts of one task stage the same rows; one of them counts."""
+    make(tmp_path / "logs")
+    (tmp_path / "attempts").mkdir()
+    with cluster(tmp_path) as master:
+        done = run("speculate", tmp_path, master)
+    assert done.returncode == 0, done.stderr[-3000:]
+    attempts = {path.name for path in (tmp_path / "attempts").iterdir()}
+    assert {"0 0", "0 1"} <= attempts
+    check_rows(tmp_path / "logs")
 
 
 def test_a_driver_that_is_killed_while_it_commits(tmp_path: Path) -> None:

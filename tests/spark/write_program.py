@@ -1,7 +1,8 @@
-"""A driver of its own, to be killed: `python write_program.py MODE ROOT [KILL_AT]`.
+"""A driver of its own, to be killed: `python write_program.py MODE ROOT [KILL_AT | MASTER]`.
 
 `retry` writes rows whose tasks fail, or whose Python workers are killed, at their first attempt.
 `stream` runs a query over files; with KILL_AT the whole driver dies in the middle of a commit.
+`speculate` writes rows on a cluster; the first attempt of one task hangs while a copy of it runs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TASKS, ROWS = 4, 5000
+HANGS_S = 60
 
 
 def session(master: str) -> SparkSession:
@@ -74,6 +76,41 @@ def retry(root: Path) -> None:
     writer.save(str(root / "logs"))
 
 
+def speculate(root: Path, master: str) -> None:
+    """Each attempt leaves a file, so that the test can tell that there were two."""
+    attempts = root / "attempts"
+
+    def hang(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.attemptNumber()
+        for batch in batches:
+            yield batch
+            (attempts / f"{task} {attempt}").touch()
+        deadline = time.monotonic() + HANGS_S
+        while task == 0 and attempt == 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.executor.cores", "1")
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.quantile", "0.5")
+        .config("spark.speculation.minTaskRuntime", "1s")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    df = spark.range(0, TASKS * ROWS, 1, TASKS).selectExpr("cast(id as string) value")
+    writer = df.mapInArrow(hang, df.schema).write.format("stratalog").mode("append")
+    writer.option("topic", "orders").save(str(root / "logs"))
+
+
 def stream(root: Path, kill_at: int) -> None:
     spark = session("local[2]")
     from tests.spark.killing import KillingSource  # noqa: PLC0415
@@ -99,5 +136,7 @@ def stream(root: Path, kill_at: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "retry":
         retry(Path(sys.argv[2]))
+    elif sys.argv[1] == "speculate":
+        speculate(Path(sys.argv[2]), sys.argv[3])
     else:
         stream(Path(sys.argv[2]), int(sys.argv[3]))
