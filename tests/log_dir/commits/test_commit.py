@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -137,6 +138,32 @@ def test_several_directories(tmp_path: Path) -> None:
     with open_logs(*dirs) as logs:
         logs.commits.commit(commit)
     check_once(values_in(dirs), 120)
+
+
+def test_others_append_meanwhile(tmp_path: Path) -> None:
+    """Producers of the same process: the commit goes in between their records."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 2, config={"segment.bytes": 3000})
+        is_over = threading.Event()
+        appended: list[int] = []
+
+        def append() -> None:
+            while not is_over.is_set():
+                logs.append("orders", b"other", partition=len(appended) % 2)
+                appended.append(1)
+
+        thread = threading.Thread(target=append)
+        thread.start()
+        try:
+            for number in range(12):
+                logs.commits.commit(stage_tasks([tmp_path], number=number))
+        finally:
+            is_over.set()
+            thread.join()
+    values = [value for part in values_in([tmp_path]).values() for value in part]
+    assert values.count(b"other") == len(appended) > 12
+    numbers = sorted(int(value) for value in values if value not in (None, b"other"))
+    assert numbers == list(range(12 * 120))
 
 
 # -- refusals

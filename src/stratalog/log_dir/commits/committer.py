@@ -16,14 +16,14 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CommitError, InconsistentLogDirsError, StratalogError
 from stratalog.format.staged_names import parse_staged_name
 from stratalog.log.appends import AppendRules
 from stratalog.log_dir.commits.install import install_partition, resume
-from stratalog.log_dir.commits.journal import JournalFile, plan_commit
+from stratalog.log_dir.commits.journal import Decision, JournalFile, plan_commit
 from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_stale
 
 if TYPE_CHECKING:
@@ -173,22 +173,25 @@ class Commits:
 
     def _carry_out(self, path: Path, journal: Journal) -> None:
         """Everything after the decision. May be repeated from the start at any point."""
+        decision = Decision(self._journal, path, journal)
         found = self._present(journal)
-        parts = tuple(resume(slot.log(), part) for slot, part in found)
-        if parts != journal.partitions:
-            journal = replace(journal, partitions=parts)
-            self._journal.write(journal, path)
-        slots = [slot for slot, _ in found]
-        threads = min(INSTALLERS_MAX, os.cpu_count() or 1, max(1, len(parts)))
+        threads = min(INSTALLERS_MAX, os.cpu_count() or 1, max(1, len(found)))
         with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-install") as pool:
-            for _ in pool.map(self._install, slots, parts):
+            for _ in pool.map(partial(self._install, decision), found):
                 pass
         if journal.identity is not None:
             self._note(journal.identity)
         self._journal.remove(path)
 
-    def _install(self, slot: PartitionSlot, part: PartitionCommit) -> None:
-        install_partition(slot.log(), part)
+    def _install(self, decision: Decision, found: tuple[PartitionSlot, PartitionCommit]) -> None:
+        """Nobody may append between looking at the log's end and going on from there."""
+        slot, part = found
+        log = slot.log()
+        with log.changing():
+            left = resume(log, part)
+            if left is not part:
+                decision.move(part, left)
+            install_partition(log, left)
         for run in part.runs:  # now, so that a large commit does not need twice its space
             self._disk.unlink(slot.path / run.name, missing_ok=True)
 

@@ -12,8 +12,9 @@ on the directory before the commit is finished knows nothing of the journal; `in
 from __future__ import annotations
 
 import json
+import threading
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
@@ -138,6 +139,23 @@ class JournalFile:
         """The commit is finished. Durable."""
         self._disk.unlink(path)
         self._disk.fsync_dir(path.parent)
+
+
+class Decision:
+    """A journal on disk, of which parts may have to be written anew while it is carried out."""
+
+    def __init__(self, file: JournalFile, path: Path, journal: Journal) -> None:
+        self.path = path
+        self.journal = journal
+        self._file = file
+        self._lock = threading.Lock()
+
+    def move(self, part: PartitionCommit, left: PartitionCommit) -> None:
+        """One partition does not go on as it was planned. Durable; any thread may call it."""
+        with self._lock:
+            parts = tuple(left if other is part else other for other in self.journal.partitions)
+            self.journal = replace(self.journal, partitions=parts)
+            self._file.write(self.journal, self.path)
 
 
 def encode_journal(journal: Journal) -> bytes:
