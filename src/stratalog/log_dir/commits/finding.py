@@ -77,26 +77,46 @@ class Target:
                 time.sleep(_POLL_S)
 
     def find(self, name: str) -> StagedTopic:
+        """One topic, see `TopicFinder.find`."""
+        return TopicFinder(self).find(name)
+
+
+class TopicFinder:
+    """Finds topics of a target, looking at the directories as seldom as can be."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._catalog: TopicCatalog | None = None
+
+    def find(self, name: str) -> StagedTopic:
         """The topic, made now if it is missing and `new_topics` says how."""
-        topic = self._found(name)
-        if topic is None and self.new_topics is not None:
-            self._make(name, self.new_topics)
+        topic = self._known(name) or self._found(name)
+        new_topics = self._target.new_topics
+        if topic is None and new_topics is not None:
+            self._make(name, new_topics)
             topic = self._found(name)
         if topic is None:
+            where = ", ".join(map(str, self._target.paths))
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} does not exist in {self._where}; create it, or set the option "
+                f"topic {name!r} does not exist in {where}; create it, or set the option "
                 "topicPartitions to let it be created with so many partitions"
             )
         return topic
 
     def _found(self, name: str) -> StagedTopic | None:
-        self.check()
-        if not all(path.is_dir() for path in self.paths):
+        """As the directories are now."""
+        target = self._target
+        target.check()
+        if not all(path.is_dir() for path in target.paths):
             return None
         engine = Engine(Disk(), lambda: 0, BrokerConfig())
-        catalog = TopicCatalog([LogRoot(path, engine) for path in self.paths], engine)
-        info = catalog.topics.get(name)
-        if info is None:
+        self._catalog = TopicCatalog([LogRoot(path, engine) for path in target.paths], engine)
+        return self._known(name)
+
+    def _known(self, name: str) -> StagedTopic | None:
+        catalog = self._catalog
+        info = None if catalog is None else catalog.topics.get(name)
+        if catalog is None or info is None:
             return None
         if info.is_internal:
             raise InvalidTopicError(f"{name} is the log directory's own: no rows are written to it")
@@ -106,12 +126,8 @@ class Target:
         return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
 
     def _make(self, name: str, new: NewTopics) -> None:
-        with self.open() as logs:
+        with self._target.open() as logs:
             try:
                 logs.create_topic(name, new.partition_count, config=new.config)
             except TopicAlreadyExistsError:  # another task was faster
                 return
-
-    @property
-    def _where(self) -> str:
-        return ", ".join(map(str, self.paths))

@@ -20,6 +20,7 @@ from stratalog.errors import InvalidRecordError, InvalidTimestampError
 from stratalog.format.batch import Codec
 from stratalog.format.encode_columns import BatchLimits, encode_columns
 from stratalog.format.record import BatchFields
+from stratalog.log_dir.commits.finding import TopicFinder
 from stratalog.log_dir.commits.placing import Placer, rows_by_topic
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RowStager:
     ) -> None:
         """`now_ms` gives rows their timestamps that have none."""
         self._stager = stager
-        self._target = target
+        self._finder = TopicFinder(target)
         self._terms = terms
         self._task = task
         self._now_ms = now_ms
@@ -102,7 +103,7 @@ class RowStager:
     def _topic(self, name: str) -> tuple[StagedTopic, Placer]:
         found = self._topics.get(name)
         if found is None:
-            topic = self._target.find(name)
+            topic = self._finder.find(name)
             placer = Placer(topic, self._terms.batch_bytes, self._task)
             found = self._topics[name] = (topic, placer)
         return found
