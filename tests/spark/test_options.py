@@ -24,7 +24,7 @@ def test_defaults() -> None:
     assert options.isolation is IsolationLevel.READ_UNCOMMITTED
     assert options.fail_on_data_loss
     assert not options.includes_headers
-    assert options.split_bytes == 64 << 20
+    assert options.split_bytes == 128 << 20
     assert (options.for_batch().starting, options.for_batch().ending) == (EARLIEST, LATEST)
     assert options.for_stream().starting == LATEST
 
