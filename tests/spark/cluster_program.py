@@ -1,0 +1,117 @@
+"""A driver for a cluster: `python cluster_program.py MASTER ROOT`.
+
+Ingests, reads, streams and compacts through executors of another machine, as far as they can tell.
+Prints a line when each step begins, and the facts at the end as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from stratalog.spark.jobs.compact import compact
+from stratalog.spark.jobs.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+ROWS, TASKS, KEYS, PARTITIONS = 200_000, 24, 1_000, 3
+
+
+def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """So that tasks are under way when a worker dies."""
+    for batch in batches:
+        time.sleep(0.4)
+        yield batch
+
+
+def main(master: str, root: Path) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.executor.cores", "1")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "5000")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    facts: dict[str, Any] = {}
+    logs = str(root / "logs")
+
+    say("ingest")
+    rows = spark.range(0, ROWS, numPartitions=TASKS).select(
+        f.concat(f.lit("key "), f.col("id") % KEYS).cast("binary").alias("key"),
+        f.col("id").cast("string").cast("binary").alias("value"),
+    )
+    slow = rows.mapInArrow(slowly, rows.schema)
+    sink = slow.write.format("stratalog").option("topic", "orders").mode("append")
+    sink = sink.option("topicConfig.cleanup.policy", "compact")
+    sink = sink.option("topicConfig.segment.bytes", 262_144)
+    sink.option("topicPartitions", PARTITIONS).save(logs)
+
+    say("read")
+    read = spark.read.format("stratalog").option("subscribe", "orders")
+    table = read.option("maxRecordsPerPartition", 20_000).load(logs)
+    numbers = table.select(f.col("value").cast("string").cast("long").alias("n"), "partition")
+    facts["read"] = numbers.agg(
+        f.count("*"), f.sum("n"), f.countDistinct("n"), f.countDistinct("partition")
+    ).collect()[0][:]
+
+    say("stream")
+    stream = spark.readStream.format("stratalog").option("subscribe", "orders")
+    counted = (
+        stream.option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 80_000)
+        .load(logs)
+        .select("key", "value")
+    )
+    query = (
+        counted.writeStream.format("stratalog")
+        .option("topic", "copy")
+        .option("topicPartitions", PARTITIONS)
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(logs)
+    )
+    query.awaitTermination(300)
+    facts["batches"] = len(query.recentProgress)
+    copied = spark.read.format("stratalog").option("subscribe", "copy").load(logs)
+    facts["copy"] = copied.agg(f.count("*"), f.countDistinct("value")).collect()[0][:]
+
+    say("compact")
+    result = compact(spark, logs, topics=["orders"])
+    facts["rounds"] = len(result.rounds)
+    facts["failed"] = [str(each.error) for each in result.failed]
+    facts["is_smaller"] = result.bytes_written < result.size_bytes // 2
+    facts["errors"] = [
+        str(each) for each in verify(spark, [logs]).findings if each.severity == "error"
+    ]
+    tell(json.dumps(facts))
+    spark.stop()
+
+
+def say(step: str) -> None:
+    tell(f"step: {step}")
+
+
+def tell(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,148 @@
+"""A real standalone cluster: a master and two workers, each a process of its own on loopback.
+
+Executors get the package as they would on any cluster whose machines have it installed: through the
+Python that `PYSPARK_PYTHON` names. What they share is the file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.log_dir.manager import LogDir
+from tests.spark.cluster_program import KEYS, PARTITIONS, ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+HERE = Path(__file__).parent
+STARTED_S, FINISHED_S = 120, 600
+
+
+class Cluster:
+    """Processes that log to files of a directory."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.url = ""
+
+    def start(self) -> None:
+        self._run("master", "org.apache.spark.deploy.master.Master")
+        self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
+        for name in ("one", "two"):
+            work = str(self._home / f"work-{name}")
+            args = ("--cores", "1", "--memory", "1g", "--work-dir", work, self.url)
+            self._run(name, "org.apache.spark.deploy.worker.Worker", *args)
+        for name in ("one", "two"):
+            self._wait_for(name, r"(Successfully registered with master)")
+
+    def _run(self, name: str, main: str, *args: str) -> None:
+        import pyspark  # noqa: PLC0415 - its modules warn when they are imported
+
+        home = Path(pyspark.__file__).parent
+        ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        with (self._home / f"{name}.log").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [str(home / "bin" / "spark-class"), main, *ports, *args],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)},
+                start_new_session=True,  # executors are killed with their worker
+            )
+
+    def _wait_for(self, name: str, pattern: str) -> str:
+        deadline = time.monotonic() + STARTED_S
+        while time.monotonic() < deadline:
+            text = (self._home / f"{name}.log").read_text(errors="replace")
+            if (match := re.search(pattern, text)) is not None:
+                return match[1]
+            time.sleep(0.2)
+        raise TimeoutError(f"{name} did not start:\n{text[-3000:]}")
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+
+@contextmanager
+def cluster(home: Path) -> Iterator[Cluster]:
+    running = Cluster(home)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+
+
+def test_whole_pipeline_while_a_worker_dies(tmp_path: Path) -> None:
+    lines = []
+    with (
+        cluster(tmp_path) as running,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
+            cwd=HERE.parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as driver,
+    ):
+        try:
+            assert driver.stdout is not None
+            for line in driver.stdout:
+                lines.append(line.strip())
+                if lines[-1] == "step: ingest":
+                    wait_for_staged(tmp_path / "logs")
+                    running.kill("two")
+            driver.wait(FINISHED_S)
+        finally:
+            driver.kill()
+    assert lines[:4] == ["step: ingest", "step: read", "step: stream", "step: compact"]
+    facts = json.loads(lines[-1])
+    assert facts["read"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS, PARTITIONS]
+    assert facts["copy"] == [ROWS, ROWS]
+    assert facts["batches"] >= 3
+    assert facts["rounds"] == PARTITIONS
+    assert facts["is_smaller"]
+    assert facts["failed"] == facts["errors"] == []
+    check_log(tmp_path / "logs")
+
+
+def wait_for_staged(logs: Path) -> None:
+    """Until tasks have rows on disk, and others are still to come."""
+    deadline = time.monotonic() + STARTED_S
+    while not list(logs.glob("*/*.staged")):
+        assert time.monotonic() < deadline, "no task staged anything"
+        time.sleep(0.05)
+
+
+def check_log(path: Path) -> None:
+    """Offsets are contiguous, rows of one task in order, and nothing of the job is left over."""
+    assert not list(path.glob("*/*.staged"))
+    seen = 0
+    with LogDir.open(path, create=False, background=False) as logs:
+        for log in logs.partitions_of("copy"):
+            offsets = [record.offset for record in log.read()]
+            assert offsets == list(range(len(offsets)))
+            seen += len(offsets)
+        keys = {record.key for log in logs.partitions_of("orders") for record in log.read()}
+    assert seen == ROWS
+    assert len(keys) == KEYS
