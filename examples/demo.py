@@ -19,19 +19,21 @@ from pipeline.filling import ingest, verify_all
 from pipeline.lake import export_and_ask
 from pipeline.lookups import look_up
 from pipeline.narration import CheckFailedError, Narrator
-from pipeline.shop_log import ShopLog
+from pipeline.shop_log import CUSTOMERS, ShopLog
 from pipeline.streaming import stream
 from pipeline.upkeep import compact_customers, retain_orders
 
+import stratalog
 from stratalog import StratalogError
 from stratalog.spark.jobs.session import open_session
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = 1_250_000
+RECORDS = 1_000_000
 MARK = ".stratalog-demo"
 """In a directory that the demo made: only such a one is deleted."""
 SPARK = {
     "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # a short run: compile little
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
 }
@@ -79,12 +81,14 @@ def _next(tell: Narrator, log: ShopLog) -> None:
 def next_commands(log: ShopLog) -> list[str]:
     """What to look at in the data that is left."""
     path = log.path
+    with stratalog.open_partition(log.partition(CUSTOMERS, 0)) as view:
+        key = next(view.read(view.log_end_offset - 1)).key or b""
     return [
         f"ls {path} --all",
         f"explain {path}/orders-2 --time -1d",
         f"read {path}/revenue-0 --from -8",
         f"compact {path} --explain",
-        f"compact {path} customers --key customer-000000",
+        f"compact {path} customers --key {key.decode()}",
         f"retain {path} --explain",
         f"stats {path}",
         f"verify {path}",

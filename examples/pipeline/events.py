@@ -45,6 +45,10 @@ class Shop:
         """When the event with this number happened, of `count` that fill the week evenly."""
         return self.start_ms + WEEK_MS * number // count
 
+    def orders_before(self, time_ms: int) -> int:
+        """How many orders are older than that: the inverse of `time_of`."""
+        return -(-(time_ms - self.start_ms) * self.orders // WEEK_MS)
+
 
 def orders(spark: SparkSession, shop: Shop, tasks: int) -> DataFrame:
     """`key`, `value` and `timestamp` of all orders, oldest first."""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import stratalog
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -43,3 +45,24 @@ def test_transactions() -> None:
         "alice does not have that much; nothing has changed: {b'alice': 70, b'bob': 30}",
         "a producer that was replaced cannot write: {b'alice': 75, b'bob': 25}",
     ]
+
+
+def test_maintenance() -> None:
+    lines = run("maintenance.py")
+    records = [int(line.split()[1]) for line in lines if line.endswith(" MB")]
+    assert records[:2] == [5000, 5000]
+    assert 1250 <= records[2] < 5000  # six hours of a day, and what shares a segment with them
+    assert 50 <= records[3] < 5000  # a record for each product, and the active segment
+    assert lines[-1] == "  50 products, the last price of product-7: 4957"
+
+
+@pytest.mark.slow
+def test_tour() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "tour.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("$ stratalog ") == 10

@@ -1,0 +1,92 @@
+"""Backfill: a topic from a log directory to Parquet, and later only what is new.
+
+    python examples/backfill_to_parquet.py [DIRECTORY]
+
+A copy or a snapshot of a broker's disk is enough; no broker serves the reads. For whole topics the
+command line does the same, without rows in the JVM: stratalog export orders -d DATA --to OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from stratalog import LogDir
+from stratalog.spark.jobs.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SPARK = {"spark.sql.shuffle.partitions": "2"}
+START_MS = 1_700_000_000_000
+MINUTE_MS = 60_000
+
+
+def produce(data: Path, first: int, end: int) -> None:
+    """Stands for the brokers that wrote the topic: an order every minute."""
+    with LogDir.open(data) as logs:
+        if "orders" not in logs.topics:
+            logs.create_topic("orders", 3)
+        with logs.producer(compression="zstd") as producer:
+            for number in range(first, end):
+                value = json.dumps({"order": number, "cents": 100 + number % 900}).encode()
+                at_ms = START_MS + number * MINUTE_MS
+                producer.append("orders", value, key=b"order-%d" % number, timestamp=at_ms)
+
+
+def read(spark: SparkSession, data: Path, starting: str) -> DataFrame:
+    """All records from offsets on, up to where the partitions end now."""
+    reader = spark.read.format("stratalog").option("subscribe", "orders")
+    return reader.option("startingOffsets", starting).load(str(data))
+
+
+def backfill(spark: SparkSession, data: Path, lake: Path, starting: str = "earliest") -> str:
+    """Append to the Parquet files of each day; the offsets to go on from, as JSON."""
+    records = read(spark, data, starting).cache()  # one snapshot, for the rows and their offsets
+    order = F.from_json(F.col("value").cast("string"), "order long, cents long").alias("order")
+    rows = records.select(
+        "partition", "offset", "timestamp", order, F.to_date("timestamp").alias("date")
+    ).select("partition", "offset", "timestamp", "order.*", "date")
+    rows.write.partitionBy("date").mode("append").parquet(str(lake))
+    ends = records.groupBy("partition").agg((F.max("offset") + 1).alias("end")).collect()
+    records.unpersist()
+    before = {} if starting == "earliest" else json.loads(starting)["orders"]
+    return json.dumps({"orders": before | {str(row["partition"]): row["end"] for row in ends}})
+
+
+def tell(spark: SparkSession, lake: Path) -> None:
+    """What the files answer."""
+    table = spark.read.parquet(str(lake))
+    days = table.groupBy("date").count().orderBy("date").collect()
+    print(f"{table.count()} orders: {', '.join(f'{day.date} {day[1]}' for day in days)}")
+    assert table.select("order").distinct().count() == table.count(), "an order is there twice"
+
+
+def run(spark: SparkSession, directory: Path) -> None:
+    """All that is there, then what has come since."""
+    data, lake = directory / "kafka", directory / "lake"
+    produce(data, 0, 3_000)
+    offsets = backfill(spark, data, lake)
+    tell(spark, lake)
+
+    produce(data, 3_000, 4_000)
+    offsets = backfill(spark, data, lake, offsets)
+    tell(spark, lake)
+    print("the next run starts at", offsets)
+
+
+def main() -> None:
+    """Run in the directory given, or in a temporary one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        with open_session("backfill", master="local[2]", conf=SPARK) as spark:  # quiet, in UTC
+            run(spark, directory)
+
+
+if __name__ == "__main__":
+    main()
