@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from stratalog.config import LogConfig
+from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.definitions import unknown_name
 from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
@@ -37,6 +38,7 @@ WRITE_OPTIONS: Final = (
     "txnAppId",
     "txnVersion",
     "lockTimeout",
+    "serverProperties",
 )
 _OF_SPARK: Final = ("checkpointlocation", "queryname")
 _TOPIC_CONFIG: Final = "topicconfig."
@@ -69,6 +71,7 @@ class WriteOptions:
             parse_paths(given, _ADVICE),
             _new_topics(given, topic_config),
             LOCK_WAIT_MS if lock_wait_ms is None else lock_wait_ms,
+            _broker_config(given.get("serverProperties")),
         )
         return cls(
             target=target,
@@ -115,6 +118,11 @@ def _unknown(name: str) -> ConfigError:
             "it out",
         )
     return unknown_name(name, "option", (*WRITE_OPTIONS, "topicConfig.<setting>"))
+
+
+def _broker_config(path: str | None) -> BrokerConfig:
+    """As the file on the driver says it; tasks get what was read."""
+    return BrokerConfig() if path is None else BrokerConfig.from_properties_file(Path(path))
 
 
 def _check_topic(topic: str) -> None:

@@ -133,7 +133,8 @@ def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
 
 def abandon_job(target: Target, job: str) -> None:
     """Remove what a failed job has staged, wherever that is."""
-    directories = [path for root in target.paths for path in root.iterdir() if path.is_dir()]
+    roots = [root for root in target.paths if root.is_dir()]
+    directories = [path for root in roots for path in root.iterdir() if path.is_dir()]
     abandon(Disk(), target.paths, directories, job)
 
 

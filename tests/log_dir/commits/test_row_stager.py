@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.config import BrokerConfig
 from stratalog.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -291,3 +292,8 @@ def test_targets(tmp_path: Path) -> None:
     assert target.find("orders") == topic
     with open_logs(tmp_path / "new") as logs:
         assert logs.topic("orders").config.retention_ms == 5
+    config = BrokerConfig.parse({"log.segment.bytes": 5000, "message.max.bytes": 700})
+    rules = Target((tmp_path / "new",), config=config).find("orders").rules
+    assert (rules.segment_bytes, rules.max_message_bytes) == (5000, 700)
+    with Target((tmp_path / "new",), config=config).open() as logs:
+        assert logs.topic("orders").config.segment_bytes == 5000

@@ -48,11 +48,18 @@ class Target:
     paths: tuple[Path, ...]
     new_topics: NewTopics | None = None
     lock_wait_ms: int = LOCK_WAIT_MS
+    config: BrokerConfig = field(default_factory=BrokerConfig)
+    """The broker's: what topics do not override."""
 
     def open(self) -> LogDir:
         """The directories, for writing. Waits a while for another writer to let go of the lock."""
         return self._waiting(
-            lambda: LogDir.open(*self.paths, create=self.new_topics is not None, background=False)
+            lambda: LogDir.open(
+                *self.paths,
+                config=self.config,
+                create=self.new_topics is not None,
+                background=False,
+            )
         )
 
     def check(self) -> None:
@@ -109,7 +116,7 @@ class TopicFinder:
         target.check()
         if not all(path.is_dir() for path in target.paths):
             return None
-        engine = Engine(Disk(), lambda: 0, BrokerConfig())
+        engine = Engine(Disk(), lambda: 0, target.config)
         self._catalog = TopicCatalog([LogRoot(path, engine) for path in target.paths], engine)
         return self._known(name)
 

@@ -1,0 +1,93 @@
+"""Options of a write, without a session."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import ConfigError
+from stratalog.format.batch import Codec
+from stratalog.log_dir.commits.finding import LOCK_WAIT_MS, NewTopics
+from stratalog.log_dir.commits.journal import CommitIdentity
+from stratalog.spark.write_options import BATCH_BYTES_DEFAULT, WriteOptions
+
+
+def parse(**options: str) -> WriteOptions:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return WriteOptions.parse({"path": "/data", **given})
+
+
+def test_defaults() -> None:
+    options = parse()
+    assert options.target.paths == (Path("/data"),)
+    assert options.target.new_topics is None
+    assert options.target.lock_wait_ms == LOCK_WAIT_MS
+    assert (options.topic, options.codec, options.level) == (None, Codec.NONE, None)
+    assert (options.batch_bytes, options.identity) == (BATCH_BYTES_DEFAULT, None)
+
+
+def test_everything() -> None:
+    options = parse(
+        TOPIC="orders",
+        topicpartitions="3",
+        topicConfig__retention__ms="5",
+        kafka__compression__type="ZSTD",
+        kafka__compression__zstd__level="7",
+        kafka__batch__size="1m",
+        txnAppId="nightly",
+        txnVersion="12",
+        lockTimeout="2s",
+        checkpointLocation="/x",
+        queryName="q",
+    )
+    assert options.topic == "orders"
+    assert options.target.new_topics == NewTopics(3, {"retention.ms": "5"})
+    assert (options.codec, options.level, options.batch_bytes) == (Codec.ZSTD, 7, 1 << 20)
+    assert options.identity == CommitIdentity("nightly", 12)
+    assert options.target.lock_wait_ms == 2000
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_the_level_of_another_codec_does_not_count() -> None:
+    assert parse(kafka__compression__type="lz4", kafka__compression__gzip__level="3").level == 9
+    assert (
+        parse(kafka__compression__type="snappy", kafka__compression__gzip__level="3").level is None
+    )
+
+
+def test_settings_of_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.segment.bytes=123456\n")
+    options = parse(serverProperties=str(file))
+    assert options.target.config.log_config.segment_bytes == 123456
+
+
+REFUSALS = {
+    "no path": ({"path": ""}, "path: give the log directory to write to"),
+    "remote": ({"path": "s3://bucket/x"}, "path: s3://bucket/x: only directories"),
+    "level": (
+        {"kafka__compression__gzip__level": "99"},
+        "compression.gzip.level: ",
+    ),
+    "size": ({"kafka__batch__size": "large"}, "kafka.batch.size: not a size"),
+    "version": ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: not a whole number"),
+    "partitions": ({"topicPartitions": "0"}, "topicPartitions: not a whole number of 1 or more"),
+    "file": (
+        {"serverProperties": "/no/such/file"},
+        "/no/such/file: cannot be read: No such file",
+    ),
+    "reader's": ({"subscribe": "orders"}, "subscribe: there is no such option"),
+}
+
+
+@pytest.mark.parametrize(("options", "match"), REFUSALS.values(), ids=list(REFUSALS))
+def test_refused(options: dict[str, str], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        parse(**options)
+
+
+def test_a_stream_has_its_own_identity() -> None:
+    with pytest.raises(ConfigError, match="leave txnAppId"):
+        parse(txnAppId="a", txnVersion="1").for_stream()
