@@ -1,0 +1,33 @@
+"""docs/spark.md names every option of a read, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stratalog.spark.option_values import parse_bytes, parse_duration_ms
+from stratalog.spark.options import READ_OPTIONS, SPLIT_BYTES_DEFAULT, TRIGGER_DELAY_MS_DEFAULT
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
+
+
+def _options() -> dict[str, str]:
+    """Name and default of each row of the table."""
+    section = PAGE.read_text().split("\n## Options of a read\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", section, re.MULTILINE)
+    return {name: default.strip().strip("`") for name, default in rows}
+
+
+def test_every_option_is_explained() -> None:
+    assert tuple(_options()) == READ_OPTIONS
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    options = _options()
+    assert parse_bytes(options, "splitBytes") == SPLIT_BYTES_DEFAULT
+    assert parse_duration_ms(options, "maxTriggerDelay") == TRIGGER_DELAY_MS_DEFAULT
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text()):
+        assert (PAGE.parent / target).exists(), target
