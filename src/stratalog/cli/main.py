@@ -30,15 +30,15 @@ COMMANDS: Final[Mapping[str, str]] = {
     "read": "Print records from an offset or a time on, and follow a growing log.",
     "find": "Find where an offset or a time lies: file, position, record.",
     "explain": "Show every step of such a look-up.",
-    "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
-    "retain": "Delete old segments as a broker would, or explain what keeps each.",
-    "maintain": "Retain and compact a log directory from now on, or once.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
+    "stats": "Count keys, dead records, sizes and times of topics.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "reindex": "Build the indexes of logs again.",
-    "export": "Write topics as Parquet or lines of JSON.",
-    "stats": "Count keys, dead records, sizes and times of topics.",
+    "retain": "Delete old segments as a broker would, or explain what keeps each.",
+    "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
+    "maintain": "Retain and compact a log directory from now on, or once.",
     "ingest": "Write files of JSON lines, CSV, Parquet or text into topics.",
+    "export": "Write topics as Parquet or lines of JSON.",
 }
 _EPILOG = (
     "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "
@@ -84,7 +84,7 @@ app = new_typer(cls=LazyGroup, no_args_is_help=True, epilog=_EPILOG)
 
 @app.callback()
 def _stratalog() -> None:  # without options: the first one costs the import of pydantic
-    """Read Apache Kafka's log directories, without a broker and without changing a byte."""
+    """Read, write, check and maintain Apache Kafka's log directories, without a broker."""
 
 
 def main() -> None:
