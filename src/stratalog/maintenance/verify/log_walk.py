@@ -73,6 +73,8 @@ class LogWalk:
         position = 0
         while position < self._end:
             buf, table = self._load(position)
+            if not buf:
+                return  # the file has shrunk
             found = self._checker.check(buf, table)
             is_bad = found["verdict"] == Verdict.BAD_BATCH
             good = int(np.argmax(is_bad)) if is_bad.any() else len(table)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.errors import SegmentGoneError
-from stratalog.format.batch import MAGIC_2
+from stratalog.format.batch import MAGIC_2, NO_LEADER_EPOCH
 from stratalog.format.index_table import first_offsets
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
@@ -130,10 +130,7 @@ class _SegmentCheck:
         task = self._task
         self._load_indexes()
         self._aborted_before = self._read(FileKind.TXN_INDEX)
-        if task.next_base is None:  # a broker may have written on, and indexes are newer than that
-            size_bytes = max(task.size_bytes, self._segment.file.size_bytes)
-            self._segment.size_bytes = size_bytes
-            self._counts = self._counts._replace(size_bytes=size_bytes)
+        self._settle_size(self._segment.file.size_bytes)
         before = None if task.snapshot_before is None else Path(task.snapshot_before)
         self._producers = ProducerCheck(
             self._path, before, task.snapshots, self._findings, is_first=task.is_first
@@ -144,6 +141,18 @@ class _SegmentCheck:
             else:
                 self._tell_damage(step)
         self._finish()
+
+    def _settle_size(self, size_bytes: int) -> None:
+        """How much to read. A broker may have cut the log since the directory was listed, or have
+        written on: then the indexes, which were read just now, are newer than the list."""
+        listed = self._task.size_bytes
+        if size_bytes < listed:
+            what = f"cut from {listed} to {size_bytes} bytes since the directory was listed"
+            self._findings.add(Fault.GONE, self._path, what)
+        elif self._task.next_base is not None:
+            size_bytes = listed
+        self._segment.size_bytes = size_bytes
+        self._counts = self._counts._replace(size_bytes=size_bytes)
 
     def _load_indexes(self) -> None:
         findings, base = self._findings, self._task.base_offset
@@ -240,7 +249,7 @@ class _SegmentCheck:
         """Each batch must carry the epoch that the checkpoint has for its offset."""
         if not len(self._epochs):
             return
-        is_told = (rows["magic"] == MAGIC_2) & (rows["partition_leader_epoch"] >= 0)
+        is_told = (rows["magic"] == MAGIC_2) & (rows["partition_leader_epoch"] != NO_LEADER_EPOCH)
         rows = rows[is_told]
         at = np.searchsorted(self._epochs[:, 1], rows["base_offset"], "right") - 1
         due = self._epochs[np.maximum(at, 0), 0]
