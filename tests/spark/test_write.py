@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 
 from stratalog import CommitError, LogDir
@@ -18,8 +21,9 @@ from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import JOB, rows, stage
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from stratalog.format.record import Record
@@ -147,12 +151,24 @@ def test_nothing_to_write(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_an_abort_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """One task has staged its rows when the other fails."""
     make(tmp_path)
-    df = spark.range(0, 1000, 1, 4).selectExpr(
-        "if(id = 900, raise_error('no such luck'), cast(id as string)) value"
-    )
+    logs = str(tmp_path)
+
+    def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        yield from batches
+        if context.partitionId() == 1:
+            deadline = time.monotonic() + 60
+            while not list(Path(logs).rglob("*.staged")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.5)  # it has told the driver by then
+            raise ValueError("no such luck")
+
+    df = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) value")
     with pytest.raises(PySparkException, match="no such luck"):
-        write(df, tmp_path, topic="orders")
+        write(df.mapInArrow(fail_late, df.schema), tmp_path, topic="orders")
     assert not list(tmp_path.rglob("*.staged"))
     assert sum(len(part) for part in records_of(tmp_path).values()) == 0
 
