@@ -54,25 +54,40 @@ def note_records(
     sizes: NDArray[np.int64],
     tombstones: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """One note a key. Records come in the order of their offsets."""
-    notes = np.empty(len(hashes), NOTE)
-    notes["hash"], notes["last_offset"] = hashes, offsets
-    notes["records"], notes["size_bytes"] = 1, sizes
-    notes["last_bytes"], notes["is_tombstone"] = sizes, tombstones
-    return merge_notes(notes)
+    """One note a key. No two records have the same offset."""
+    once = np.ones(len(hashes), np.int64)
+    return _merged(hashes, offsets, (once, sizes), (sizes, tombstones))
 
 
 def merge_notes(notes: NDArray[Any]) -> NDArray[Any]:
-    """One note a key, sorted by hash; the last is that of the largest offset."""
-    if not len(notes):
-        return notes
-    notes = notes[np.lexsort((notes["last_offset"], notes["hash"]))]
-    starts = np.flatnonzero(np.concatenate(([True], notes["hash"][1:] != notes["hash"][:-1])))
-    ends = np.concatenate((starts[1:], [len(notes)])) - 1
-    merged: NDArray[Any] = notes[ends]
-    for name in ("records", "size_bytes"):
-        merged[name] = np.add.reduceat(notes[name], starts)
-    return merged
+    """One note a key, sorted by hash; the last record is that of the largest offset."""
+    sums = (notes["records"], notes["size_bytes"])
+    lasts = (notes["last_bytes"], notes["is_tombstone"])
+    return _merged(notes["hash"], notes["last_offset"], sums, lasts)
+
+
+def _merged(
+    hashes: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    sums: tuple[NDArray[Any], NDArray[Any]],
+    lasts: tuple[NDArray[Any], NDArray[Any]],
+) -> NDArray[Any]:
+    """Sort by hash; add up `sums` of each key, and take `lasts` from its largest offset."""
+    if not len(hashes):
+        return np.empty(0, NOTE)
+    order = np.argsort(hashes)
+    hashes, offsets = hashes[order], offsets[order]
+    starts = np.flatnonzero(np.concatenate(([True], hashes[1:] != hashes[:-1])))
+    counts = np.diff(np.concatenate((starts, [len(hashes)])))
+    last_offsets = np.maximum.reduceat(offsets, starts)
+    is_last = order[offsets == np.repeat(last_offsets, counts)]
+    notes = np.empty(len(starts), NOTE)
+    notes["hash"], notes["last_offset"] = hashes[starts], last_offsets
+    for name, column in zip(("records", "size_bytes"), sums, strict=True):
+        notes[name] = np.add.reduceat(column[order], starts)
+    for name, column in zip(("last_bytes", "is_tombstone"), lasts, strict=True):
+        notes[name] = column[is_last]
+    return notes
 
 
 def shares_of(notes: NDArray[Any], shares: int) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 HOUR_MS: Final = 3_600_000
 CODECS: Final = ("snappy", "lz4", "zstd", "gzip")
 SAMPLE_BYTES: Final = 1 << 20
+HOURS_MAX: Final = 100_000
 BLOCK_BYTES: Final = 16 << 10
 """A batch of the size that producers send by default."""
 
@@ -89,7 +90,7 @@ def _lengths(column: pa.Array) -> NDArray[np.int64]:
 
 def _size_histogram(sizes: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
     """Records by the next power of two."""
-    bits = np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
+    bits = np.frexp(np.maximum(sizes - 1, 0).astype(np.float64))[1]  # how many bits it takes
     counts = np.bincount(bits)
     return tuple((1 << bit, int(counts[bit])) for bit in np.flatnonzero(counts).tolist())
 
@@ -97,14 +98,20 @@ def _size_histogram(sizes: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 def _hour_histogram(
     times: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> tuple[tuple[int, int, int], ...]:
-    hours, at = np.unique(times // HOUR_MS, return_inverse=True)
+    hours = times[times >= 0] // HOUR_MS
+    if not len(hours):
+        return ()
+    sizes, first = sizes[times >= 0], int(hours.min())
+    if int(hours.max()) - first > HOURS_MAX:  # times from anywhere: sort them
+        found, at = np.unique(hours, return_inverse=True)
+    else:
+        at = hours - first
+        found = np.arange(first, int(hours.max()) + 1)
     records = np.bincount(at)
-    size = np.bincount(at, weights=sizes).astype(np.int64)
-    return tuple(
-        (hour * HOUR_MS, count, amount)
-        for hour, count, amount in zip(hours.tolist(), records.tolist(), size.tolist(), strict=True)
-        if hour >= 0
-    )
+    amounts = np.bincount(at, weights=sizes).astype(np.int64)
+    is_there = records > 0
+    columns = (found[is_there] * HOUR_MS, records[is_there], amounts[is_there])
+    return tuple(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _codec_ratios(batch: pa.RecordBatch) -> tuple[tuple[str, float], ...]:
