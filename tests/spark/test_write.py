@@ -16,6 +16,7 @@ from stratalog.log_dir.commits.finding import Target
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.maintenance.verify.running import verify_partition
 from stratalog.spark.writer import commit_staged
 from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import JOB, rows, stage
@@ -112,6 +113,8 @@ def test_what_was_written_is_found_untouched_by_recovery(
 
     before = files()
     assert len(before) > 9
+    report = verify_partition(directory)
+    assert (report.counts.records, list(report.findings)) == (20_000, [])
     with LogDir.open(tmp_path, background=False) as logs:
         config = logs.topic("orders").config
     point = LoadPoint(was_clean=False)

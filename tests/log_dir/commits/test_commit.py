@@ -13,6 +13,8 @@ from stratalog.errors import CommitError, CorruptBatchError
 from stratalog.log_dir.commits.journal import JOURNAL_FILE, CommitIdentity
 from stratalog.log_dir.commits.row_stager import RowTerms
 from stratalog.log_dir.commits.staged import StagedCommit
+from stratalog.maintenance.verify.findings import Severity
+from stratalog.maintenance.verify.running import verify_partition
 from tests.log_dir.commits.staging import (
     JOB,
     QUERY,
@@ -70,6 +72,21 @@ def test_files_are_those_of_single_appends(tmp_path: Path, config: dict[str, obj
     assert [name for name in mine if mine[name] != expected[name]] == []
     if "segment.bytes" in config or "segment.index.bytes" in config:
         assert sum(name.endswith(".log") for name in mine) > 3
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
+def test_nothing_is_found_wrong(tmp_path: Path, config: dict[str, object]) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 3, config=config)
+    for number in range(2):
+        commit = stage_tasks([tmp_path], number=number)
+        with open_logs(tmp_path) as logs:
+            logs.commits.commit(commit)
+    reports = [verify_partition(tmp_path / f"orders-{number}") for number in range(3)]
+    assert sum(report.counts.records for report in reports) == 240
+    found = [finding for report in reports for finding in report.findings]
+    assert {finding.code for finding in found} <= {"stray-snapshot"}  # of the close in between
+    assert all(finding.severity is Severity.NOTE for finding in found)
 
 
 def test_time_rolls_are_those_of_single_appends(tmp_path: Path) -> None:
