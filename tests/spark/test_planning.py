@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,7 +37,7 @@ def _options(name: str, **more: str) -> dict[str, str]:
 def _moments(records: tuple[Record, ...]) -> list[int]:
     """Times of a few records, one below all and one above all."""
     times = sorted({record.timestamp for record in records})
-    return [times[0] - 1, *times[:: max(1, len(times) // 6)], times[-1], times[-1] + 1]
+    return [times[0] - 1, *times[:: max(1, len(times) // 3)], times[-1], times[-1] + 1]
 
 
 def _timed(records: tuple[Record, ...], low: int, high: int) -> dict[int, tuple[Record, ...]]:
@@ -191,6 +192,30 @@ def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
     found = read_plan(plan, fails_on_data_loss=False)
     start = int(second.stem)
     assert found == {0: tuple(r for r in visible(GoldenCase("multiseg")) if r.offset >= start)}
+
+
+def test_a_live_log_gives_a_prefix_of_what_is_written(tmp_path: Path) -> None:
+    """Whatever moment a query comes at: no gap, no torn batch, no error."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1, config={"segment.bytes": 3000})
+        done = threading.Event()
+
+        def write() -> None:
+            for number in range(600):
+                logs.append("t", b"%d" % number, partition=0)
+            done.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        lengths = []
+        while not done.is_set():
+            _, found = read_options({"path": str(tmp_path), "subscribe": "t", "splitBytes": "500"})
+            values = [record.value for record in found.get(0, ())]
+            assert values == [b"%d" % number for number in range(len(values))]
+            lengths.append(len(values))
+        writer.join()
+    assert lengths == sorted(lengths)
+    assert len(lengths) > 1
 
 
 # -- what cannot be read

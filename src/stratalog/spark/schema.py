@@ -54,13 +54,10 @@ def check_schema(schema: StructType) -> None:
         expected = COLUMNS.get(field.name)
         if expected is None:
             raise unknown_name(field.name, "column", COLUMNS)
-        if _nullable(field.dataType) != _nullable(expected):
+        # By name: whether nulls are allowed makes no other type.
+        if field.dataType.simpleString() != expected.simpleString():
             raise ConfigError(
                 field.name,
                 f"column {field.name} is {expected.simpleString()}, not "
                 f"{field.dataType.simpleString()}; read it so and cast it",
             )
-
-
-def _nullable(kind: DataType) -> str:
-    return kind.simpleString()
