@@ -45,7 +45,7 @@ def run(report: Report) -> None:
             for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
                 parent = Path(scratch) / f"export-{value_bytes}"
                 parent.mkdir()
-                size_bytes = (64 << 20) if report.is_quick else (256 << 20)
+                size_bytes = (128 if report.is_quick else 384) << 20
                 bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
                 _export(report, spark, bench, name)
                 shutil.rmtree(parent)
