@@ -48,7 +48,7 @@ def main() -> int:
         _prepare(directory)
         _run(tell, ShopLog(_short(directory)), arguments.records)
     except (CheckFailedError, StratalogError) as error:
-        tell.console.print(f"[bold red]The demo has failed:[/] {error}", markup=True)
+        tell.fail(f"The demo has failed: {error}")
         return 1
     return 0
 

@@ -74,6 +74,9 @@ class Narrator:
     def say(self, text: str) -> None:
         self.console.print(escape(text))
 
+    def fail(self, text: str) -> None:
+        self.console.print(f"[bold red]{escape(text)}[/]", soft_wrap=True)
+
     def command(self, text: str) -> None:
         """Something that the reader can run too."""
         self.console.print(f"[green]$ {escape(text)}[/]", soft_wrap=True)

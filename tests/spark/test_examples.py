@@ -1,0 +1,113 @@
+"""The demo and the examples that need Spark run, and what they claim is so."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stratalog
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+IN_ONE_JVM = """
+import runpy, sys
+_, directory, *scripts = sys.argv
+for script in scripts:
+    print(f"== {script}", flush=True)
+    sys.argv = [script, f"{directory}/{script}"]
+    runpy.run_path(f"{script}.py", run_name="__main__")
+"""
+SCRIPTS = ("backfill_to_parquet", "from_kafka_connector", "exactly_once_stream")
+
+
+def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("examples")
+
+
+@pytest.fixture(scope="module")
+def printed(directory: Path) -> dict[str, list[str]]:
+    """What each script has printed. One process runs them all: a JVM takes long to start."""
+    done = python("-c", IN_ONE_JVM, directory, *SCRIPTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = re.split(r"^== (\w+)\n", done.stdout, flags=re.MULTILINE)[1:]
+    return {name: text.splitlines() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def test_backfill_takes_everything_then_what_is_new(printed: dict[str, list[str]]) -> None:
+    first, second, last = printed["backfill_to_parquet"]
+    assert first.startswith("3000 orders: 2023-11-14 107, 2023-11-15 1440,")
+    assert second.startswith("4000 orders: 2023-11-14 107, 2023-11-15 1440,")
+    assert sum(json.loads(last.partition(" at ")[2])["orders"].values()) == 4000
+
+
+def test_a_job_moved_from_the_kafka_connector(printed: dict[str, list[str]]) -> None:
+    lines = printed["from_kafka_connector"]
+    assert lines[0] == (
+        "columns: key, value, topic, partition, offset, timestamp, timestampType, headers"
+    )
+    counts = [line.split() for line in lines[1:]]
+    # Partition 0 is read from offset 100 on: 900 of its 1,000 records, and all of the other.
+    assert sum(int(count.strip("b'")) for kind, _, count in counts if kind == "batch:") == 1900
+    assert lines[4:] == ["stream: /cart 667", "stream: /help 666", "stream: /home 667"]
+
+
+def test_a_stream_writes_back_exactly_once(printed: dict[str, list[str]], directory: Path) -> None:
+    *stops, done, readings = printed["exactly_once_stream"]
+    assert [line.startswith("stopped; windows so far: ") for line in stops] == [True, True]
+    assert done == "done; windows: 198, each of them once: True"
+    assert readings == "readings in each: [60]"
+    logs = stratalog.open_dirs(directory / "exactly_once_stream" / "kafka")
+    assert sum(log.log_end_offset for log in logs.partitions_of("by-minute")) == 198
+
+
+def test_a_declarative_pipeline(tmp_path: Path) -> None:
+    done = python("declarative_pipeline/run.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-3:] == [
+        f"NL: {sum(range(0, 1000, 2))} cents",
+        f"PT: {sum(range(1, 1000, 2))} cents",
+        "large orders: 100, each of them once: True",
+    ]
+
+
+def test_demo(tmp_path: Path) -> None:
+    done = python("demo.py", "--records", 40_000, "--dir", tmp_path / "demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^1\d claims checked, \d+ seconds in all\.$", done.stdout, re.MULTILINE)
+    commands = re.findall(r"^\$ \.venv/bin/stratalog (.+)$", done.stdout, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == [
+        "ls", "explain", "read", "compact", "compact", "retain", "stats", "verify"
+    ]  # fmt: skip
+    for command in commands:
+        tried = python("-m", "stratalog", *shlex.split(command))
+        assert tried.returncode == 0, (command, tried.stderr)
+        assert tried.stdout, command
+
+
+def test_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    done = python("demo.py", "--dir", tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == (
+        f"The demo has failed: {tmp_path} is not empty, and not from an earlier run\n"
+    )
+    assert (tmp_path / "mine").read_text() == "precious"
