@@ -139,7 +139,7 @@ class Narrator:
 
     def close(self) -> None:
         """The table of figures."""
-        columns = ("step", "records", "MB", "seconds", "MB/s")
+        columns = ("step", "records", "MB of log", "seconds", "MB/s")
         self.console.print()
         self.table(columns, [figure.cells() for figure in self.figures], "What it took")
         seconds = time.perf_counter() - self.started
