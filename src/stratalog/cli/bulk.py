@@ -31,10 +31,6 @@ WhereArgument = Annotated[
         show_default=False,
     ),
 ]
-LogDirOption = Annotated[
-    list[Path] | None,
-    typer.Option("--log-dir", "-d", metavar="DIR", help="A log directory. Repeatable."),
-]
 MasterOption = Annotated[
     str | None,
     typer.Option(

@@ -11,18 +11,20 @@ import binascii
 import logging
 import time as clock
 from contextlib import contextmanager
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
 from stratalog.cli import compact_text as text
+from stratalog.cli.arguments import ConfigOption
 from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
 from stratalog.cli.output import Progress, json_line, report_error
+from stratalog.cli.overrides import Overrides
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.config import BrokerConfig, LogConfig
-from stratalog.config.topic import TOPIC_DEFINITIONS, CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.names import RootFile
 from stratalog.log_dir import LogDirsView, open_dirs
@@ -75,16 +77,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         str | None,
         typer.Option(metavar="TIME", help=f"Judge as of this time, not now: {TIME_HELP}."),
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="A setting by Kafka's name, of the topics or of the broker, for this run only. "
-            "Repeatable.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compact what is dirty, even if it is not due.")
     ] = False,
@@ -111,7 +104,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
       stratalog compact /mnt/shared/data --master spark://host:7077
     """
-    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Settings.parse(config or ()))
+    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Overrides.parse(config or ()))
     is_look = dry_run or explain or key is not None
     if now is not None and not is_look:
         raise typer.BadParameter("--now goes with --dry-run, --explain and --key only")
@@ -125,30 +118,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             _act(job, cleaner, is_forced=force, as_json=as_json)
 
 
-class Settings(NamedTuple):
-    """What `--config` gives, told apart by name."""
-
-    of_topics: dict[str, object]
-    broker: BrokerConfig
-
-    @classmethod
-    def parse(cls, given: Sequence[str]) -> Settings:
-        of_topics: dict[str, object] = {}
-        of_broker: dict[str, object] = {}
-        for setting in given:
-            name, equals, value = setting.partition("=")
-            if not equals:
-                raise typer.BadParameter(f"--config {setting!r} is not NAME=VALUE")
-            (of_topics if name in TOPIC_DEFINITIONS else of_broker)[name.strip()] = value
-        return cls(of_topics, BrokerConfig.parse(of_broker))
-
-
 class Job(NamedTuple):
     """What the arguments name."""
 
     directory: Path
     specs: tuple[TopicSpec, ...]
-    settings: Settings
+    settings: Overrides
 
 
 class Plan(NamedTuple):

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import asdict
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.arguments import (
+    KeyFormatOption,
+    OffsetOption,
+    SearchedDirsOption,
+    TargetArgument,
+    TimeOption,
+    ValueFormatOption,
+)
 from stratalog.cli.describe import Look, camel_keys, counted
-from stratalog.cli.find import FormatName, answer_offset, answer_time, question_of
+from stratalog.cli.find import answer_offset, answer_time, question_of
 from stratalog.cli.inventory import codec_name, label_of
 from stratalog.cli.lookup_story import (
     ASCII,
@@ -24,7 +31,6 @@ from stratalog.cli.lookup_story import (
 from stratalog.cli.output import json_line, report_error
 from stratalog.cli.tables import human_size, plain_lines
 from stratalog.cli.targets import open_targets
-from stratalog.cli.when import TIME_HELP
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace
 
 if TYPE_CHECKING:
@@ -37,41 +43,12 @@ if TYPE_CHECKING:
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="TOPIC or TOPIC:PARTITION below --log-dir (DIR/TOPIC does too), a partition "
-            "directory, or a .log file.",
-            show_default=False,
-        ),
-    ],
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--log-dir", "-d", metavar="DIR", help="Where topics are looked for. Repeatable."
-        ),
-    ] = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            metavar="OFFSET",
-            help="An offset, -N for N offsets before the end, earliest or latest.",
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            "-t",
-            metavar="TIME",
-            help=f"The first record at or after a time: {TIME_HELP}.",
-        ),
-    ] = None,
-    key_format: Annotated[FormatName, typer.Option(help="How to show the key.")] = "utf-8",
-    value_format: Annotated[FormatName, typer.Option(help="How to show values.")] = "utf-8",
+    target: TargetArgument,
+    log_dir: SearchedDirsOption = None,
+    offset: OffsetOption = None,
+    time: TimeOption = None,
+    key_format: KeyFormatOption = "utf-8",
+    value_format: ValueFormatOption = "utf-8",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one per step.")
     ] = False,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import time as clock
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stratalog.cli.arguments import LogDirOption
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
     JsonOption,
-    LogDirOption,
     MasterOption,
     WhereArgument,
     key_values,

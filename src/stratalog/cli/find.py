@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time as clock
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from stratalog.cli.arguments import (
+    KeyFormatOption,
+    OffsetOption,
+    SearchedDirsOption,
+    TargetArgument,
+    TimeOption,
+    ValueFormatOption,
+)
 from stratalog.cli.describe import Look, time_text
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, report_error
 from stratalog.cli.targets import open_targets
-from stratalog.cli.when import TIME_HELP, NotAPointError, Point, parse_offset, parse_time
+from stratalog.cli.when import NotAPointError, Point, parse_offset, parse_time
 from stratalog.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
@@ -20,48 +27,17 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.trace import Trace
 
-FormatName = Literal["utf-8", "hex", "base64", "json", "int32", "int64"]
-
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="TOPIC or TOPIC:PARTITION below --log-dir (DIR/TOPIC does too), a partition "
-            "directory, or a .log file.",
-            show_default=False,
-        ),
-    ],
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--log-dir", "-d", metavar="DIR", help="Where topics are looked for. Repeatable."
-        ),
-    ] = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            metavar="OFFSET",
-            help="An offset, -N for N offsets before the end, earliest or latest.",
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            "-t",
-            metavar="TIME",
-            help=f"The first record at or after a time: {TIME_HELP}.",
-        ),
-    ] = None,
+    target: TargetArgument,
+    log_dir: SearchedDirsOption = None,
+    offset: OffsetOption = None,
+    time: TimeOption = None,
     max_timestamp: Annotated[
         bool, typer.Option("--max-timestamp", help="The first record with the largest timestamp.")
     ] = False,
-    key_format: Annotated[FormatName, typer.Option(help="How to show the key.")] = "utf-8",
-    value_format: Annotated[FormatName, typer.Option(help="How to show values.")] = "utf-8",
+    key_format: KeyFormatOption = "utf-8",
+    value_format: ValueFormatOption = "utf-8",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one per partition.")
     ] = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from pathlib import Path  # Typer reads the annotations
 from typing import Annotated, Literal
 
 import typer

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from stratalog.cli.arguments import LogDirOption
 from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
 from stratalog.cli.ls_report import Report, TopicFacts, log_dir_facts, other_directories
 from stratalog.cli.output import report_error
@@ -84,10 +85,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             show_default=False,
         ),
     ] = None,
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option("--log-dir", "-d", metavar="DIR", help="A log directory. Repeatable."),
-    ] = None,
+    log_dir: LogDirOption = None,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Repeatable."),

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
+from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.arguments import ConfigOption
 from stratalog.cli.describe import camel_keys, counted
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, report_error, report_line
@@ -39,16 +40,7 @@ def run(
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="How often to tell what was done.")
     ] = 60,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="A broker's setting, such as log.retention.hours=24 or log.cleaner.threads=2. "
-            "Repeatable.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     defaults: Annotated[
         bool,
         typer.Option("--defaults", help="Go by Kafka's retention where settings are not known."),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from stratalog.cli.arguments import SearchedDirsOption, TargetArgument
 from stratalog.cli.following import Tail
 from stratalog.cli.output import report_error, use_colour
 from stratalog.cli.record_text import (
@@ -52,21 +52,8 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="TOPIC or TOPIC:PARTITION below --log-dir (DIR/TOPIC does too), a partition "
-            "directory, or a .log file.",
-            show_default=False,
-        ),
-    ],
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--log-dir", "-d", metavar="DIR", help="Where topics are looked for. Repeatable."
-        ),
-    ] = None,
+    target: TargetArgument,
+    log_dir: SearchedDirsOption = None,
     start: Annotated[
         str | None,
         typer.Option(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.arguments import ConfigOption, LogDirOption
 from stratalog.cli.describe import counted
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, report_error, report_line
@@ -50,10 +51,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             show_default=False,
         ),
     ] = None,
-    log_dir: Annotated[
-        list[Path] | None,
-        typer.Option("--log-dir", "-d", metavar="DIR", help="A log directory. Repeatable."),
-    ] = None,
+    log_dir: LogDirOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Say what would be deleted; change nothing.")
     ] = False,
@@ -61,16 +59,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--explain", "-e", help="For every segment what takes or keeps it; dry run."),
     ] = False,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="A setting by Kafka's name, of the topics or of the broker, for this run only. "
-            "Repeatable.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     defaults: Annotated[
         bool,
         typer.Option("--defaults", help="Go by defaults where a topic's settings are not known."),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.arguments import LogDirOption
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
     JsonOption,
-    LogDirOption,
     MasterOption,
     WhereArgument,
     key_values,
