@@ -64,7 +64,9 @@ def _pin_to_one_core() -> None:
 
 
 def _print(report: Report, console: Console) -> None:
-    timings = Table(title=f"median of {report.rounds} rounds, one core")
+    timings = Table(
+        title=f"median of {report.rounds} rounds; one core, where a case does not say otherwise"
+    )
     for heading in ("case", "who"):
         timings.add_column(heading)
     for heading in ("time", "records/s", "MB/s"):

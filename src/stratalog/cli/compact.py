@@ -258,10 +258,12 @@ def _cleaner(
     """This process, or a cluster."""
     if master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
+        from stratalog.maintenance.cleaning.throttle import Throttle  # noqa: PLC0415
 
         yield Cleaner(
             broker.log_cleaner_dedupe_buffer_size,
             load_factor=broker.log_cleaner_io_buffer_load_factor,
+            throttle=Throttle(broker.log_cleaner_io_max_bytes_per_second),
         )
         return
     from stratalog.spark.jobs.compact import spark_cleaner  # noqa: PLC0415 - loads Spark

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from stratalog.maintenance.cleaning.throttle import Throttle
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -43,12 +45,17 @@ class CleanerWork:
         return work
 
     def _new_cleaner(self) -> Cleaner:
-        """With a thread's share of the memory."""
+        """With a thread's share of the memory and of the rate."""
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels
 
         config = self._config
-        share_bytes = config.log_cleaner_dedupe_buffer_size // max(1, config.log_cleaner_threads)
-        return Cleaner(share_bytes, load_factor=config.log_cleaner_io_buffer_load_factor)
+        threads = max(1, config.log_cleaner_threads)
+        share_bytes = config.log_cleaner_dedupe_buffer_size // threads
+        return Cleaner(
+            share_bytes,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            throttle=Throttle(config.log_cleaner_io_max_bytes_per_second / threads),
+        )
 
     def interrupt(self) -> None:
         """Stop rounds that are under way, and wait until they are."""

@@ -28,6 +28,7 @@ from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from stratalog.maintenance.cleaning.rounds import CleaningResult
 from stratalog.maintenance.cleaning.sources import sources_of
+from stratalog.maintenance.cleaning.throttle import Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,9 +45,14 @@ class Cleaner:
     """Cleans one log at a time, with memory that it keeps for the next one."""
 
     def __init__(
-        self, memory_bytes: int = DEDUPE_BUFFER_BYTES, *, load_factor: float = LOAD_FACTOR
+        self,
+        memory_bytes: int = DEDUPE_BUFFER_BYTES,
+        *,
+        load_factor: float = LOAD_FACTOR,
+        throttle: Throttle | None = None,
     ) -> None:
         """`memory_bytes` is a thread's share of `log.cleaner.dedupe.buffer.size`."""
+        self._throttle = throttle or Throttle()
         self._map = OffsetMap(min(memory_bytes, MEMORY_BYTES_MAX), load_factor=load_factor)
 
     def clean(
@@ -66,6 +72,7 @@ class Cleaner:
         started, is_cut = time.monotonic(), log.cut_detector()
 
         def step(bytes_done: int) -> None:
+            self._throttle.pay(bytes_done, may_go_on)
             if not may_go_on():
                 raise CleaningAbortedError(log.path, "it was told to stop")
             on_progress(bytes_done)
