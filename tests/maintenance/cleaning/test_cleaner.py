@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.batch import next_entry
+from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.entry import header_of
 from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.cleaner import Cleaner
@@ -68,6 +70,10 @@ def check_selection(golden: GoldenRound, selection: Selection) -> None:
 def check_result(golden: GoldenRound, result: CleaningResult) -> None:
     told, stats = golden.told, golden.told["stats"]
     assert result.end_offset == told["end_dirty_offset"] == told["checkpoint_after"]
+    assert golden.after is not None
+    checkpoint = golden.after.parent / RootFile.CLEANER_OFFSETS.value
+    cleaned = {TopicPartition.parse(golden.after.name): result.end_offset}
+    assert encode_offsets(cleaned) == checkpoint.read_bytes()
     assert [list(group) for group in result.groups] == told["groups"]
     assert result.map_entries == told["offset_map_entries"]
     assert result.bytes_read == stats["bytes_read"]
