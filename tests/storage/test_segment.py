@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from stratalog.storage.disk import Disk, SystemCalls
 from stratalog.storage.roll import RollReason
 from stratalog.storage.segment import BatchSpan
 from tests.disks import FaultyDisk
+from tests.open_files import open_files
 from tests.storage.segments import (
     SMALL,
     TIMESTAMP,
@@ -535,23 +535,21 @@ def test_deleting_removes_all_files_and_readers_may_finish(tmp_path: Path) -> No
 
 
 def test_files_are_closed_when_a_segment_is(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
     segment, _ = filled(tmp_path, 30)
     segment.view().seek(20)
     segment.view().times.find(TIMESTAMP + 20, 0)
+    assert open_files(tmp_path)
     segment.close()
-    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - numbers
+    assert open_files(tmp_path) == []
 
 
 def test_asking_many_segments_leaves_no_file_open(tmp_path: Path) -> None:
     filled(tmp_path, 30)[0].close()
-    gc.collect()  # what other tests left behind
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - numbers
     segments = [opened(tmp_path, 0, EVERY_BATCH) for _ in range(20)]
     for segment in segments:
         assert segment.largest_timestamp == (TIMESTAMP + 59, 59)
         assert (segment.next_offset, segment.first_timestamp) == (60, TIMESTAMP + 1)
-    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - numbers
+    assert open_files(tmp_path) == []
 
 
 # -- reading while writing
