@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from stratalog.errors import StratalogError
+from stratalog.spark.worker_process import is_spark_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -57,8 +57,7 @@ def iterate_told(items: Iterable[T]) -> Iterator[T]:
 
 def hide_traceback() -> None:
     """Of the error that is about to end this process, if it is a worker of Spark's."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name.startswith("pyspark."):
+    if is_spark_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
 
 

@@ -24,6 +24,7 @@ from stratalog.spark.predicates import ALL, Predicate, Span, take_filters
 from stratalog.spark.schema import check_schema
 from stratalog.spark.splits import Split
 from stratalog.spark.topics import check_topics
+from stratalog.spark.worker_process import spare_imports_collection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -78,6 +79,7 @@ class StratalogReader(DataSourceReader):
 
     @told_in_one_line
     def partitions(self) -> Sequence[InputPartition]:
+        spare_imports_collection()
         plan = plan_read(self._options, self._predicate)
         _log.info("%s", plan.summary)
         # Spark would read an empty list as "one split of everything".
@@ -92,6 +94,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """What one task yields."""
     assert isinstance(partition, Split)
+    spare_imports_collection()
     task = ReadTask(
         schema=to_arrow_schema(schema, timezone="UTC"),
         times_us=times_us,

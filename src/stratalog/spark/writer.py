@@ -20,6 +20,7 @@ from stratalog.errors import CommitError, StratalogError
 from stratalog.log_dir.commits.committer import abandon
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.spark.failures import told_in_one_line
+from stratalog.spark.worker_process import spare_imports_collection
 from stratalog.spark.write_schema import WriteSchemaError, check_write_schema
 from stratalog.storage.disk import Disk
 
@@ -93,6 +94,7 @@ def stage_rows(
     from stratalog.log_dir.commits.row_stager import RowStager, RowTerms  # noqa: PLC0415 - kernels
     from stratalog.log_dir.commits.staging import RunStager  # noqa: PLC0415
 
+    spare_imports_collection()
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
     terms = RowTerms(options.topic, options.codec, options.level, options.batch_bytes)
@@ -112,6 +114,7 @@ def runs_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedRun, 
 
 def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
     """Take the lock, commit, and give it back."""
+    spare_imports_collection()
     logs = target.open()
     try:
         result = logs.commits.commit(commit)

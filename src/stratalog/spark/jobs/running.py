@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from stratalog.errors import StratalogError
+from stratalog.spark.worker_process import spare_imports_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -238,6 +239,7 @@ class _Runner:
                 answers += self._spread(self._function(task))
             except StratalogError as error:
                 return self._spread(_Refusal(str(error)))
+        spare_imports_collection()  # here at the end: functions import what they need
         return answers
 
 
