@@ -93,6 +93,34 @@ def test_many_days_do_not_need_as_many_open_files(tmp_path: Path) -> None:
     assert [row["offset"] for row in rows_of(tmp_path / "out")] == list(range(200))
 
 
+def test_no_worker_is_idle_in_the_last_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three splits on two workers would take as long as four."""
+    log_dir = log_of(tmp_path, *(Record(n, 0, None, bytes(1000)) for n in range(300)))
+    assert len(plan_export(log_dir, options={"splitBytes": "110k"}).splits) == 3
+    assert (
+        exported(log_dir, tmp_path / "small", splitBytes="110k").tasks == 3
+    )  # not worth more files
+    monkeypatch.setattr("stratalog.spark.jobs.export.FILE_BYTES_MIN", 1000)
+    result = exported(log_dir, tmp_path / "out", splitBytes="110k")
+    assert result.tasks == len(result.files) == 4
+    assert max(file.records for file in result.files) < 90
+    assert [row["offset"] for row in rows_of(tmp_path / "out")] == list(range(300))
+    asked_for = exported(log_dir, tmp_path / "three", minPartitions="3")
+    assert asked_for.tasks == 3
+
+
+@pytest.mark.parametrize(("distinct", "is_packed"), [(2, True), (900, False), (1, True)])
+def test_keys_that_repeat_get_a_dictionary(tmp_path: Path, distinct: int, is_packed: bool) -> None:
+    records = [Record(n, 0, b"%d" % (n % distinct), b"v") for n in range(1000)]
+    (file,) = exported(log_of(tmp_path, *records), tmp_path / "out").files
+    column = pq.read_metadata(tmp_path / "out" / file.path).row_group(0).column(0)
+    assert column.path_in_schema == "key"
+    assert column.has_dictionary_page is is_packed
+    assert [row["key"] for row in rows_of(tmp_path / "out")] == [row.key for row in records]
+
+
 def test_without_days(tmp_path: Path) -> None:
     log_dir = log_of(tmp_path, Record(0, 0, b"k", b"v"), Record(1, DAY_MS, None, None))
     result = exported(log_dir, tmp_path / "out", FileSpec(by_date=False))

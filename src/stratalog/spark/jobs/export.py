@@ -39,6 +39,8 @@ STAGING_PREFIX: Final = "_stratalog-"
 SUCCESS: Final = "_SUCCESS"
 FILE_BYTES_MIN: Final = 8 << 20
 """So much of a log is worth a file of its own, to keep all workers busy."""
+UNEVEN_TURNS: Final = 3
+"""With more turns, it matters little that the last one does not keep all workers busy."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,16 @@ def run_export(workers: Workers, plan: ExportPlan, target: Path) -> ExportResult
 
 
 def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
-    """The splits of the plan; smaller ones if some workers would have nothing to do."""
+    """The splits of the plan; smaller ones if some workers would have nothing to do at the end."""
     slots = workers.slots
-    is_asked_for = plan.options.min_partitions is not None
-    if is_asked_for or len(plan.splits) >= slots or plan.size_bytes < slots * FILE_BYTES_MIN:
+    turns = -(-len(plan.splits) // slots)
+    is_even = len(plan.splits) == turns * slots or turns > UNEVEN_TURNS
+    if plan.options.min_partitions is not None or is_even:
         return plan.splits
-    return plan_read(replace(plan.options, min_partitions=slots)).splits
+    share_bytes = -(-plan.size_bytes // (turns * slots))
+    if share_bytes < FILE_BYTES_MIN:
+        return plan.splits
+    return plan_read(replace(plan.options, split_bytes=share_bytes)).splits
 
 
 def _check_target(target: Path, spec: FileSpec) -> None:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol,
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stratalog.errors import StratalogError
@@ -33,6 +34,7 @@ _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_US: Final = 86_400_000_000
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _DELTA: Final = "DELTA_BINARY_PACKED"
+_SAMPLE_ROWS: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,10 @@ class _Writer(Protocol):
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None:
+        """Give back what is held; nobody will look at the file."""
+        ...
+
 
 class _Open:
     """A file that is being written."""
@@ -139,7 +145,11 @@ class FileSet:
 
     def __exit__(self, kind: object, *_: object) -> None:
         while self._open:
-            self._close(*self._open.popitem(last=False))
+            key, file = self._open.popitem(last=False)
+            if kind is None:
+                self._close(key, file)
+            else:
+                file.writer.abandon()
 
     def add(self, topic: str, batch: pa.RecordBatch) -> None:
         """Each record to the file of its day."""
@@ -194,23 +204,17 @@ def _date(day: int) -> str:
 
 
 class _ParquetWriter:
-    """Offsets and times as deltas, keys through a dictionary, values as they are.
+    """Offsets and times as deltas, values as they are, keys through a dictionary if they repeat.
 
-    Batches are held until they make a row group.
+    Batches are held until they make a row group; the first one shows what the keys are like.
     """
 
     def __init__(self, path: Path, spec: FileSpec) -> None:
+        self._path = path
         self._spec = spec
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
-        self._writer = pq.ParquetWriter(
-            path,
-            spec.file_schema,
-            compression=spec.codec or "snappy",
-            use_dictionary=["key", "partition", "timestampType"],
-            column_encoding={"offset": _DELTA, "timestamp": _DELTA},
-            write_statistics=["partition", "offset", "timestamp", "key"],
-        )
+        self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         shaped = self._shaped(batch)
@@ -221,13 +225,34 @@ class _ParquetWriter:
 
     def close(self) -> None:
         self._flush()
-        self._writer.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._held = []
+        if self._writer is not None:
+            self._writer.close()
 
     def _flush(self) -> None:
-        if self._held:
-            table = pa.Table.from_batches(self._held)
-            self._writer.write_table(table, row_group_size=table.num_rows)
-            self._held, self._held_bytes = [], 0
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held)
+        self._held, self._held_bytes = [], 0
+        if self._writer is None:
+            self._writer = self._opened(table.column("key"))
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def _opened(self, keys: pa.ChunkedArray) -> pq.ParquetWriter:
+        of_few_values = ["partition", "timestampType"]
+        if _repeats(keys):
+            of_few_values.append("key")
+        return pq.ParquetWriter(
+            self._path,
+            self._spec.file_schema,
+            compression=self._spec.codec or "snappy",
+            use_dictionary=of_few_values,
+            column_encoding={"offset": _DELTA, "timestamp": _DELTA},
+            write_statistics=["partition", "offset", "timestamp", "key"],
+        )
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not self._spec.is_text:
@@ -236,6 +261,12 @@ class _ParquetWriter:
         for name in ("key", "value"):
             columns[name] = _as_text(name, columns[name], batch)
         return pa.RecordBatch.from_pydict(columns, self._spec.file_schema)
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """Whether a dictionary is worth its time, from a sample."""
+    sample = column[:_SAMPLE_ROWS]
+    return bool(2 * pc.count_distinct(sample).as_py() <= len(sample))
 
 
 def _as_text(name: str, column: pa.Array, batch: pa.RecordBatch) -> pa.Array:
@@ -300,6 +331,8 @@ class _JsonWriter:
 
     def close(self) -> None:
         self._file.close()
+
+    abandon = close
 
 
 def _json_bytes(raw: bytes | None) -> str | dict[str, str] | None:
