@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from stratalog import __version__
 from stratalog.cli.output import (
     die_of_closed_pipes,
     report_error,
@@ -82,8 +83,25 @@ def new_typer(**settings: Any) -> typer.Typer:
 app = new_typer(cls=LazyGroup, no_args_is_help=True, epilog=_EPILOG)
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"stratalog {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _stratalog() -> None:  # without options: the first one costs the import of pydantic
+def _stratalog(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            is_eager=True,
+            callback=_show_version,
+            help="Show the version and exit.",
+        ),
+    ] = False,
+) -> None:
     """Read, write, check and maintain Apache Kafka's log directories, without a broker."""
 
 
