@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from stratalog.cli.arguments import SearchedDirsOption, TargetArgument
+from stratalog.cli.batchless import Junk, Zeros, batchless
 from stratalog.cli.following import Tail
 from stratalog.cli.output import report_error, use_colour
 from stratalog.cli.record_text import (
@@ -269,11 +270,15 @@ class _Reader:
         """All of each, one after the other."""
         for tail in tails:
             with tail.view:
+                if self._left:
+                    self._check_beginning(tail, is_zero_told=True)
                 self._print_new(tail)
 
     def follow(self, tails: Sequence[Tail]) -> None:
         """Until enough is read or nothing can come: ends reached, partitions deleted."""
         waiting = list(tails)
+        for tail in tails:
+            self._check_beginning(tail, is_zero_told=False)
         while True:
             for tail in waiting:
                 self._print_new(tail)
@@ -283,6 +288,24 @@ class _Reader:
                 return
             time.sleep(POLL_SECONDS)
             waiting = [tail for tail in waiting if self._is_there(tail)]
+
+    def _check_beginning(self, tail: Tail, *, is_zero_told: bool) -> None:
+        """Raise for bytes that are no log at all; with --skip-corrupt, tell of them.
+
+        What looks like junk may be a batch that is just being written, so it gets a second look.
+        """
+        found = batchless(tail.view)
+        if isinstance(found, Junk):
+            time.sleep(POLL_SECONDS)
+            tail.look_again()
+            found = batchless(tail.view)
+        if isinstance(found, Zeros):
+            if is_zero_told:
+                _notice(str(found))
+        elif found is not None:
+            if tail.on_skip is None:
+                raise found.error
+            tail.on_skip(found.skipped)
 
     def _is_there(self, tail: Tail) -> bool:
         try:
