@@ -1,0 +1,85 @@
+"""A Python data source that has nothing to do: the limit of what any such source can reach.
+
+Its workers hold a batch of rows ready and yield it again and again; what is left is Spark's own
+work: the socket, Arrow in the JVM, a row for each record, the query. They spare collections as
+this project's own source does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from stratalog.spark.worker_process import spare_imports_collection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS: Final = 10_000
+KEY_BYTES: Final = 12
+OPTIONS: Final = ("rows", "valueBytes", "tasks")
+
+
+class ReadyRows(DataSource):
+    """Options: how many rows, of how many bytes, in how many tasks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> str:
+        return (
+            "key binary, value binary, topic string, partition int, offset long, "
+            "timestamp timestamp, timestampType int"
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        rows, value_bytes, tasks = (int(self.options[name]) for name in OPTIONS)
+        return _Reader(rows, value_bytes, tasks, schema.names)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, rows: int, value_bytes: int, tasks: int, names: list[str]) -> None:
+        self._rows = rows
+        self._value_bytes = value_bytes
+        self._tasks = tasks
+        self._names = names
+
+    def partitions(self) -> list[InputPartition]:
+        share, rest = divmod(self._rows, self._tasks)
+        return [InputPartition(share + (task < rest)) for task in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        spare_imports_collection()
+        left = partition.value
+        columns = [_column(name, self._value_bytes) for name in self._names]
+        batch = pa.RecordBatch.from_arrays(columns, self._names)
+        while left > 0:
+            yield batch[:left]
+            left -= BATCH_ROWS
+
+
+def _column(name: str, value_bytes: int) -> pa.Array:
+    numbers = np.arange(BATCH_ROWS)
+    match name:
+        case "key" | "value":
+            return _bytes(value_bytes if name == "value" else KEY_BYTES)
+        case "topic":
+            return pa.repeat("bench", BATCH_ROWS)
+        case "offset":
+            return pa.array(numbers)
+        case "timestamp":
+            return pa.array(numbers).cast(pa.timestamp("us", "UTC"))
+        case _:
+            return pa.repeat(pa.scalar(0, pa.int32()), BATCH_ROWS)
+
+
+def _bytes(size: int) -> pa.Array:
+    ends = np.arange(BATCH_ROWS + 1, dtype=np.int32) * size
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(bytes(BATCH_ROWS * size))]
+    return pa.Array.from_buffers(pa.binary(), BATCH_ROWS, buffers)
