@@ -175,7 +175,7 @@ class Commits:
         """Everything after the decision. May be repeated from the start at any point."""
         decision = Decision(self._journal, path, journal)
         found = self._present(journal)
-        threads = min(INSTALLERS_MAX, os.cpu_count() or 1, max(1, len(found)))
+        threads = min(INSTALLERS_MAX, 2 * (os.cpu_count() or 1), max(1, len(found)))
         with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-install") as pool:
             for _ in pool.map(partial(self._install, decision), found):
                 pass
