@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MULTISEG = GoldenCase("multiseg").partition_dir
+DAMAGED = GoldenCase("u-badcrc").root / "before" / "u-badcrc-0"
 CASES = [case for case in undamaged_cases() if not case.is_unclean and loaded(case)]
 
 
@@ -141,6 +143,76 @@ def test_nothing_there(args: list[str], text: str) -> None:
     assert result.status == 1
     (line,) = result.stderr.splitlines()
     assert text in line
+
+
+DAMAGE = "00000000000000000240.log at byte 978 (offsets 249 to 249): CRC is f3882c31"
+
+
+def _titles(lines: list[str]) -> list[str]:
+    return [line.partition(" for ")[0] for line in lines if line[:1].isdigit()]
+
+
+@pytest.mark.parametrize(
+    ("args", "titles"),
+    [
+        (
+            ["-o", "249"],
+            ["1. Choose the segment", "2. Search the offset index", "3. Scan batch headers"],
+        ),
+        (
+            ["-t", "1700000002490"],
+            [
+                "1. Choose the segment",
+                "2. Search the time index",
+                "3. Search the offset index",
+                "4. Scan batch headers",
+                "5. Scan batch headers",
+            ],
+        ),
+    ],
+)
+def test_damage_comes_after_the_steps_that_led_there(args: list[str], titles: list[str]) -> None:
+    result = stratalog("explain", DAMAGED, *args)
+    assert result.status == 1
+    assert result.lines[0].startswith("u-badcrc-0: 5 segments, ")
+    assert _titles(result.lines) == titles
+    assert result.lines[-1].startswith("   -> 00000000000000000240.log: the batch at byte 978, ")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("stratalog: error: ")
+    assert DAMAGE in line
+
+
+@pytest.mark.parametrize(
+    ("args", "steps"),
+    [
+        (["-o", "249"], ["segment", "index", "scan", "error"]),
+        (["-t", "1700000002490"], ["segment", "index", "index", "scan", "scan", "error"]),
+    ],
+)
+def test_json_of_damage_ends_with_the_error(args: list[str], steps: list[str]) -> None:
+    result = inside("explain", DAMAGED, *args, "--json")
+    assert (result.status, _steps(result.rows)) == (1, steps)
+    assert [batch["position"] for batch in result.rows[-2]["batches"]][-1] == 978
+    assert result.rows[-1] == {
+        "step": "error",
+        "topic": "u-badcrc",
+        "partition": 0,
+        "file": str(DAMAGED / "00000000000000000240.log"),
+        "position": 978,
+        "reason": "CRC is f3882c31, the bytes give d481628c",
+    }
+    assert DAMAGE in result.stderr
+
+
+def test_damage_of_one_partition_leaves_the_others_explained(tmp_path: Path) -> None:
+    for number, source in enumerate((DAMAGED, MULTISEG)):
+        shutil.copytree(source, tmp_path / f"orders-{number}")
+    result = inside("explain", tmp_path / "orders", "-o", "249", "--json")
+    assert [(row["partition"], row["step"]) for row in result.rows if "reason" not in row] == [
+        (0, "index"), (0, "scan"),
+        (1, "index"), (1, "scan"), (1, "record"), (1, "total"), (1, "found"),
+    ]  # fmt: skip
+    assert result.status == 1
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -31,6 +31,7 @@ from stratalog.cli.lookup_story import (
 from stratalog.cli.output import json_line, report_error
 from stratalog.cli.tables import human_size, plain_lines
 from stratalog.cli.targets import open_targets
+from stratalog.errors import CorruptError
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace
 
 if TYPE_CHECKING:
@@ -66,25 +67,36 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog explain /var/lib/kafka/data/orders-3 -o 123456 --json | jq .step
 
     With --json each object has a step: segment, index, scan, record, and at last total and found.
+    A look-up that meets damage has its steps up to there, and at last error: file, position and
+    reason.
     """
     question = question_of(offset, time, is_max_timestamp=False)
-    is_found = False
+    is_found = is_damaged = False
     for at, view in enumerate(open_targets(target, log_dir or [])):
         if at and not as_json:
             print()
+        trace = Trace()
         with view:
-            is_found |= _explain(view, question, Look(key_format, value_format), as_json=as_json)
-    if not is_found:
+            try:
+                answer = _answer(view, question, trace)
+            except CorruptError as error:
+                is_damaged = True
+                _print_damage(view, trace, error, as_json=as_json)
+                continue
+            is_found |= answer.location is not None
+            _print_answer(answer, trace, Look(key_format, value_format), as_json=as_json)
+    if is_damaged or not is_found:
         raise typer.Exit(1)
 
 
-def _explain(view: PartitionView, question: Question, look: Look, *, as_json: bool) -> bool:
-    trace = Trace()
+def _answer(view: PartitionView, question: Question, trace: Trace) -> Answer:
     if question.offset is not None:
-        answer = answer_offset(view, question.offset.resolve(view), trace)
-    else:
-        answer = answer_time(view, question.timestamp or 0, trace)
-    found = answer.location
+        return answer_offset(view, question.offset.resolve(view), trace)
+    return answer_time(view, question.timestamp or 0, trace)
+
+
+def _print_answer(answer: Answer, trace: Trace, look: Look, *, as_json: bool) -> None:
+    view, found = answer.view, answer.location
     totals = totals_of(
         trace, batch_bytes=found.header.size_bytes if found else 0, log_bytes=view.size_bytes
     )
@@ -92,10 +104,21 @@ def _explain(view: PartitionView, question: Question, look: Look, *, as_json: bo
         for row in _rows(answer, trace, totals, look):
             print(json_line(row))
     else:
-        _print_story(answer, trace, totals, look)
+        codec = codec_name(found.header.codec_id) if found else "none"
+        record = [] if found is None else [answer.headline, *look.lines(found)]
+        _print_story(view, trace, codec, [record, [f"Total: {totals}"]])
     if found is None:
         report_error(answer.headline)
-    return found is not None
+
+
+def _print_damage(view: PartitionView, trace: Trace, error: CorruptError, *, as_json: bool) -> None:
+    """The steps that led there, then what was met."""
+    if as_json:
+        for row in (*_step_rows(view, trace), _error_row(view, error)):
+            print(json_line(row))
+    else:
+        _print_story(view, trace, "none", [])
+    report_error(str(error))
 
 
 # -- JSON
@@ -103,12 +126,27 @@ def _explain(view: PartitionView, question: Question, look: Look, *, as_json: bo
 
 def _rows(answer: Answer, trace: Trace, totals: Totals, look: Look) -> Iterator[dict[str, Any]]:
     names = answer.view.topic_partition._asdict()
-    for step in trace.steps:
-        yield {"step": _step_name(step), **names, **_step_row(step)}
+    yield from _step_rows(answer.view, trace)
     yield {"step": "total", **names, **camel_keys(asdict(totals))}
     nothing = {"file": None, "batch": None, "record": None}
     found = nothing if answer.location is None else look.row(answer.location)
     yield {"step": "found", **names, "asked": answer.asked, **found}
+
+
+def _step_rows(view: PartitionView, trace: Trace) -> Iterator[dict[str, Any]]:
+    names = view.topic_partition._asdict()
+    for step in trace.steps:
+        yield {"step": _step_name(step), **names, **_step_row(step)}
+
+
+def _error_row(view: PartitionView, error: CorruptError) -> dict[str, Any]:
+    return {
+        "step": "error",
+        **view.topic_partition._asdict(),
+        "file": None if error.path is None else str(error.path),
+        "position": error.position,
+        "reason": error.reason,
+    }
 
 
 def _step_name(step: Step) -> str:
@@ -160,13 +198,15 @@ def _record_row(step: RecordStep) -> dict[str, Any]:
 # -- text
 
 
-def _print_story(answer: Answer, trace: Trace, totals: Totals, look: Look) -> None:
-    view = answer.view
+def _print_story(
+    view: PartitionView, trace: Trace, codec: str, end: Sequence[Sequence[str]]
+) -> None:
+    """`codec` is that of the batch found; `end` are the paragraphs below the steps."""
     is_terminal = sys.stdout.isatty()
     sections = sections_of(
         trace,
         bases=view.segments.bases,
-        codec=codec_name(answer.location.header.codec_id) if answer.location else "none",
+        codec=codec,
         glyphs=_terminal_glyphs() if is_terminal else ASCII,
     )
     head = (
@@ -174,11 +214,10 @@ def _print_story(answer: Answer, trace: Trace, totals: Totals, look: Look) -> No
         f"{human_size(view.size_bytes)}, log start offset {view.log_start_offset}, "
         f"log end offset {view.log_end_offset}"
     )
-    record = [] if answer.location is None else [answer.headline, *look.lines(answer.location)]
     if is_terminal:
-        _print_rich(head, sections, record, str(totals))
+        _print_rich(head, sections, end)
     else:
-        print("\n".join(_plain(head, sections, record, str(totals))))
+        print("\n".join(_plain(head, sections, end)))
 
 
 def _terminal_glyphs() -> Glyphs:
@@ -186,9 +225,7 @@ def _terminal_glyphs() -> Glyphs:
     return UNICODE._replace(cells=max(8, min(BAR_CELLS, room)))
 
 
-def _plain(
-    head: str, sections: Sequence[Section], record: Sequence[str], totals: str
-) -> Iterator[str]:
+def _plain(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]]) -> Iterator[str]:
     yield head
     for number, section in enumerate(sections, 1):
         yield ""
@@ -199,12 +236,12 @@ def _plain(
         if section.rows:
             yield from (f"     {line}" for line in plain_lines(section.columns, section.rows))
         yield f"   -> {section.outcome}"
-    yield ""
-    yield from record
-    yield f"\nTotal: {totals}" if sections else f"Total: {totals}"
+    for lines in filter(None, end):
+        yield ""
+        yield from lines
 
 
-def _print_rich(head: str, sections: Sequence[Section], record: Sequence[str], totals: str) -> None:
+def _print_rich(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal pays for rich
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -227,8 +264,7 @@ def _print_rich(head: str, sections: Sequence[Section], record: Sequence[str], t
         console.print(
             Padding(Text(f"\u2192 {section.outcome}", style="green"), (0, 0, 0, 3), expand=False)
         )
-    console.print()
-    for line in record:
-        console.print(Text(line))
-    console.print()
-    console.print(Text(f"Total: {totals}", style="bold"))
+    for lines in filter(None, end):
+        console.print()
+        for line in lines:
+            console.print(Text(line, style="bold" if lines is end[-1] else ""))

@@ -20,6 +20,8 @@ from stratalog.storage.index_view import TIME_INDEX
 from stratalog.storage.trace import RecordStep, ScanStep
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stratalog.format.peek import Peek
     from stratalog.storage.index_view import Anchor, IndexView
     from stratalog.storage.segment_view import Seek, SegmentView
@@ -91,15 +93,26 @@ class SegmentTimes:
                 passed.append((position, batch))
             if batch.max_timestamp < target or batch.last_offset < start_offset:
                 continue
-            hit = self._first_record(position, batch.size_bytes, target, start_offset)
+            try:
+                hit = self._first_record(position, batch.size_bytes, target, start_offset)
+            except CorruptError:
+                self._note_scan(trace, start, passed)  # it led to the damage
+                raise
             if hit is None:
                 continue
+            self._note_scan(trace, start, passed)
             if trace is not None:
-                scanned = position + batch.size_bytes - start
-                trace.add(ScanStep(self._segment.path, start, tuple(passed), scanned))
                 trace.add(RecordStep(position, hit.records_passed, hit.offset, hit.timestamp))
             return hit
         return None
+
+    def _note_scan(
+        self, trace: Trace | None, start: int, passed: Sequence[tuple[int, Peek]]
+    ) -> None:
+        if trace is not None:
+            position, batch = passed[-1]
+            scanned = position + batch.size_bytes - start
+            trace.add(ScanStep(self._segment.path, start, tuple(passed), scanned))
 
     def find_newest(self, start_offset: int) -> TimeHit | None:
         """The first record at or above `start_offset` with the largest timestamp of all those."""
