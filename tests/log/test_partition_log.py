@@ -26,6 +26,7 @@ from stratalog.format.batch import NO_TIMESTAMP, TimestampType
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.origin import AppendOrigin
+from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_state import ProducerStateManager
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.segment import Segment
@@ -118,6 +119,22 @@ def test_offsets_are_given_in_order(log: PartitionLog) -> None:
     assert first.log_append_time_ms == NO_TIMESTAMP
     assert offsets(log) == [0, 1, 2, 3, 4]
     assert (log.log_end_offset, log.high_watermark, log.last_stable_offset) == (5, 5, 5)
+
+
+def test_the_size_is_that_of_the_batches_in_all_segments(setup: Setup) -> None:
+    log = setup.reopen(replace(CONFIG, preallocate=True))
+    raw = batch(3)
+    assert log.size_bytes == 0
+    for _ in range(9):
+        log.append(raw)
+    assert len(bases(log)) == 2
+    assert (setup.path / log_name(bases(log)[-1])).stat().st_size == 1000  # preallocated
+    assert log.size_bytes == 9 * len(raw)
+    log.truncate_to(15)
+    assert log.size_bytes == 5 * len(raw)
+    log.close()
+    with PartitionView(setup.path) as view:
+        assert view.size_bytes == log.size_bytes
 
 
 def test_log_append_time_is_answered(setup: Setup) -> None:

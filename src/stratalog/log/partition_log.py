@@ -53,6 +53,11 @@ class PartitionLog(MaintainedLog):
         """Told before a truncation: from this offset on, nothing is as it was. What it raises
         prevents the truncation."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches in the `.log` files; what is only preallocated does not count."""
+        return sum(segment.size_bytes for segment in self._segments)
+
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; the indexes of the active segment keep their size."""
         with self._lock:
