@@ -15,10 +15,8 @@ report through the pipe whose file descriptor is the program's argument, a line 
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -30,6 +28,7 @@ from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
+from tests.crash.forking import serve
 
 if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
@@ -148,18 +147,5 @@ def work(request: dict[str, str | int], report: int) -> NoReturn:
     os._exit(1)
 
 
-def main() -> None:
-    report = int(sys.argv[1])
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            work(json.loads(line), report)
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
-        _, status = os.waitpid(pid, 0)
-        sys.stdout.write(f"{status}\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve(work)

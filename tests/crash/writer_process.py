@@ -16,10 +16,8 @@ report through the pipe whose file descriptor is the program's argument, a line 
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 import time
 import traceback
 from functools import lru_cache
@@ -30,6 +28,7 @@ from stratalog.config import LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
+from tests.crash.forking import serve
 
 if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
@@ -130,18 +129,5 @@ def write(request: dict[str, object], report: int) -> NoReturn:
     os._exit(1)
 
 
-def main() -> None:
-    report = int(sys.argv[1])
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            write(json.loads(line), report)
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
-        _, status = os.waitpid(pid, 0)
-        sys.stdout.write(f"{status}\n")
-        sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    main()
+    serve(write)

@@ -16,8 +16,9 @@ import numba
 import numpy as np
 from numba import types
 
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
+from stratalog.format.kernels.record_structure import fields_end
 from stratalog.format.kernels.varint import read_int, read_long
 from stratalog.format.kernels.wrapping import wrapping_add
 
@@ -33,39 +34,6 @@ _FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
 _BODY_BYTES_MIN = 6
 _NO_TIMESTAMP = -1
 _LOG_APPEND_TIME_BIT = 0x08
-
-
-@outlined
-def _headers_end(at: int, end: int, count: int) -> int:
-    """The position after `count` headers, or -1."""
-    if count < 0 or count > end - at:
-        return -1
-    for _ in range(count):
-        length, at = read_int(at, end)
-        if at < 0 or length < 0 or length > end - at:
-            return -1
-        length, at = read_int(at + length, end)
-        if at < 0 or length > end - at:
-            return -1
-        at += max(length, 0)
-    return at
-
-
-@part
-def _fields_end(at: int, end: int) -> int:
-    """The position after key, value and headers, or -1. `at` may be -1 already."""
-    if at < 0:
-        return -1
-    length, at = read_int(at, end)
-    if at < 0 or length > end - at:
-        return -1
-    length, at = read_int(at + max(length, 0), end)
-    if at < 0 or length > end - at:
-        return -1
-    count, at = read_int(at + max(length, 0), end)
-    if at < 0 or count == 0:
-        return at
-    return _headers_end(at, end, count)
 
 
 @part
@@ -88,7 +56,7 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
         if delta <= before or delta > span:
             verdict = BAD_OFFSETS
         before = delta
-        if _fields_end(at, end) != end:
+        if fields_end(at, end, False) != end:
             return BAD_RECORDS
         at = end
     if batch.record_count > 0 and at != stop:

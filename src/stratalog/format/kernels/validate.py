@@ -36,6 +36,7 @@ from stratalog.format.kernels.memory import (
     load_le_i64,
     load_u8,
 )
+from stratalog.format.kernels.record_structure import fields_end
 from stratalog.format.kernels.varint import read_int, read_long
 from stratalog.format.kernels.wrapping import wrapping_add, wrapping_sub
 
@@ -94,39 +95,6 @@ def _may_client_send(at: int) -> bool:
     return has_sequence or load_be_i64(at + _PRODUCER_ID_AT) < 0
 
 
-@outlined
-def _headers_end(at: int, end: int, count: int) -> int:
-    """The position after `count` headers, or -1."""
-    if count < 0 or count > end - at:
-        return -1
-    for _ in range(count):
-        length, at = read_int(at, end)
-        if at < 0 or length < 0 or length > end - at:
-            return -1
-        length, at = read_int(at + length, end)
-        if at < 0 or length > end - at:
-            return -1
-        at += max(length, 0)
-    return at
-
-
-@part
-def _fields_end(at: int, end: int, needs_key: bool) -> int:
-    """The position after key, value and headers, or -1. `at` may be -1 already."""
-    if at < 0:
-        return -1
-    length, at = read_int(at, end)
-    if at < 0 or length > end - at or (needs_key and length < 0):
-        return -1
-    length, at = read_int(at + max(length, 0), end)
-    if at < 0 or length > end - at:
-        return -1
-    count, at = read_int(at + max(length, 0), end)
-    if at < 0 or count == 0:
-        return at
-    return _headers_end(at, end, count)
-
-
 @part
 def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
     """The largest timestamp of the records in [at, stop), or _BAD if one breaks a rule."""
@@ -151,7 +119,7 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
         if is_limited and (age > before or wrapping_sub(0, age) > after):
             return _BAD
         delta, at = read_int(at, end)
-        if delta != index or _fields_end(at, end, needs_key) != end:
+        if delta != index or fields_end(at, end, needs_key) != end:
             return _BAD
         at = end
     return largest if at == stop else _BAD
