@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.golden.cases import GoldenCase, compaction_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+# A busy machine makes no example slow for a reason worth failing for; and what is checked in was
+# tried with the same examples: new ones are for who runs the tests by hand.
+settings.register_profile("stratalog", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("stratalog")
 
 
 @pytest.fixture(scope="session")

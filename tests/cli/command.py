@@ -37,7 +37,7 @@ class Result(NamedTuple):
 def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
     """Both outputs are pipes."""
     done = subprocess.run(
-        [*COMMAND, *map(str, args)], capture_output=True, cwd=cwd, timeout=60, check=False
+        [*COMMAND, *map(str, args)], capture_output=True, cwd=cwd, timeout=300, check=False
     )
     return Result(done.stdout, done.stderr.decode(), done.returncode)
 

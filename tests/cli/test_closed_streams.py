@@ -15,7 +15,7 @@ DAMAGED = GoldenCase("u-badcrc").root / "before" / "u-badcrc-0"
 
 def shell(arguments: str, redirection: str) -> subprocess.CompletedProcess[bytes]:
     command = f"{shlex.join(map(str, COMMAND))} {arguments} {redirection}"
-    return subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False, timeout=60)
+    return subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False, timeout=300)
 
 
 @pytest.mark.parametrize("verb", ["ls", "read --from 0 -n 1", "dump", "find --offset 1"])

@@ -29,7 +29,7 @@ from tests.log.building import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 120.0
 
 
 class Following:

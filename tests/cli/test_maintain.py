@@ -100,7 +100,7 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         row = json.loads(process.stdout.readline())
         assert (row["topic"], row["done"]["deletedSegments"]) == ("orders", 1)
         process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=120)
     assert process.returncode == 0
     assert json.loads(rest.splitlines()[-1])["kind"] == "total"
     assert errors.decode() == f"stratalog: maintaining {tmp_path}\n"

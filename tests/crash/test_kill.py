@@ -42,7 +42,7 @@ KILLS = int(os.environ.get("STRATALOG_KILLS", "200"))
 SEED = os.environ.get("STRATALOG_KILL_SEED")
 SEEDS = range(max(1, KILLS // KILLS_A_LOG)) if SEED is None else [int(SEED)]
 EVENTS_MAX = 80
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 NOW_MS = writer_process.START_MS
 
 
@@ -93,7 +93,7 @@ class Nursery:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=PATIENCE_S)
         self._process.stdout.close()
         os.close(self._pipe)
 

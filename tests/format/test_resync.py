@@ -179,9 +179,9 @@ def test_many_look_alikes_end_in_an_error_and_not_in_hours(monkeypatch: pytest.M
     ],
 )
 def test_megabytes_take_a_moment_only(before: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()  # what other processes take does not count
     assert search(before + DATA) == Found(Entry(len(before), OFFSET, len(DATA), 2))
-    assert time.perf_counter() - started < 5  # about 0.1 s on one slow core
+    assert time.process_time() - started < 5  # about 0.1 s on one slow core
 
 
 @settings(max_examples=60)

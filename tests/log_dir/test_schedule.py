@@ -93,7 +93,7 @@ def test_a_thread_keeps_time() -> None:
     schedule.start("test-schedule")
     schedule.after(60_000, "much later", lambda: None)
     schedule.after(5, "soon", done.set)  # wakes the thread, which waits for the other
-    assert done.wait(10)
+    assert done.wait(60)
     schedule.stop()
     assert "test-schedule" not in [thread.name for thread in threading.enumerate()]
 
@@ -109,6 +109,6 @@ def test_stopping_waits_for_the_task_at_work() -> None:
 
     schedule.start("test-schedule")
     schedule.after(0, "work", work)
-    assert started.wait(10)
+    assert started.wait(60)
     schedule.stop()
     assert finished.is_set()

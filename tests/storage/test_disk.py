@@ -124,14 +124,14 @@ def test_a_file_is_not_closed_in_the_middle_of_an_fsync(path: Path) -> None:
 
     def slow_fsync(fd: int) -> None:
         entered.set()
-        assert proceed.wait(10)
+        assert proceed.wait(60)
         os.fsync(fd)  # fails if the number was given away
 
     file = Disk(SystemCalls(fsync=slow_fsync)).open_append(path)
     syncing = threading.Thread(target=file.fsync)
     closing = threading.Thread(target=file.close)
     syncing.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()

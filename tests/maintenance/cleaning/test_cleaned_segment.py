@@ -10,6 +10,7 @@ import pytest
 from stratalog.errors import (
     CleaningAbortedError,
     CorruptBatchError,
+    LogOfflineError,
     OffsetOverflowError,
     StorageError,
 )
@@ -159,22 +160,36 @@ def record_calls(log: PartitionLog, faulty: FaultyDisk) -> list[str]:
 def test_a_replacement_for_segments_that_are_gone_is_refused(tmp_path: Path) -> None:
     with open_at(tmp_path / "t-0", UNSYNCED) as log:
         write_history(log, segments=4)
-        segments = log.writable_segments
-        size = [segment.size_bytes for segment in segments]
-        new = CleanedSegment(log.disk, log.path, 0, CONFIG).finish(0)
-        never = log.cut_detector()
-        for old, old_bytes in [
-            (segments[:2], size[0]),
-            ((segments[0], segments[2]), size[0] + size[2]),
-            (segments[-1:], size[-1]),
-            (segments[3:], size[3] + size[4]),
+        bases = [segment.base_offset for segment in log.writable_segments]
+        size = [segment.size_bytes for segment in log.writable_segments]
+        never, always = log.cut_detector(), lambda: True
+        for of, old_bytes, is_cut, reason in [
+            (bases[:2], size[0], never, "deleted, or cut, meanwhile"),
+            ([bases[0], bases[2]], size[0] + size[2], never, "deleted, or cut, meanwhile"),
+            ([bases[0] + 1], size[1], never, "deleted, or cut, meanwhile"),
+            (bases[-1:], size[-1], never, "deleted, or cut, meanwhile"),
+            (bases[3:], size[3] + size[4], never, "deleted, or cut, meanwhile"),
+            ([bases[-1] + 1], 0, never, "deleted, or cut, meanwhile"),
+            (bases[:1], size[0], always, "cut meanwhile"),
         ]:
-            with pytest.raises(CleaningAbortedError, match="deleted, or cut, meanwhile"):
-                log.replace_segments(old, new, old_bytes=old_bytes, is_cut=never)
-        with pytest.raises(CleaningAbortedError, match="cut meanwhile"):
-            log.replace_segments(segments[:1], new, old_bytes=size[0], is_cut=lambda: True)
+            new = CleanedSegment(log.disk, log.path, 0, CONFIG).finish(0)
+            assert new.path.exists()
+            with pytest.raises(CleaningAbortedError, match=reason):
+                log.replace_segments(of, new, old_bytes=old_bytes, is_cut=is_cut)
+            assert not [*log.path.glob(f"*{FileState.CLEANED.value}")]
         assert log.is_usable
-        assert new.path.name.endswith(FileState.CLEANED.value)
+        assert [segment.base_offset for segment in log.writable_segments] == bases
+
+
+def test_a_replacement_in_a_log_that_is_offline_is_removed(tmp_path: Path) -> None:
+    log = open_at(tmp_path / "t-0", UNSYNCED)
+    write_history(log, segments=2)
+    old, is_cut = log.writable_segments[0], log.cut_detector()
+    new = CleanedSegment(log.disk, log.path, 0, CONFIG).finish(0)
+    log.close()
+    with pytest.raises(LogOfflineError):
+        log.replace_segments([0], new, old_bytes=old.size_bytes, is_cut=is_cut)
+    assert not [*log.path.glob(f"*{FileState.CLEANED.value}")]
 
 
 @pytest.mark.parametrize("is_dirty", [True, False])

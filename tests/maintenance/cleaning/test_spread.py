@@ -175,6 +175,28 @@ def test_log_that_is_cut_meanwhile(compaction_dir: Callable[[str], Path], tmp_pa
         assert not list(path.glob("*.cleaned"))
 
 
+def test_segments_that_are_deleted_meanwhile(
+    compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, golden = first_round(compaction_dir, "plain")
+    path = tmp_path / golden.before.name
+    shutil.copytree(golden.before, path)
+    with opened(golden, path, case) as log:
+
+        class Deleting(Elsewhere):
+            def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+                done = super().rewrite_all(tasks)
+                log.delete_oldest(len(tasks[0].sources))
+                return done
+
+        selection = select(facts_of(log, None), golden.config, golden.now_ms)
+        with pytest.raises(CleaningAbortedError, match="deleted"):
+            SpreadCleaner(Deleting()).clean(log, selection)
+        assert log.is_usable
+        assert not (path / ROUND_DIRECTORY).exists()
+        assert not list(path.glob("*.cleaned"))
+
+
 def test_opening_sweeps_what_a_dead_leader_left(
     compaction_dir: Callable[[str], Path], tmp_path: Path
 ) -> None:
