@@ -13,10 +13,16 @@ Invariants, whatever a crash or a loss of power leaves:
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from bisect import bisect_left
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CleaningAbortedError, OffsetOutOfRangeError, StorageError
+from stratalog.errors import (
+    CleaningAbortedError,
+    LogOfflineError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.log import snapshot_plan
 from stratalog.log.segmented_log import SegmentedLog
@@ -117,38 +123,47 @@ class MaintainedLog(SegmentedLog):
     # -- replacing segments
 
     def replace_segments(
-        self, old: Sequence[Segment], new: Segment, *, old_bytes: int, is_cut: Callable[[], bool]
+        self, bases: Sequence[int], new: Segment, *, old_bytes: int, is_cut: Callable[[], bool]
     ) -> None:
-        """Let `new`, which is complete and durable under `.cleaned` names, stand for `old`.
+        """Let `new`, which is complete and durable under `.cleaned` names, stand for the segments
+        that begin at `bases`.
 
-        `old` are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
+        Those are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
         does, and none is the active one. The names tell a loader at each moment which of the two
         counts (see `maintenance.settling`): from `.swap` on it is `new`. Raises
-        CleaningAbortedError, and changes nothing, if the log no longer has the segments as they
-        were, or was cut at all (`is_cut`, see `cut_detector`): what `new` lacks because of newer
-        records may be all that is left of a key.
+        CleaningAbortedError, leaves the log as it is and removes `new`, if the log no longer has
+        the segments as they were, or was cut at all (`is_cut`, see `cut_detector`): what `new`
+        lacks because of newer records may be all that is left of a key.
         """
-        with self._changing():
-            if is_cut():
-                raise CleaningAbortedError(self.path, "it was cut meanwhile")
-            slot = self._slot_of_neighbours(old, old_bytes)
-            with self._fatal():
-                new.rename(FileState.SWAP)
-                self._disk.fsync_dir(self.path)
-                replaced = [*self._segments[:slot], new, *self._segments[slot + len(old) :]]
-                self._use(replaced)
-                self._discard(old, kept_bases=[new.base_offset])
-                new.rename(FileState.LIVE)
-                self._disk.fsync_dir(self.path)
-                self._use(replaced)  # readers have seen its other name
+        try:
+            with self._changing():
+                if is_cut():
+                    raise CleaningAbortedError(self.path, "it was cut meanwhile")
+                slot = self._slot_of_neighbours(bases, old_bytes)
+                self._swap(slot, slot + len(bases), new)
+        except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
+            with suppress(StorageError):  # what stays, the next opening removes
+                new.delete()
+            raise
 
-    def _slot_of_neighbours(self, segments: Sequence[Segment], size_bytes: int) -> int:
-        mine = self._segments
-        slot = next((i for i, segment in enumerate(mine) if segment is segments[0]), len(mine))
-        found = mine[slot : slot + len(segments)]
-        is_there = all(a is b for a, b in zip(found, segments, strict=False))
-        is_uncut = sum(segment.size_bytes for segment in found) == size_bytes
-        if not (is_there and is_uncut and slot + len(segments) < len(mine)):
+    def _swap(self, start: int, stop: int, new: Segment) -> None:
+        with self._fatal():
+            new.rename(FileState.SWAP)
+            self._disk.fsync_dir(self.path)
+            old = self._segments[start:stop]
+            replaced = [*self._segments[:start], new, *self._segments[stop:]]
+            self._use(replaced)
+            self._discard(old, kept_bases=[new.base_offset])
+            new.rename(FileState.LIVE)
+            self._disk.fsync_dir(self.path)
+            self._use(replaced)  # readers have seen its other name
+
+    def _slot_of_neighbours(self, bases: Sequence[int], size_bytes: int) -> int:
+        sealed = self._segments[:-1]
+        slot = bisect_left(sealed, bases[0], key=lambda segment: segment.base_offset)
+        found = sealed[slot : slot + len(bases)]
+        is_there = [segment.base_offset for segment in found] == list(bases)
+        if not is_there or sum(segment.size_bytes for segment in found) != size_bytes:
             raise CleaningAbortedError(self.path, "segments were deleted, or cut, meanwhile")
         return slot
 

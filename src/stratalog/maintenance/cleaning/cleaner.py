@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from stratalog.errors import (
     CleaningAbortedError,
     CorruptError,
-    LogOfflineError,
     SegmentGoneError,
 )
 from stratalog.maintenance.cleaning.batch_runs import BatchReader
@@ -129,10 +128,8 @@ class _Rewrite:
         self, sources: Sequence[Source], reader: BatchReader, step: Callable[[int], None]
     ) -> None:
         """Rewrite neighbours into one segment, and put it in their place."""
-        log = self._log
-        bases = {source.base_offset for source in sources}
-        old = [segment for segment in log.writable_segments if segment.base_offset in bases]
-        cleaned = CleanedSegment(log.disk, log.path, sources[0].base_offset, self._plan.config)
+        log, bases = self._log, [source.base_offset for source in sources]
+        cleaned = CleanedSegment(log.disk, log.path, bases[0], self._plan.config)
         try:
             for source in sources:
                 self._rewriter.rewrite_segment(source, cleaned, reader, step)
@@ -141,11 +138,7 @@ class _Rewrite:
             cleaned.discard()
             raise
         bytes_read = sum(source.facts.size_bytes for source in sources)
-        try:
-            log.replace_segments(old, new, old_bytes=bytes_read, is_cut=self._is_cut)
-        except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
-            cleaned.discard()
-            raise
+        log.replace_segments(bases, new, old_bytes=bytes_read, is_cut=self._is_cut)
         self._bytes_read += bytes_read
         self._bytes_written += new.size_bytes
 

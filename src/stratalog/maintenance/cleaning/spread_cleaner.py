@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from stratalog.errors import CleaningAbortedError, LogOfflineError
+from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import random_secret
 from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
 from stratalog.maintenance.cleaning.rounds import CleaningResult
@@ -117,17 +117,11 @@ class _Round:
         ]
 
     def _install(self, group: Sequence[Source], rewritten: RewrittenGroup) -> None:
-        log = self._log
-        bases = {source.base_offset for source in group}
-        old = [segment for segment in log.writable_segments if segment.base_offset in bases]
+        log, bases = self._log, [source.base_offset for source in group]
         path = rewritten.move_to(log.path, log.disk)
         new = Segment(log.disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
         old_bytes = sum(source.facts.size_bytes for source in group)
-        try:
-            log.replace_segments(old, new, old_bytes=old_bytes, is_cut=self._is_cut)
-        except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
-            new.delete()
-            raise
+        log.replace_segments(bases, new, old_bytes=old_bytes, is_cut=self._is_cut)
 
     def _step(self, sources: Sequence[Source]) -> None:
         if not self._may_go_on():

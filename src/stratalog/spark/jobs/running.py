@@ -22,7 +22,7 @@ from stratalog.spark.worker_process import spare_imports_collection
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
@@ -127,16 +127,7 @@ class SparkWorkers:
     def run(
         self, function: Callable[[T], R], groups: Sequence[Sequence[T]], *, title: str
     ) -> list[R]:
-        if not groups:
-            return []
-        context = self._context
-        with described(context, title), watched(context, self._on_progress, len(groups)):
-            rdd = context.parallelize(groups, len(groups))
-            try:
-                answers = rdd.flatMap(_Runner(function)).collect()
-            except Exception as error:
-                raise JobError(told(error)) from None
-        return _accepted(answers)
+        return self._collect(groups, lambda rdd: rdd.flatMap(_Runner(function)), title)
 
     def run_by_key(
         self,
@@ -146,14 +137,25 @@ class SparkWorkers:
         *,
         title: str,
     ) -> list[R]:
+        def merged(rdd: RDD[Sequence[T]]) -> RDD[R]:
+            pairs = rdd.flatMap(_Runner(function, _keyed))
+            return pairs.groupByKey(min(len(groups), self.slots)).map(_Merger(merge))
+
+        return self._collect(groups, merged, title)
+
+    def _collect(
+        self,
+        groups: Sequence[Sequence[T]],
+        work: Callable[[RDD[Sequence[T]]], RDD[R]],
+        title: str,
+    ) -> list[R]:
+        """The answers to `work` on all groups, each a task."""
         if not groups:
             return []
         context = self._context
         with described(context, title), watched(context, self._on_progress, len(groups)):
-            rdd = context.parallelize(groups, len(groups))
-            pairs = rdd.flatMap(_Runner(function, _keyed)).groupByKey(min(len(groups), self.slots))
             try:
-                answers = pairs.map(_Merger(merge)).collect()
+                answers = work(context.parallelize(groups, len(groups))).collect()
             except Exception as error:
                 raise JobError(told(error)) from None
         return _accepted(answers)
