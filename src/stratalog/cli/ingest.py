@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path  # Typer reads the annotations
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -17,6 +19,9 @@ from stratalog.cli.bulk import (
     spark_session,
 )
 from stratalog.cli.output import json_line
+
+if TYPE_CHECKING:
+    from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
 
 FormatName = Literal["json", "csv", "parquet", "text"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -70,8 +75,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     A line of JSON or text is a value as it is. A row of CSV or Parquet without a column `value`
     becomes a JSON object of its columns; one with it may have `key`, `timestamp`, `topic`,
     `partition` and `headers` too, as export writes them. Records go to partitions as Kafka's own
-    producer sends them. Runs on Spark, embedded unless --master names a cluster; the lock of the
-    log directory is taken, so this is refused while a broker runs.
+    producer sends them. Lines and such rows as they are need no Spark and are written by threads;
+    all else runs on Spark, embedded unless --master names a cluster. The lock of the log directory
+    is taken, so this is refused while a broker runs.
 
     \b
     Examples:
@@ -79,8 +85,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest export/ --to /tmp/restored --partitions 3 --codec zstd
     """
-    from stratalog.spark.jobs.ingest import RecordColumns, ingest, read_files  # noqa: PLC0415 - heavy
+    from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns  # noqa: PLC0415 - heavy
 
+    source = FileSource(
+        files,
+        format_,
+        RecordColumns(key, value, timestamp),
+        key_values("--reader-option", reader_option or []),
+    )
     options = {
         "kafka.compression.type": codec,
         **({"topicPartitions": str(partitions)} if partitions is not None else {}),
@@ -90,18 +102,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         },
         **key_values("--option", option or []),
     }
-    with (
-        spark_session("stratalog ingest", master, conf) as spark,
-        BulkProgress(1 << 20) as progress,
-    ):
-        frame = read_files(
-            spark,
-            files,
-            format=format_,
-            mapping=RecordColumns(key, value, timestamp),
-            options=key_values("--reader-option", reader_option or []),
-        )
-        result = ingest(frame, to, topic=topic, options=options, on_progress=progress.groups_done)
+    result = _ingest(source, to, topic, options, Sparks(master, conf))
     if as_json:
         summary = {
             "kind": "summary",
@@ -112,3 +113,30 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         print(json_line(summary))
     else:
         print(f"{result_text(result)}: written to {to}")
+
+
+class Sparks(NamedTuple):
+    """Which Spark was asked for, if any was."""
+
+    master: str | None
+    conf: list[str] | None
+
+
+def _ingest(
+    source: FileSource, to: Path, topic: str | None, options: dict[str, str], sparks: Sparks
+) -> IngestResult:
+    """By threads where they can and nobody asked for Spark."""
+    from stratalog.spark.jobs.ingest_files import ingest_files, plan_ingest, run_ingest  # noqa: PLC0415 - heavy
+    from stratalog.spark.jobs.ingest_inputs import NeedsSparkError  # noqa: PLC0415
+    from stratalog.spark.jobs.running import ThreadWorkers  # noqa: PLC0415
+
+    with BulkProgress(1 << 20) as progress:
+        if not any(sparks) and "HADOOP_CONF_DIR" not in os.environ:  # which may be where paths lead
+            with suppress(NeedsSparkError):
+                plan = plan_ingest(source)
+                workers = ThreadWorkers(on_progress=progress.groups_done)
+                return run_ingest(workers, plan, to, topic=topic, options=options)
+        with spark_session("stratalog ingest", *sparks) as spark:
+            return ingest_files(
+                spark, source, to, topic=topic, options=options, on_progress=progress.groups_done
+            )

@@ -31,11 +31,7 @@ class WriteSchemaError(StratalogError):
 def check_write_schema(schema: StructType, topic: str | None) -> None:
     """Raise unless rows of this schema can be written, all to `topic` if that is given."""
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if topic is None and "topic" not in types:
-        raise WriteSchemaError(
-            "topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
-        )
+    check_topic_column(topic, is_present="topic" in types)
     if "value" not in types:
         raise WriteSchemaError("Required attribute 'value' not found")
     for name, allowed in _TYPES.items():
@@ -45,3 +41,12 @@ def check_write_schema(schema: StructType, topic: str | None) -> None:
                 f"{name} attribute unsupported type {kind}. {name} must be a(n) "
                 f"{' or '.join(allowed)}"
             )
+
+
+def check_topic_column(topic: str | None, *, is_present: bool) -> None:
+    """Raise unless rows say where they go, or `topic` does."""
+    if topic is None and not is_present:
+        raise WriteSchemaError(
+            "topic option required when no 'topic' attribute is present. "
+            "Use the topic option for setting a topic."
+        )

@@ -88,15 +88,20 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
 
 
 def stage_rows(
-    iterator: Iterator[pa.RecordBatch], options: WriteOptions, job: str, number: int
+    iterator: Iterator[pa.RecordBatch],
+    options: WriteOptions,
+    job: str,
+    number: int,
+    task: int | None = None,
 ) -> tuple[StagedRun, ...]:
-    """Stage the rows of the Spark task that runs here."""
+    """Stage the rows of a task: by default that of Spark's which runs here."""
     from stratalog.log_dir.commits.row_stager import RowStager, RowTerms  # noqa: PLC0415 - kernels
     from stratalog.log_dir.commits.staging import RunStager  # noqa: PLC0415
 
     spare_imports_collection()
-    context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
+    if task is None:
+        context = TaskContext.get()
+        task = 0 if context is None else context.partitionId()
     terms = RowTerms(options.topic, options.codec, options.level, options.batch_bytes)
     with RunStager(Disk(), job, number, task) as stager:
         rows = RowStager(stager, options.target, terms, task=task, now_ms=_now_ms)

@@ -1,4 +1,5 @@
-"""Files, or any DataFrame, into topics, through the sink: every row once.
+"""Any DataFrame into topics, through the sink: every row once. And files as such a DataFrame, where
+Spark has to read them; `ingest_files` tells where workers can.
 
 A row needs a value. Lines of text and of JSON are values as they are, byte for byte; a row of CSV
 or Parquet without a `value` column becomes a JSON object of its columns. Key and timestamp may be
@@ -7,16 +8,16 @@ taken from a column, or from a field of the JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from stratalog.errors import ConfigError
 from stratalog.log_dir import LogDirsView
-from stratalog.spark.jobs.running import Clock, JobError, JobResult, described, told, watched
+from stratalog.spark.jobs.ingest_inputs import Format, IngestResult, RecordColumns, format_of
+from stratalog.spark.jobs.running import Clock, JobError, described, told, watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,32 +26,9 @@ if TYPE_CHECKING:
 
     from stratalog.spark.jobs.running import OnProgress
 
-Format = Literal["json", "csv", "parquet", "text"]
-_SUFFIXES: Final[Mapping[str, Format]] = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".log": "text",
-}
-_PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+__all__ = ["IngestResult", "RecordColumns", "ingest", "read_files"]
+
 _RECORD_COLUMNS: Final = ("topic", "partition", "headers")
-
-
-@dataclass(frozen=True)
-class RecordColumns:
-    """Which columns, or fields of JSON lines, become what."""
-
-    key: str | None = None
-    value: str | None = None
-    timestamp: str | None = None
-
-
-@dataclass(frozen=True)
-class IngestResult(JobResult):
-    """Rows written, and by how much the logs have grown."""
 
 
 def ingest(
@@ -98,7 +76,7 @@ def read_files(
     `options` are those of Spark's reader for that format.
     """
     names = [str(path) for path in paths]
-    chosen = format or _format_of(names)
+    chosen = format or format_of(names)
     wanted = mapping or RecordColumns()
     reader = spark.read.options(**(options or {}))
     try:
@@ -111,26 +89,6 @@ def read_files(
     if chosen in {"json", "text"}:
         return _of_lines(frame, wanted, is_json=chosen == "json")
     return _of_columns(frame, wanted)
-
-
-def _format_of(names: Sequence[str]) -> Format:
-    found = {_SUFFIXES.get(_suffix(Path(name))) for name in names}
-    only = found.pop() if len(found) == 1 else None
-    if only is None:
-        raise ConfigError(
-            "format", "cannot be told from the names; give json, csv, parquet or text"
-        )
-    return only
-
-
-def _suffix(path: Path) -> str:
-    """Of a file, or of the first file in a directory; packed files by the suffix before."""
-    if path.is_dir():
-        files = (file for file in sorted(path.rglob("*")) if not file.name.startswith(("_", ".")))
-        path = next((file for file in files if file.is_file()), path)
-    if path.suffix in _PACKED:
-        path = path.with_suffix("")
-    return path.suffix.lower()
 
 
 def _of_lines(lines: DataFrame, mapping: RecordColumns, *, is_json: bool) -> DataFrame:

@@ -1,0 +1,165 @@
+"""What is to be ingested: which files, of which format, and which of their columns.
+
+Files are found as Spark finds them: a path is a file or a directory, in a directory names that
+begin with `_` or `.` are passed over, and directories called `name=value` give their files a
+column. Whatever has to be understood beyond that (patterns, addresses of other file systems) is
+left to Spark itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from urllib.parse import unquote
+
+from stratalog.errors import ConfigError, StratalogError
+from stratalog.spark.jobs.running import JobResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Format = Literal["json", "csv", "parquet", "text"]
+_SUFFIXES: Final[Mapping[str, Format]] = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".log": "text",
+}
+_PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+_PACKED_FOR_HADOOP: Final = (*_PACKED, ".deflate", ".lzo", ".xz", ".passthrough")
+_NOT_PLAIN: Final = re.compile(r"[*?\[\]{}\\]|\A[A-Za-z][A-Za-z0-9+.-]*:")
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class InputFileError(StratalogError):
+    """A file that is to be ingested is damaged, or cannot be read."""
+
+
+class NeedsSparkError(StratalogError):
+    """Workers alone cannot read this; Spark's own readers can, or say why not."""
+
+
+@dataclass(frozen=True)
+class RecordColumns:
+    """Which columns, or fields of JSON lines, become what."""
+
+    key: str | None = None
+    value: str | None = None
+    timestamp: str | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """All names, in the order in which they are looked at."""
+        return tuple(name for name in (self.key, self.value, self.timestamp) if name)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Files, and how to read them."""
+
+    paths: Sequence[Path | str]
+    """Files, or directories of files. For Spark's readers also patterns and addresses."""
+    format: Format | None = None
+    """None: told from the names."""
+    mapping: RecordColumns = field(default_factory=RecordColumns)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark's reader of the format. It does the reading if there are any."""
+
+
+@dataclass(frozen=True)
+class IngestResult(JobResult):
+    """Rows written, and by how much the logs have grown."""
+
+
+class InputFile(NamedTuple):
+    """One file, and what the names of its directories say."""
+
+    path: str
+    size_bytes: int
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def topic(self) -> str | None:
+        return dict(self.columns).get("topic")
+
+    @property
+    def is_packed(self) -> bool:
+        return self.path.lower().endswith(_PACKED_FOR_HADOOP)
+
+
+def format_of(paths: Sequence[Path | str]) -> Format:
+    """What all of the names say."""
+    found = {_SUFFIXES.get(_suffix(Path(path))) for path in paths}
+    only = found.pop() if len(found) == 1 else None
+    if only is None:
+        raise ConfigError(
+            "format", "cannot be told from the names; give json, csv, parquet or text"
+        )
+    return only
+
+
+def _suffix(path: Path) -> str:
+    """Of a file, or of the first file in a directory; packed files by the suffix before."""
+    if path.is_dir():
+        files = (file for file in sorted(path.rglob("*")) if not file.name.startswith(("_", ".")))
+        path = next((file for file in files if file.is_file()), path)
+    if path.suffix in _PACKED:
+        path = path.with_suffix("")
+    return path.suffix.lower()
+
+
+def find_files(paths: Sequence[Path | str]) -> tuple[InputFile, ...]:
+    """The files, in the order of the paths and of their names.
+
+    Raises InputFileError for what is not there, NeedsSparkError for what is not plainly local.
+    """
+    found: list[InputFile] = []
+    for path in paths:
+        text = str(path)
+        if _NOT_PLAIN.search(text):
+            raise NeedsSparkError(f"{text}: not the path of a local file")
+        root = Path(text).absolute()
+        try:
+            found += _below(root, ()) if root.is_dir() else [_file(root)]
+        except OSError as error:
+            raise InputFileError(f"{text}: {error.strerror}") from None
+    if len({tuple(name for name, _ in file.columns) for file in found}) > 1:
+        raise NeedsSparkError("files lie in different kinds of directories")
+    if len(paths) > 1 and any(file.columns for file in found):
+        raise NeedsSparkError("there are several directories with columns in their names")
+    return tuple(found)
+
+
+def _file(path: Path) -> InputFile:
+    if _is_hidden(path.name):
+        raise NeedsSparkError(f"{path}: names that begin so are not for data")
+    return InputFile(str(path), path.stat().st_size)
+
+
+def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[InputFile]:
+    with os.scandir(directory) as listed:
+        entries = sorted(
+            (entry for entry in listed if not _is_hidden(entry.name)), key=lambda entry: entry.name
+        )
+    are_dirs = {entry.is_dir() for entry in entries}
+    if len(are_dirs) > 1:
+        raise NeedsSparkError(f"{directory}: has both files and directories")
+    for entry in entries:
+        if not entry.is_dir():
+            yield InputFile(entry.path, entry.stat().st_size, columns)
+            continue
+        name, equals, value = entry.name.partition("=")
+        if not equals or not name or (name == "topic" and value in {"", _NULL}):
+            raise NeedsSparkError(f"{entry.path}: a directory in a directory")
+        yield from _below(Path(entry.path), (*columns, (unquote(name), unquote(value))))
+
+
+def _is_hidden(name: str) -> bool:
+    is_underscored = name.startswith("_") and "=" not in name
+    return is_underscored or name.startswith(".") or name.endswith("._COPYING_")
