@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from stratalog.errors import LogDirLockedError
+from stratalog.errors import CorruptBatchError, LogDirLockedError
 from stratalog.format.encode_columns import encode_columns
+from stratalog.format.names import TopicPartition
+from stratalog.log_dir.cleaning import CleaningStatus
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
 from stratalog.maintenance.settling import ROUND_DIRECTORY
-from stratalog.spark.jobs.compact import compact
-from stratalog.spark.jobs.running import JobError
+from stratalog.spark.jobs.compact import ClusterTasks, compact
+from stratalog.spark.jobs.running import JobError, ThreadWorkers
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from stratalog.maintenance.cleaning.spread import MapPart, MapTask
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {"log.segment.bytes": "262144"}
@@ -114,12 +119,61 @@ def test_damage_is_told_and_changes_nothing(
     before = {name for name in files_of(root) if name.startswith("state-0")}
     result = compact(spark, root, config=CONFIG)
     (failed,) = result.failed
-    assert isinstance(failed.error, JobError)
-    assert log.name in str(failed.error)
-    assert "CRC" in str(failed.error)
+    expected = damage_met_locally(root)
+    assert isinstance(failed.error, CorruptBatchError)
+    assert (failed.error.path, failed.error.position) == (log, expected.position)
+    assert str(failed.error) == str(expected)
+    assert "CRC" in failed.error.reason
     assert {name for name in files_of(root) if name.startswith("state-0")} == before
     assert not (root / "state-0" / ROUND_DIRECTORY).exists()
     assert len(result.rounds) == 2  # the other partition was compacted all the same
+
+
+def damage_met_locally(root: Path) -> CorruptBatchError:
+    with LogDir.open(root, config=CONFIG, create=False, background=False) as logs:
+        report = logs.cleaning.clean(TopicPartition("state", 0), Cleaner())
+    assert report is not None
+    assert isinstance(report.error, CorruptBatchError)
+    return report.error
+
+
+def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> None:
+    """A round that is given up, no failure: the partition is cleaned the next time."""
+    root = tmp_path / "logs"
+    shutil.copytree(dirty, root)
+    state = TopicPartition("state", 0)
+    with LogDir.open(root, config=CONFIG, create=False, background=False) as logs:
+        log = logs.partition(*state)
+        sealed = log.writable_segments[1]
+
+        class Cutting(ClusterTasks):
+            def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
+                log.truncate_to(sealed.base_offset + 1)
+                return super().map_all(tasks)
+
+        assert logs.cleaning.clean(state, SpreadCleaner(Cutting(ThreadWorkers(2)))) is None
+        (told,) = (each for each in logs.cleaning.states() if each.topic_partition == state)
+        assert (told.status, told.error) == (CleaningStatus.IDLE, None)
+        assert not (root / "state-0" / ROUND_DIRECTORY).exists()
+        again = SpreadCleaner(ClusterTasks(ThreadWorkers(2)))
+        report = logs.cleaning.clean(state, again, is_forced=True)
+        assert report is not None
+        assert report.error is None
+
+
+def test_what_is_no_error_of_ours_stays_a_job_error(dirty: Path, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    shutil.copytree(dirty, root)
+
+    class Lost(ThreadWorkers):
+        def run(self, *_: object, **__: object) -> list[Any]:
+            raise JobError("an executor was lost")
+
+    with LogDir.open(root, config=CONFIG, create=False, background=False) as logs:
+        tasks = ClusterTasks(Lost(1))
+        report = logs.cleaning.clean(TopicPartition("state", 0), SpreadCleaner(tasks))
+    assert report is not None
+    assert isinstance(report.error, JobError)
 
 
 def test_locked_directory(spark: SparkSession, dirty: Path) -> None:

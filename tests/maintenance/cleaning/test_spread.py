@@ -175,6 +175,24 @@ def test_log_that_is_cut_meanwhile(compaction_dir: Callable[[str], Path], tmp_pa
         assert not list(path.glob("*.cleaned"))
 
 
+def test_damage_that_is_a_cut_is_none(
+    compaction_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    case, golden = first_round(compaction_dir, "plain")
+    path = tmp_path / golden.before.name
+    shutil.copytree(golden.before, path)
+    with opened(golden, path, case) as log:
+
+        class Cutting(Elsewhere):
+            def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
+                log.truncate_to(log.log_end_offset - 1)
+                raise CorruptBatchError("half of it is gone", path=tasks[0].source.path)
+
+        selection = select(facts_of(log, None), golden.config, golden.now_ms)
+        with pytest.raises(CleaningAbortedError, match="cut meanwhile"):
+            SpreadCleaner(Cutting()).clean(log, selection)
+
+
 def test_segments_that_are_deleted_meanwhile(
     compaction_dir: Callable[[str], Path], tmp_path: Path
 ) -> None:

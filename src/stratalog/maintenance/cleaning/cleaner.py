@@ -14,18 +14,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import (
-    CleaningAbortedError,
-    CorruptError,
-    SegmentGoneError,
-)
+from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.batch_runs import BatchReader
 from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
 from stratalog.maintenance.cleaning.mapping import map_keys
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap
 from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
 from stratalog.maintenance.cleaning.rewriting import Rewriter
-from stratalog.maintenance.cleaning.rounds import CleaningResult
+from stratalog.maintenance.cleaning.rounds import CleaningResult, given_up_if_cut
 from stratalog.maintenance.cleaning.sources import sources_of
 from stratalog.maintenance.cleaning.throttle import Throttle
 
@@ -76,12 +72,8 @@ class Cleaner:
                 raise CleaningAbortedError(log.path, "it was told to stop")
             on_progress(bytes_done)
 
-        try:
+        with given_up_if_cut(log.path, is_cut):
             rewrite = self._rewrite(log, selection, is_cut, step)
-        except (CorruptError, SegmentGoneError) as error:
-            if is_cut() or isinstance(error, SegmentGoneError):
-                raise CleaningAbortedError(log.path, "it was cut meanwhile") from error
-            raise
         return rewrite.result(selection, self._map, time.monotonic() - started)
 
     def _rewrite(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from stratalog.errors import CleaningAbortedError, CorruptError, SegmentGoneError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.selection import Selection
@@ -48,3 +52,14 @@ class RoundCleaner(Protocol):
     ) -> CleaningResult:
         """See `Cleaner.clean`."""
         ...
+
+
+@contextmanager
+def given_up_if_cut(path: Path, is_cut: Callable[[], bool]) -> Iterator[None]:
+    """What looks like damage in a log that is being cut is none: then the round is given up."""
+    try:
+        yield
+    except (CorruptError, SegmentGoneError) as error:
+        if is_cut() or isinstance(error, SegmentGoneError):
+            raise CleaningAbortedError(path, "it was cut meanwhile") from error
+        raise

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import random_secret
 from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
-from stratalog.maintenance.cleaning.rounds import CleaningResult
+from stratalog.maintenance.cleaning.rounds import CleaningResult, given_up_if_cut
 from stratalog.maintenance.cleaning.sources import sources_of
 from stratalog.maintenance.cleaning.spread import (
     MapTask,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TaskRunner(Protocol):
-    """Runs tasks, wherever: their answers in the order of the tasks."""
+    """Runs tasks, wherever: their answers in the order of the tasks. Raises what a task raised."""
 
     def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]: ...
 
@@ -53,7 +53,8 @@ class SpreadCleaner:
         on_progress: Callable[[int], None] = lambda _: None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> CleaningResult:
-        """One round, as `Cleaner.clean`. Progress is told when a pass, or a group, is done."""
+        """One round, as `Cleaner.clean`, with the same errors if the runner raises what tasks do.
+        Progress is told when a pass, or a group, is done."""
         directory, disk = log.path / ROUND_DIRECTORY, log.disk
         disk.remove_tree(directory)
         disk.mkdir(directory)
@@ -81,6 +82,10 @@ class _Round:
         self._started = time.monotonic()
 
     def run(self, runner: TaskRunner) -> CleaningResult:
+        with given_up_if_cut(self._log.path, self._is_cut):
+            return self._run(runner)
+
+    def _run(self, runner: TaskRunner) -> CleaningResult:
         log, selection = self._log, self._selection
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
-from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
+from stratalog.spark.jobs.running import Clock, JobError, JobResult, SparkWorkers, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         RewrittenGroup,
     )
     from stratalog.spark.jobs.running import OnProgress, Workers
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -59,15 +62,26 @@ class ClusterTasks:
         groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
         self.count += len(groups)
         title = f"stratalog compact: keys of {len(tasks)} segments"
-        parts = self._workers.run(_map, groups, title=title)
+        parts = self._run(_map, groups, title)
         return sorted(parts, key=lambda part: part.base_offset)
 
     def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
         groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
         self.count += len(groups)
         title = f"stratalog compact: rewriting {len(tasks)} groups of segments"
-        done = self._workers.run(_rewrite, groups, title=title)
+        done = self._run(_rewrite, groups, title)
         return sorted(done, key=lambda group: group.base_offset)
+
+    def _run(
+        self, function: Callable[[T], R], groups: Sequence[Sequence[T]], title: str
+    ) -> list[R]:
+        """What a task raises is raised here, as if the round were done by this process."""
+        try:
+            return self._workers.run(function, groups, title=title)
+        except JobError as failure:
+            if failure.error is None:
+                raise
+            raise failure.error from None
 
 
 def _map(task: MapTask) -> MapPart:

@@ -44,6 +44,11 @@ _ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occu
 class JobError(StratalogError):
     """A task failed on its worker; the message is its own."""
 
+    def __init__(self, message: str, error: StratalogError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        """What the task raised, where it was one of ours."""
+
 
 @dataclass(frozen=True)
 class JobResult:
@@ -206,14 +211,14 @@ class ThreadWorkers:
 def _accepted(answers: list[R]) -> list[R]:
     for answer in answers:
         if isinstance(answer, _Refusal):
-            raise JobError(answer.reason)
+            raise JobError(str(answer.error), answer.error)
     return answers
 
 
 class _Refusal(NamedTuple):
     """Why a task cannot be done, however often Spark tries."""
 
-    reason: str
+    error: StratalogError
 
 
 def _single(answer: Any) -> list[Any]:
@@ -240,7 +245,7 @@ class _Runner:
             try:
                 answers += self._spread(self._function(task))
             except StratalogError as error:
-                return self._spread(_Refusal(str(error)))
+                return self._spread(_Refusal(error))
         spare_imports_collection()  # here at the end: functions import what they need
         return answers
 
