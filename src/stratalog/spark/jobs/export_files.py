@@ -6,12 +6,10 @@ since records may come in any order of time. Memory is bounded by the row groups
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self
+from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq
 
 from stratalog.errors import StratalogError
 from stratalog.spark.executor import ReadTask
+from stratalog.spark.jobs.json_lines import json_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +187,7 @@ class FileSet:
         if self._spec.format == "parquet":
             file.writer = _ParquetWriter(file.path, self._spec)
         else:
-            file.writer = _JsonWriter(file.path, self._spec, topic)
+            file.writer = _JsonWriter(file.path, topic)
         return file
 
     def _close(self, key: tuple[str, str | None], file: _Open) -> None:
@@ -291,54 +290,17 @@ def _is_text(raw: bytes) -> bool:
 
 
 class _JsonWriter:
-    """A record a line. What is no text is an object with its base64."""
+    """A record a line."""
 
-    def __init__(self, path: Path, spec: FileSpec, topic: str) -> None:
-        self._spec = spec
+    def __init__(self, path: Path, topic: str) -> None:
         self._topic = topic
         self._file: IO[bytes] = path.open("wb")
 
     def write(self, batch: pa.RecordBatch) -> None:
-        times = batch.column("timestamp").view(pa.int64()).to_numpy() // 1000
-        columns = [batch.column(name).to_pylist() for name in ("key", "value", "partition")]
-        offsets, kinds = (
-            batch.column("offset").to_pylist(),
-            batch.column("timestampType").to_pylist(),
-        )
-        headers: list[Any] = [None] * batch.num_rows
-        if self._spec.has_headers:
-            headers = batch.column("headers").to_pylist()
-        lines = []
-        for key, value, partition, offset, time, kind, extra in zip(
-            *columns, offsets, times.tolist(), kinds, headers, strict=True
-        ):
-            row = {
-                "topic": self._topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": time,
-                "timestampType": kind,
-                "key": _json_bytes(key),
-                "value": _json_bytes(value),
-            }
-            if extra is not None:
-                row["headers"] = [
-                    {"key": header["key"], "value": _json_bytes(header["value"])}
-                    for header in extra
-                ]
-            lines.append(json.dumps(row, ensure_ascii=False, separators=(",", ":")))
-        self._file.write(("\n".join(lines) + "\n").encode())
+        for lines in json_lines(self._topic, batch):
+            self._file.write(lines)
 
     def close(self) -> None:
         self._file.close()
 
     abandon = close
-
-
-def _json_bytes(raw: bytes | None) -> str | dict[str, str] | None:
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(raw).decode()}
