@@ -1,7 +1,7 @@
-"""Writing through Spark: rows in memory into a topic, beside Spark's own Parquet write of them.
+"""Writing through Spark: rows into a topic, beside Spark's own Parquet write of them.
 
 The sink does more than Spark's file writer: it places rows by key, makes every byte durable and
-commits once. Both get the same cached rows, and both run on two cores.
+commits once. Both get the same rows, from memory and from Parquet files, and run on two cores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Work
 from benchmarks.spark_session import all_cores, session
 from stratalog.log_dir.view import open_dirs
+from stratalog.spark.jobs.ingest_files import ingest_files
+from stratalog.spark.jobs.ingest_inputs import FileSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,14 +35,20 @@ def run(report: Report) -> None:
     ):
         for value_bytes, name in ((100, "100 B"), (1024, "1 KiB")):
             size_bytes = (32 << 20) if report.is_quick else (400 << 20)
-            _write(report, spark, Path(scratch), size_bytes // value_bytes, value_bytes, name)
+            count = size_bytes // value_bytes
+            _write(report, spark, Path(scratch), count, value_bytes, name)
+            _ingest(report, spark, Path(scratch), count, value_bytes, name)
+
+
+def _rows(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
+    value = f"cast(rpad(sha2(cast(id as string), 512), {value_bytes}, 'abcdefgh ') as binary) value"
+    return spark.range(0, count, 1, 4).selectExpr(_KEY, value)
 
 
 def _write(
     report: Report, spark: SparkSession, scratch: Path, count: int, value_bytes: int, name: str
 ) -> None:
-    value = f"cast(rpad(sha2(cast(id as string), 512), {value_bytes}, 'abcdefgh ') as binary) value"
-    rows = spark.range(0, count, 1, 4).selectExpr(_KEY, value).cache()
+    rows = _rows(spark, count, value_bytes).cache()
     assert rows.count() == count
     size = {"records": count, "size_bytes": count * (value_bytes + 10)}
     logs, parquet = scratch / "logs", scratch / "parquet"
@@ -60,6 +68,39 @@ def _write(
         found["Parquet, uncompressed"].seconds / found["stratalog"].seconds,
         at_least=1,
     )
+
+
+def _ingest(
+    report: Report, spark: SparkSession, scratch: Path, count: int, value_bytes: int, name: str
+) -> None:
+    """The same rows, lying in files."""
+    files, logs, parquet = scratch / "files", scratch / "logs", scratch / "parquet"
+    assert _parquet(_rows(spark, count, value_bytes), files, "none")
+    size = {"records": count, "size_bytes": count * (value_bytes + 10)}
+    found = report.race(
+        f"copy {count} records of {name} from Parquet",
+        {
+            "Parquet, uncompressed": Work(partial(_copied, spark, files, parquet), True, **size),
+            "stratalog": Work(partial(_ingested, spark, files, logs, count), True, **size),
+        },
+    )
+    for path in (files, logs, parquet):
+        shutil.rmtree(path)
+    report.require(
+        f"Spark ingest of {name} from Parquet: a copy's time over ours",
+        found["Parquet, uncompressed"].seconds / found["stratalog"].seconds,
+        at_least=1,
+    )
+
+
+def _copied(spark: SparkSession, files: Path, path: Path) -> bool:
+    return _parquet(spark.read.parquet(str(files)), path, "none")
+
+
+def _ingested(spark: SparkSession, files: Path, path: Path, count: int) -> bool:
+    options = {"topicPartitions": str(PARTITIONS)}
+    done = ingest_files(spark, FileSource([files]), path, topic="bench", options=options)
+    return done.records == count
 
 
 def _parquet(rows: DataFrame, path: Path, codec: str) -> bool:

@@ -17,7 +17,7 @@ from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.running import verify_partition
-from stratalog.spark.writer import commit_staged
+from stratalog.spark.staged_writes import commit_staged
 from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import JOB, rows, stage
 

@@ -15,14 +15,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from stratalog.log_dir.commits.journal import CommitIdentity
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.spark.failures import SourceError, told_in_one_line
-from stratalog.spark.writer import (
-    StagedMessage,
-    abandon_job,
-    check_write,
-    commit_staged,
-    runs_of,
-    stage_rows,
-)
+from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
+from stratalog.spark.writer import StagedMessage, check_write, runs_of, task_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,7 +43,8 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         """Stage the rows of one task of a micro-batch."""
         query_id, batch_id = _task_property(QUERY_ID), _task_property(BATCH_ID)
         job = uuid.UUID(query_id).hex
-        return StagedMessage(stage_rows(iterator, self._options, job, int(batch_id)), query_id)
+        runs = stage_rows(iterator, self._options, job, int(batch_id), task_number())
+        return StagedMessage(runs, query_id)
 
     @told_in_one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -7,8 +7,6 @@ not after hours of work.
 
 from __future__ import annotations
 
-import logging
-import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,13 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from stratalog.errors import CommitError, StratalogError
-from stratalog.log_dir.commits.committer import abandon
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.spark.failures import told_in_one_line
-from stratalog.spark.worker_process import spare_imports_collection
+from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_schema import WriteSchemaError, check_write_schema
-from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,12 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from stratalog.log_dir.commits.committer import CommitResult
-    from stratalog.log_dir.commits.finding import Target
     from stratalog.log_dir.commits.staged import StagedRun
     from stratalog.spark.write_options import WriteOptions
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class StratalogWriter(DataSourceArrowWriter):
     @told_in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
-        return StagedMessage(stage_rows(iterator, self._options, self._job, 0))
+        return StagedMessage(stage_rows(iterator, self._options, self._job, 0, task_number()))
 
     @told_in_one_line
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -87,29 +78,6 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
         options.target.check()
 
 
-def stage_rows(
-    iterator: Iterator[pa.RecordBatch],
-    options: WriteOptions,
-    job: str,
-    number: int,
-    task: int | None = None,
-) -> tuple[StagedRun, ...]:
-    """Stage the rows of a task: by default that of Spark's which runs here."""
-    from stratalog.log_dir.commits.row_stager import RowStager, RowTerms  # noqa: PLC0415 - kernels
-    from stratalog.log_dir.commits.staging import RunStager  # noqa: PLC0415
-
-    spare_imports_collection()
-    if task is None:
-        context = TaskContext.get()
-        task = 0 if context is None else context.partitionId()
-    terms = RowTerms(options.topic, options.codec, options.level, options.batch_bytes)
-    with RunStager(Disk(), job, number, task) as stager:
-        rows = RowStager(stager, options.target, terms, task=task, now_ms=_now_ms)
-        for batch in iterator:
-            rows.add(batch)
-        return rows.finish()
-
-
 def runs_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedRun, ...]:
     """The runs of all tasks."""
     return tuple(
@@ -117,34 +85,7 @@ def runs_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedRun, 
     )
 
 
-def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
-    """Take the lock, commit, and give it back."""
-    spare_imports_collection()
-    logs = target.open()
-    try:
-        result = logs.commits.commit(commit)
-    except StratalogError as error:
-        is_decided = logs.commits.is_pending(commit.job, commit.number)
-        logs.close()
-        if is_decided:
-            raise CommitError(
-                f"{error}; the commit is decided and is finished when the directory is opened "
-                "next: do not write these rows again"
-            ) from error
-        raise
-    try:
-        logs.close()
-    except StratalogError as error:  # the rows are durable; the next writer recovers the rest
-        _log.warning("%s", error)
-    return result
-
-
-def abandon_job(target: Target, job: str) -> None:
-    """Remove what a failed job has staged, wherever that is."""
-    roots = [root for root in target.paths if root.is_dir()]
-    directories = [path for root in roots for path in root.iterdir() if path.is_dir()]
-    abandon(Disk(), target.paths, directories, job)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def task_number() -> int:
+    """Of the task of Spark's that runs here."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()

@@ -25,7 +25,6 @@ import pyarrow as pa
 from stratalog.errors import ConfigError, StratalogError
 from stratalog.log_dir.commits.finding import TopicFinder
 from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.spark.jobs.ingest import ingest, read_files
 from stratalog.spark.jobs.ingest_inputs import (
     FileSource,
     IngestResult,
@@ -36,9 +35,9 @@ from stratalog.spark.jobs.ingest_inputs import (
 from stratalog.spark.jobs.parquet_rows import ColumnUse, RowGroups, plan_parquet, read_rows
 from stratalog.spark.jobs.running import GROUP_BYTES, Clock, JobError, SparkWorkers
 from stratalog.spark.jobs.text_lines import TextRange, read_lines
+from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_options import WriteOptions
 from stratalog.spark.write_schema import check_topic_column
-from stratalog.spark.writer import abandon_job, commit_staged, stage_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,6 +100,8 @@ def ingest_files(
         _check_local(spark)
         plan = plan_ingest(source)
     except NeedsSparkError:
+        from stratalog.spark.jobs.ingest import ingest, read_files  # noqa: PLC0415 - loads Spark
+
         frame = read_files(
             spark,
             source.paths,

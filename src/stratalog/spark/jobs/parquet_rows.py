@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from stratalog.spark.jobs.ingest_inputs import InputFile, RecordColumns
 
-BATCH_BYTES: Final = 8 << 20
-BATCH_ROWS_MAX: Final = 1 << 16
-BUFFER_BYTES: Final = 1 << 20
-_UNKNOWN_ROWS: Final = 2048
-"""At a time, where a dictionary hides how large values are."""
+BATCH_BYTES: Final = 9 << 20
+"""A little more than what rows are gathered to before they are encoded: one batch will do."""
+BATCH_ROWS_MAX: Final = 1 << 18
+BUFFER_BYTES: Final = 256 << 10
 _HIDDEN_BYTES: Final = 16
+_HIDDEN_ROWS: Final = {"value": 1 << 11, "headers": 1 << 11, "key": 1 << 16}
+"""At a time, where a dictionary hides how large the column is: so few bytes a row are numbers."""
 _TIME: Final = pa.timestamp("us")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _BYTES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
@@ -182,17 +183,16 @@ def read_rows(piece: RowGroups, columns: tuple[ColumnUse, ...]) -> Iterator[pa.R
 def _batch_rows(group: pq.RowGroupMetaData, columns: tuple[ColumnUse, ...]) -> int:
     """How many rows make a batch, as far as the sizes in the file tell."""
     names = {column.source: column.name for column in columns}
-    row_bytes, is_hidden = 1.0, False
+    row_bytes, rows_max = 1.0, BATCH_ROWS_MAX
     for number in range(group.num_columns):
         chunk = group.column(number)
         name = names.get(chunk.path_in_schema.partition(".")[0])
         if name is not None:
             chunk_bytes = chunk.total_uncompressed_size / group.num_rows
             row_bytes += chunk_bytes
-            is_large = name in {"value", "headers"}
-            is_hidden |= is_large and chunk.has_dictionary_page and chunk_bytes < _HIDDEN_BYTES
-    rows = min(int(BATCH_BYTES / row_bytes) + 1, BATCH_ROWS_MAX)
-    return min(rows, _UNKNOWN_ROWS) if is_hidden else rows
+            if chunk.has_dictionary_page and chunk_bytes < _HIDDEN_BYTES:
+                rows_max = min(rows_max, _HIDDEN_ROWS.get(name, rows_max))
+    return min(int(BATCH_BYTES / row_bytes) + 1, rows_max)
 
 
 def _shaped(batch: pa.RecordBatch, columns: tuple[ColumnUse, ...]) -> pa.RecordBatch:
