@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from stratalog.format.batch import MAGIC_2, NO_SEQUENCE, Codec
+from stratalog.format.numpy_columns import numpy_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -21,7 +22,6 @@ _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
 _CODEC_MASK = 0x07
 _SEQUENCE_MASK = (1 << 31) - 1
-_CODEC_NAMES = pa.array([Codec(number).name.lower() for number in sorted(Codec)])
 
 
 def _timestamp_types(rows: NDArray[Any]) -> NDArray[Any]:
@@ -56,7 +56,12 @@ _FACTS: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 @lru_cache(maxsize=8)
 def _constant(fact: object, kind: pa.DataType, count: int) -> pa.Array:
     """Columns of one value are parts of the same memory, however many there are."""
-    return pa.array(np.full(count, fact), kind)
+    return numpy_column(np.full(count, fact), kind)
+
+
+@cache
+def _codec_names() -> pa.Array:
+    return pa.array([Codec(number).name.lower() for number in sorted(Codec)])
 
 
 class Repeated:
@@ -70,17 +75,17 @@ class Repeated:
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         facts = _FACTS[name](self._rows)
         if name == "codec":
-            return _CODEC_NAMES.take(pa.array(np.repeat(facts, self._counts)))
+            return _codec_names().take(numpy_column(np.repeat(facts, self._counts), pa.int8()))
         if (facts == facts[0]).all():  # as a rule a run of batches is by one writer
             return _constant(facts[0].item(), kind, 1 << self._total.bit_length())[: self._total]
-        return pa.array(np.repeat(facts, self._counts), kind)
+        return numpy_column(np.repeat(facts, self._counts), kind)
 
     def sequences(self, offsets: NDArray[np.int64]) -> pa.Array:
         """Counted from the batch's base sequence; after 2147483647 comes 0."""
         base = np.repeat(self._rows["base_sequence"].astype(np.int64), self._counts)
         first = np.repeat(self._rows["base_offset"], self._counts)
         numbers = np.where(base < 0, NO_SEQUENCE, base + (offsets - first) & _SEQUENCE_MASK)
-        return pa.array(numbers.astype(np.int32))
+        return numpy_column(numbers, pa.int32())
 
 
 _LEGACY: Final[Mapping[str, Callable[[Record], object]]] = {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
-_NO_HEADERS: Final = pa.array([], HEADER)
+_NO_HEADERS: Final = pa.nulls(0, HEADER)
 _TRIES_MAX = 3
 
 

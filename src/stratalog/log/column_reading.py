@@ -15,6 +15,7 @@ import numpy as np
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
 from stratalog.format.batch import MAGIC_2
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
+from stratalog.format.numpy_columns import int64_numbers
 from stratalog.log.reading import raise_for_batch
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class ColumnReader:
 
     def _cut(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Only the records in the range, within the limit on records."""
-        offsets = batch.column("offset").to_numpy()
+        offsets = int64_numbers(batch.column("offset"))
         start, end = np.searchsorted(offsets, (part.start_offset, self._plan.end_offset))
         length = min(int(end - start), self._records_left)
         self._records_left -= length

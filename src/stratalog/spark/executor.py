@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
+from stratalog.format.numpy_columns import int64_numbers, numpy_column, repeated_text
 from stratalog.log.column_reading import ColumnReader
 from stratalog.log.damage import DamagePolicy, Skipped
 from stratalog.log.isolation import AbortedRanges
@@ -110,12 +111,12 @@ def _within(batch: pa.RecordBatch, times_us: Span) -> pa.RecordBatch:
     """Only the records in this range of time."""
     if times_us.is_all:
         return batch
-    times = batch.column("timestamp").view(pa.int64()).to_numpy()
+    times = int64_numbers(batch.column("timestamp"))
     low, high = -(-times_us.low // 1000), times_us.high // 1000
     keep = (times >= low) & (times <= high)
     if keep.all():
         return batch
-    return batch.filter(pa.array(keep))
+    return batch.filter(numpy_column(keep, pa.bool_()))
 
 
 class _Shape:
@@ -145,12 +146,14 @@ class _Shape:
         """Made once for the longest batch; shorter ones get a part of it."""
         held = self._constants.get(field.name)
         if held is None or len(held) < count:
-            value = self._piece.topic if field.name == "topic" else self._piece.partition
-            held = self._constants[field.name] = pa.repeat(pa.scalar(value, field.type), count)
+            if field.name == "topic":
+                held = repeated_text(self._piece.topic, count)
+            else:
+                held = numpy_column(np.full(count, self._piece.partition), field.type)
+            self._constants[field.name] = held
         return held[:count]
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
     """From the milliseconds of the log to what Spark counts in. No record lacks a timestamp."""
-    times = column.view(pa.int64()).to_numpy()
-    return pa.array(times * np.int64(1000)).view(_TIMESTAMP)
+    return numpy_column(int64_numbers(column) * np.int64(1000), _TIMESTAMP)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from stratalog.spark.executor import ReadTask
 from stratalog.spark.failures import iterate_told, told_in_one_line
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import ALL, Predicate, Span, take_filters
@@ -93,6 +92,8 @@ def read_split(
     partition: InputPartition, schema: StructType, options: ReadOptions, times_us: Span = ALL
 ) -> Iterator[pa.RecordBatch]:
     """What one task yields."""
+    from stratalog.spark.executor import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
+
     assert isinstance(partition, Split)
     spare_imports_collection()
     task = ReadTask(

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from stratalog.errors import InvalidRecordError, UnknownTopicOrPartitionError
 from stratalog.format.key_partitions import UNPLACED, place_keys
+from stratalog.format.numpy_columns import numpy_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ class Placer:
             return
         numbers = partitions.astype(np.uint16) if self._count <= _RADIX_MAX else partitions
         order = np.argsort(numbers, kind="stable")
-        ordered = batch.take(pa.array(order))
+        ordered = batch.take(numpy_column(order, pa.int64()))
         counts = np.bincount(partitions, minlength=self._count)
         start = 0
         for partition in np.flatnonzero(counts):
