@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -265,7 +266,12 @@ NOT_FOR_WORKERS: list[tuple[str, Callable[[Path], FileSource]]] = [
         lambda root: FileSource([root / "rows.parquet"], mapping=RecordColumns("id", "name")),
     ),
     ("has other columns than", lambda root: FileSource([root / "up" / "mixed"])),
+    (
+        "has other columns than",
+        lambda root: FileSource([root / "up" / "times"], mapping=RecordColumns(timestamp="at")),
+    ),
     ("same name", lambda root: FileSource([root / "twins.parquet"])),
+    ("is empty", lambda root: FileSource([root / "x.parquet", root / "rows.parquet"])),
     ("no files", lambda root: FileSource([root / "up" / "empty"], format="parquet")),
 ]
 
@@ -281,6 +287,11 @@ def make_inputs(root: Path) -> None:
     write_parquet(mixed / "1.parquet", {"value": pa.array(["1"])})
     write_parquet(mixed / "2.parquet", {"value": pa.array(["1"]), "key": pa.array(["2"])})
     (root / "up" / "empty").mkdir()
+    (root / "x.parquet").touch()
+    for number, zone in enumerate((None, "UTC")):
+        times = pa.array(TIMES[:1], pa.timestamp("us", zone))
+        columns = {"value": pa.array(["1"]), "at": times}
+        write_parquet(root / "up" / "times" / f"{number}.parquet", columns)
 
 
 def test_what_is_left_to_spark(tmp_path: Path) -> None:
@@ -372,6 +383,12 @@ def test_a_damaged_file_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
     inside = refusal(damaged, topic="t", options=ONE)
     assert isinstance(inside, JobError)
     assert str(inside).startswith(f"{damaged}: not Parquet, or damaged: ")
+    far = {"value": pa.array(PLAIN), "timestamp": pa.array([1 << 62] * 3, pa.timestamp("ms"))}
+    write_parquet(damaged, far)
+    assert "out of bounds" in str(refusal(damaged, topic="t", options=ONE))
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    assert str(refusal(pipe, topic="t", options=ONE)).startswith(f"{pipe}: not a file")
     long = tmp_path / "long.txt"
     long.write_bytes(b"short\n" + b"x" * 2_000_000)
     assert "max.message.bytes" in str(refusal(long, topic="t"))

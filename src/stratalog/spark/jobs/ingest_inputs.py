@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -139,7 +140,10 @@ def find_files(paths: Sequence[Path | str]) -> tuple[InputFile, ...]:
 def _file(path: Path) -> InputFile:
     if _is_hidden(path.name):
         raise NeedsSparkError(f"{path}: names that begin so are not for data")
-    return InputFile(str(path), path.stat().st_size)
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise InputFileError(f"{path}: not a file; tasks read parts of it, and may read them again")
+    return InputFile(str(path), found.st_size)
 
 
 def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[InputFile]:

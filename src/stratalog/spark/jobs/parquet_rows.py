@@ -99,6 +99,8 @@ def plan_parquet(files: tuple[InputFile, ...], mapping: RecordColumns) -> Parque
     kinds: set[tuple[object, ...]] = set()
     pieces: list[RowGroups] = []
     for file in files:
+        if not file.size_bytes and len(files) > 1:
+            raise NeedsSparkError(f"{file.path}: is empty")
         with _opened(file.path) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
             columns = choose_columns(schema, file, mapping)
@@ -199,9 +201,11 @@ def _shaped(batch: pa.RecordBatch, columns: tuple[ColumnUse, ...]) -> pa.RecordB
     arrays = []
     for name, source in columns:
         column, kind = batch.column(source), _KINDS[name][1]
-        arrays.append(
-            column if column.type == kind else column.cast(kind, safe=name != "timestamp")
-        )
+        if column.type != kind:
+            # Nanoseconds are cut off; years that microseconds cannot tell are refused.
+            is_cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+            column = column.cast(kind, safe=not is_cut)
+        arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
 
 

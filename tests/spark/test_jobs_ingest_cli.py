@@ -1,0 +1,61 @@
+"""`stratalog ingest` where no SQL is needed: threads do it, and Spark need not be installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog import open_dirs
+from tests.cli.command import COMMAND, Result
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def no_spark(tmp_path: Path) -> Path:
+    """A directory that hides the package."""
+    (tmp_path / "hidden" / "pyspark").mkdir(parents=True)
+    (tmp_path / "hidden" / "pyspark" / "__init__.py").write_text("raise ImportError('hidden')\n")
+    return tmp_path / "hidden"
+
+
+def ingest(no_spark: Path, *args: str | Path) -> Result:
+    env = {**os.environ, "PYTHONPATH": str(no_spark)}
+    done = subprocess.run(
+        [*COMMAND, "ingest", *map(str, args)],
+        capture_output=True,
+        env=env,
+        timeout=240,
+        check=False,
+    )
+    return Result(done.stdout, done.stderr.decode(), done.returncode)
+
+
+def test_lines_are_written_by_threads(no_spark: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 2}')
+    (tmp_path / "b.jsonl").write_text('{"b": 1}\n')
+    files, logs = (tmp_path / "a.jsonl", tmp_path / "b.jsonl"), tmp_path / "logs"
+    done = ingest(no_spark, *files, "--to", logs, "-t", "t", "-p", "1", "--json")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.rows[0]["records"] == 3
+    (view,) = open_dirs(logs).partitions_of("t")
+    assert [record.value for record in view.read()] == [b'{"a": 1}', b'{"a": 2}', b'{"b": 1}']
+
+
+def test_what_is_wrong_is_one_line(no_spark: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / "a.txt").write_text("1\n")
+    for name, told in [
+        ("a.csv", "Spark is not installed"),
+        ("nowhere.txt", "nowhere.txt: No such file or directory"),
+        ("a.txt", f"{tmp_path / 'logs'}: no such directory"),
+    ]:
+        done = ingest(no_spark, tmp_path / name, "--to", tmp_path / "logs", "-t", "t")
+        assert done.status == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("stratalog: error: ")
+        assert told in line
