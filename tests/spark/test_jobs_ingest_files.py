@@ -28,7 +28,7 @@ from stratalog.spark.jobs.ingest_inputs import (
     NeedsSparkError,
     RecordColumns,
 )
-from stratalog.spark.jobs.parquet_rows import RowGroups
+from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
 from stratalog.spark.jobs.running import JobError, ThreadWorkers
 from stratalog.spark.jobs.text_lines import TextRange
 from tests.golden.cases import GoldenCase
@@ -450,3 +450,49 @@ def test_nothing_to_ingest(spark: SparkSession, tmp_path: Path) -> None:
         spark, FileSource([tmp_path / "in"]), tmp_path / "logs", options={"topicPartitions": "1"}
     )
     assert (done.records, done.size_bytes, done.tasks) == (0, 0, 0)
+
+
+def test_batches_are_small_whatever_row_groups_are(tmp_path: Path) -> None:
+    large = [bytes([number]) * 20_000 for number in range(10)]
+    file = write_parquet(tmp_path / "x.parquet", {"value": pa.array(large * 500)})  # a dictionary
+    sizes = [batch.nbytes for batch in _batches(file)]
+    assert sum(sizes) > 100_000_000
+    assert max(sizes) < 20_000_000
+    file = write_parquet(tmp_path / "x.parquet", {"value": pa.array(large * 200)}, **PLAINLY)
+    sizes = [batch.nbytes for batch in _batches(file)]
+    assert sum(sizes) > 40_000_000
+    assert max(sizes) < 10_000_000
+    assert min(sizes[:-1]) > 8 << 20  # enough to be encoded without waiting for more
+
+
+PLAINLY = {"use_dictionary": False, "compression": "none"}
+
+
+def _batches(file: Path) -> list[pa.RecordBatch]:
+    plan = plan_ingest(FileSource([file]))
+    (piece,) = plan.pieces
+    assert isinstance(piece, RowGroups)
+    return list(read_rows(piece, plan.columns))
+
+
+def test_tasks_that_write_to_the_same_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.spark.jobs.ingest_files.TASK_BYTES_MIN", 1000)
+    topics = [f"topic-{number % 5}" for number in range(400)]
+    with LogDir.open(tmp_path / "logs", background=False) as logs:
+        for topic in set(topics):
+            logs.create_topic(topic, 1)
+    for number in range(4):
+        values = pa.array([f"{number} {row} {'x' * 100}" for row in range(400)])
+        columns = {"topic": pa.array(topics), "value": values}
+        write_parquet(tmp_path / "in" / f"{number}.parquet", columns, **PLAINLY)
+    plan = plan_ingest(FileSource([tmp_path / "in"]))
+    done = run_ingest(ThreadWorkers(4), plan, tmp_path / "logs")
+    assert (done.records, done.tasks) == (1600, 4)
+    for topic in set(topics):
+        order = [
+            tuple(map(int, (v or b"").split()[:2])) for v in values_of(tmp_path / "logs", topic)
+        ]
+        assert order == sorted(order)
+        assert len(order) == 320

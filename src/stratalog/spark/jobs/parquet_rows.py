@@ -25,9 +25,9 @@ BATCH_BYTES: Final = 9 << 20
 """A little more than what rows are gathered to before they are encoded: one batch will do."""
 BATCH_ROWS_MAX: Final = 1 << 18
 BUFFER_BYTES: Final = 256 << 10
-_HIDDEN_BYTES: Final = 16
-_HIDDEN_ROWS: Final = {"value": 1 << 11, "headers": 1 << 11, "key": 1 << 16}
-"""At a time, where a dictionary hides how large the column is: so few bytes a row are numbers."""
+_SAMPLED_BYTES: Final = 64
+"""Of a row: more is not the number of an entry in a dictionary."""
+_LONG_BYTES: Final = 16 << 10
 _TIME: Final = pa.timestamp("us")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _BYTES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
@@ -184,17 +184,30 @@ def read_rows(piece: RowGroups, columns: tuple[ColumnUse, ...]) -> Iterator[pa.R
 
 def _batch_rows(group: pq.RowGroupMetaData, columns: tuple[ColumnUse, ...]) -> int:
     """How many rows make a batch, as far as the sizes in the file tell."""
-    names = {column.source: column.name for column in columns}
-    row_bytes, rows_max = 1.0, BATCH_ROWS_MAX
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        name = names.get(chunk.path_in_schema.partition(".")[0])
-        if name is not None:
-            chunk_bytes = chunk.total_uncompressed_size / group.num_rows
-            row_bytes += chunk_bytes
-            if chunk.has_dictionary_page and chunk_bytes < _HIDDEN_BYTES:
-                rows_max = min(rows_max, _HIDDEN_ROWS.get(name, rows_max))
-    return min(int(BATCH_BYTES / row_bytes) + 1, rows_max)
+    sources = {column.source for column in columns}
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    row_bytes = 1 + sum(
+        _row_bytes(chunk, group.num_rows)
+        for chunk in chunks
+        if chunk.path_in_schema.partition(".")[0] in sources
+    )
+    return min(int(BATCH_BYTES / row_bytes) + 1, BATCH_ROWS_MAX)
+
+
+def _row_bytes(chunk: pq.ColumnChunkMetaData, rows: int) -> float:
+    """What a row has of a column in memory.
+
+    Where rows are numbers of entries in a dictionary, the least and the greatest entry are taken as
+    samples. They are left out of the file if they are long.
+    """
+    row_bytes = float(chunk.total_uncompressed_size / rows)
+    if row_bytes >= _SAMPLED_BYTES or not any("DICTIONARY" in name for name in chunk.encodings):
+        return row_bytes
+    found = chunk.statistics
+    if found is None or not found.has_min_max:
+        return 0.0 if found is not None and found.null_count == rows else _LONG_BYTES
+    samples = [len(each) for each in (found.min, found.max) if isinstance(each, bytes | str)]
+    return max([row_bytes, *samples])
 
 
 def _shaped(batch: pa.RecordBatch, columns: tuple[ColumnUse, ...]) -> pa.RecordBatch:
