@@ -201,13 +201,13 @@ def _row_bytes(chunk: pq.ColumnChunkMetaData, rows: int) -> float:
     samples. They are left out of the file if they are long.
     """
     row_bytes = float(chunk.total_uncompressed_size / rows)
-    if row_bytes >= _SAMPLED_BYTES or not any("DICTIONARY" in name for name in chunk.encodings):
+    has_dictionary = any("DICTIONARY" in name for name in chunk.encodings)
+    if chunk.physical_type != "BYTE_ARRAY" or row_bytes >= _SAMPLED_BYTES or not has_dictionary:
         return row_bytes
     found = chunk.statistics
-    if found is None or not found.has_min_max:
-        return 0.0 if found is not None and found.null_count == rows else _LONG_BYTES
-    samples = [len(each) for each in (found.min, found.max) if isinstance(each, bytes | str)]
-    return max([row_bytes, *samples])
+    if found is not None and found.has_min_max:
+        return max(row_bytes, len(found.min_raw), len(found.max_raw))
+    return 0.0 if found is not None and found.null_count == rows else _LONG_BYTES
 
 
 def _shaped(batch: pa.RecordBatch, columns: tuple[ColumnUse, ...]) -> pa.RecordBatch:
