@@ -225,6 +225,16 @@ def test_a_topic_that_is_another_by_now(tmp_path: Path) -> None:
     refused(tmp_path, commit, "deleted since")
 
 
+def test_a_topic_that_has_more_partitions_by_now(tmp_path: Path) -> None:
+    """Keys would be in partitions where no producer puts them."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 2)
+    commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
+    with open_logs(tmp_path) as logs:
+        logs.add_partitions("orders", 3)
+    refused(tmp_path, commit, "has 3 partitions, of which 2 were there")
+
+
 def test_runs_of_another_commit(tmp_path: Path) -> None:
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders", 1)

@@ -170,6 +170,12 @@ class Commits:
                 f"the settings of topic {staged.name!r} were changed since it was staged to; "
                 "nothing was written, run the job again"
             )
+        if info.partitions[-1] + 1 != staged.partition_count:
+            raise CommitError(
+                f"topic {staged.name!r} has {info.partitions[-1] + 1} partitions, of which "
+                f"{staged.partition_count} were there when it was staged to; nothing was written, "
+                "run the job again"
+            )
 
     def _carry_out(self, path: Path, journal: Journal) -> None:
         """Everything after the decision. May be repeated from the start at any point."""

@@ -18,6 +18,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.log.appends import AppendRules
 from stratalog.log_dir.catalog import TopicCatalog
 from stratalog.log_dir.commits.staged import StagedTopic
+from stratalog.log_dir.kept_state import StateStore
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.log_dir.manager import LogDir
 from stratalog.log_dir.root import Engine, LogRoot
@@ -99,6 +100,9 @@ class TopicFinder:
         """The topic, made now if it is missing and `new_topics` says how."""
         topic = self._known(name) or self._found(name)
         new_topics = self._target.new_topics
+        if self._is_being_made(name):
+            self._target.open().close()  # waits for who makes it; or finishes what a crash left
+            topic = self._found(name)
         if topic is None and new_topics is not None:
             self._make(name, new_topics)
             topic = self._found(name)
@@ -116,9 +120,31 @@ class TopicFinder:
         target.check()
         if not all(path.is_dir() for path in target.paths):
             return None
-        engine = Engine(Disk(), lambda: 0, target.config)
-        self._catalog = TopicCatalog([LogRoot(path, engine) for path in target.paths], engine)
+        self._catalog = self._looked_at()
         return self._known(name)
+
+    def _looked_at(self) -> TopicCatalog:
+        """The directories as they were at one moment.
+
+        Whoever makes or deletes a topic writes down so before and after; if nothing was written
+        down while they were looked at, nothing was half done then, but for what that says.
+        """
+        target = self._target
+        deadline = time.monotonic() + target.lock_wait_ms / 1000
+        while True:
+            before = self._generation()
+            engine = Engine(Disk(), lambda: 0, target.config)
+            catalog = TopicCatalog([LogRoot(path, engine) for path in target.paths], engine)
+            if self._generation() == before or time.monotonic() >= deadline:
+                return catalog
+
+    def _generation(self) -> int:
+        return StateStore(Disk(), self._target.paths).state.generation
+
+    def _is_being_made(self, name: str) -> bool:
+        catalog = self._catalog
+        creates = () if catalog is None else catalog.store.state.creates
+        return any(create.topic == name for create in creates)
 
     def _known(self, name: str) -> StagedTopic | None:
         catalog = self._catalog
