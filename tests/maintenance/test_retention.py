@@ -19,16 +19,18 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import (
     Finding,
-    LogFacts,
     Pass,
     Reason,
     RetentionPlan,
-    SegmentFacts,
     apply,
-    facts_of_log,
-    facts_of_view,
     plan_retention,
     retain,
+)
+from stratalog.maintenance.retention_facts import (
+    LogFacts,
+    SegmentFacts,
+    facts_of_log,
+    facts_of_view,
 )
 from stratalog.storage.disk import Disk
 from tests.log.building import log_name

@@ -31,7 +31,8 @@ from stratalog.cli.retention_text import (
 from stratalog.cli.tables import human_size, print_table
 from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
 from stratalog.errors import StratalogError
-from stratalog.maintenance.retention import apply, facts_of_log, plan_retention
+from stratalog.maintenance.retention import apply, plan_retention
+from stratalog.maintenance.retention_facts import facts_of_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,7 +13,8 @@ from stratalog.errors import StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
 from stratalog.log_dir.settings import TopicSettings
-from stratalog.maintenance.retention import facts_of_view, plan_retention
+from stratalog.maintenance.retention import plan_retention
+from stratalog.maintenance.retention_facts import facts_of_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

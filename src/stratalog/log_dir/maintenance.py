@@ -23,7 +23,8 @@ from stratalog.errors import LogOfflineError, NotALogDirError
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir.cleaner_work import CLEANING
 from stratalog.log_dir.schedule import Schedule
-from stratalog.maintenance.retention import facts_of_view, plan_retention, retain
+from stratalog.maintenance.retention import plan_retention, retain
+from stratalog.maintenance.retention_facts import facts_of_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

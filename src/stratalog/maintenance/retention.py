@@ -19,62 +19,16 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptError
-from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.maintenance.retention_facts import facts_of_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from stratalog.config import LogConfig
-    from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log.partition_view import PartitionView
-    from stratalog.storage.segment_times import LargestTimestamp
-    from stratalog.storage.segment_view import SegmentView
+    from stratalog.maintenance.retention_facts import LogFacts, SegmentFacts
 
 _log = logging.getLogger(__name__)
-
-_MS_NS: Final = 1_000_000
-
-
-class SegmentFacts(NamedTuple):
-    """What retention asks of a segment."""
-
-    path: Path
-    base_offset: int
-    end_offset: int
-    """Exclusive: where the next segment begins, or the log ends."""
-    size_bytes: int
-    largest_timestamp: int
-    """Of its records; -1 if none has one."""
-    timestamp_offset: int
-    """The last offset of the batch that has it. If it lies in the future: of the record itself."""
-    mtime_ms: int
-    """Of the file, where no record has a timestamp; else -1, for nobody asks."""
-    is_active: bool
-
-    @property
-    def uses_mtime(self) -> bool:
-        """Its age is the file's: no record has a timestamp."""
-        return self.largest_timestamp < 0
-
-    @property
-    def newest_ms(self) -> int:
-        """What its age is counted from."""
-        return self.mtime_ms if self.uses_mtime else self.largest_timestamp
-
-
-class LogFacts(NamedTuple):
-    """What retention asks of a log."""
-
-    topic_partition: TopicPartition
-    path: Path
-    log_start_offset: int
-    high_watermark: int
-    log_end_offset: int
-    segments: tuple[SegmentFacts, ...]
-    """In offset order, at least one; the last is active."""
 
 
 class Pass(enum.StrEnum):
@@ -284,95 +238,6 @@ class _Judge:
                 due_ms = segment.newest_ms + self._config.retention_ms + 1
                 leaves_ms = max(leaves_ms, due_ms) if is_timed else None
             yield SegmentVerdict(segment, findings, leaves_ms)
-
-
-# -- the facts
-
-
-def facts_of_log(log: PartitionLog, now_ms: int) -> LogFacts:
-    """Of a log that is being written."""
-    with log.changing():
-        end_offset, segments = log.log_end_offset, log.writable_segments
-    bounds = [*(segment.base_offset for segment in segments[1:]), end_offset]
-    facts = []
-    for slot, segment in enumerate(segments):
-        largest = segment.largest_timestamp
-        if largest.timestamp > now_ms:
-            largest = _exactly(segment.view(), largest)
-        facts.append(
-            SegmentFacts(
-                path=segment.path,
-                base_offset=segment.base_offset,
-                end_offset=bounds[slot],
-                size_bytes=segment.size_bytes,
-                largest_timestamp=largest.timestamp,
-                timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path, largest),
-                is_active=slot == len(segments) - 1,
-            )
-        )
-    return LogFacts(
-        topic_partition=log.topic_partition,
-        path=log.path,
-        log_start_offset=log.log_start_offset,
-        high_watermark=log.high_watermark,
-        log_end_offset=end_offset,
-        segments=tuple(facts),
-    )
-
-
-def facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
-    """Of a partition that is only read: the facts that a writer would find on opening it."""
-    return view.looking_again(lambda: _facts_of_view(view, now_ms))
-
-
-def _facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
-    end_offset, segments = view.log_end_offset, view.segments
-    bounds = [*segments.bases[1:], end_offset]
-    facts = []
-    for slot, segment in enumerate(segments):
-        is_active = slot == len(segments) - 1
-        largest = segments.largest_timestamp(slot)
-        if largest.timestamp > now_ms:
-            largest = _exactly(segment, largest)
-        facts.append(
-            SegmentFacts(
-                path=segment.path,
-                base_offset=segment.base_offset,
-                end_offset=bounds[slot],
-                size_bytes=segments.end.position if is_active else segment.size_bytes,
-                largest_timestamp=largest.timestamp,
-                timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path, largest),
-                is_active=is_active,
-            )
-        )
-    return LogFacts(
-        topic_partition=view.topic_partition,
-        path=view.path,
-        log_start_offset=view.log_start_offset,
-        high_watermark=view.high_watermark,
-        log_end_offset=end_offset,
-        segments=tuple(facts),
-    )
-
-
-def _exactly(segment: SegmentView, largest: LargestTimestamp) -> LargestTimestamp:
-    """With the offset of the very record: somebody will want to look at it."""
-    try:
-        hit = segment.times.find(largest.timestamp, segment.base_offset)
-    except CorruptError:
-        return largest
-    return largest if hit is None else largest._replace(offset=hit.offset)
-
-
-def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
-    if largest.timestamp >= 0:
-        return NO_TIMESTAMP
-    try:
-        return path.stat().st_mtime_ns // _MS_NS
-    except FileNotFoundError:
-        return NO_TIMESTAMP  # it goes while we look; whoever acts on this looks again
 
 
 # -- acting
