@@ -17,7 +17,7 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(INSTALLED) java ## The pipeline from events to a table, on embedded Spark, in two minutes
+demo: $(INSTALLED) java ## The pipeline from events to a table, on embedded Spark (two minutes)
 	$(PYTHON) examples/demo.py $(ARGS)
 
 .PHONY: test

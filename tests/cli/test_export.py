@@ -75,7 +75,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty"):
         inside("export", MULTISEG, "--to", tmp_path)
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
-    assert result.status == 1
+    assert result.status == 2
     assert result.stderr.splitlines() == [
         "stratalog: error: splitByte: there is no such option; did you mean 'splitBytes'?"
     ]

@@ -126,4 +126,8 @@ def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     result = stratalog("maintain", tmp_path / "none", "--once")
     assert result.status == 1
     assert result.stderr == f"stratalog: error: {tmp_path / 'none'}: no such directory\n"
+    (tmp_path / "empty").mkdir()
+    result = stratalog("maintain", tmp_path / "empty", "--once")
+    assert (result.status, list((tmp_path / "empty").iterdir())) == (1, [])
+    assert "not a log directory" in result.stderr
     assert bases(tmp_path / "logs" / "orders-0") == [0, 1, 2]

@@ -266,7 +266,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
     for setting in ("retention.mss=1", "retention.ms=soon", "retention.ms=-2"):
         result = stratalog("retain", tmp_path, "-c", setting)
-        assert result.status == 1
+        assert result.status == 2
         assert result.stderr.startswith("stratalog: error: ")
         assert result.stderr.count("\n") == 1
     assert bases(tmp_path / "orders-0") == [0, 1]

@@ -386,3 +386,21 @@ def test_records_keep_their_producers_after_recovery(tmp_path: Path) -> None:
         info = log.append(again)
         assert info.is_duplicate
         assert info.first_offset == 19
+
+
+# -- what is told
+
+
+def test_what_is_cut_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "t-0"
+    write_partition(path, {base: plain_segment(base, 2) for base in (0, 4, 8)})
+    damaged = path / log_name(4)
+    raw = bytearray(damaged.read_bytes())
+    raw[-1] ^= 1
+    damaged.write_bytes(raw)
+    with caplog.at_level("WARNING"):
+        open_log(path, LogConfig(), disk=Disk(), now_ms=lambda: 0).close()
+    later, cut = [record.getMessage() for record in caplog.records]
+    assert later.startswith(f"{path}: deleted from offset 8 on (1 segments, ")
+    assert cut.startswith(f"{damaged}: cut from {len(raw)} to ")
+    assert cut.endswith("the next offset is 6")

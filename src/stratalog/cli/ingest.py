@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -18,7 +17,7 @@ from stratalog.cli.bulk import (
     result_text,
     spark_session,
 )
-from stratalog.cli.output import json_line
+from stratalog.cli.output import json_line, report_line
 
 if TYPE_CHECKING:
     from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
@@ -77,13 +76,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     `partition` and `headers` too, as export writes them. Records go to partitions as Kafka's own
     producer sends them. Lines and such rows as they are need no Spark and are written by threads;
     all else runs on Spark, embedded unless --master names a cluster. The lock of the log directory
-    is taken, so this is refused while a broker runs.
+    is taken, so this is refused while a broker runs. With --partitions the directory and topics are
+    made if they are missing; rows that name their partition need as many.
 
     \b
     Examples:
       stratalog ingest events.jsonl --to /tmp/logs --topic events --partitions 4 --key user
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
-      stratalog ingest export/ --to /tmp/restored --partitions 3 --codec zstd
+      stratalog ingest export/ --to /tmp/restored --partitions 12 --codec zstd
     """
     from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns  # noqa: PLC0415 - heavy
 
@@ -132,8 +132,11 @@ def _ingest(
 
     with BulkProgress(1 << 20) as progress:
         if not any(sparks) and "HADOOP_CONF_DIR" not in os.environ:  # which may be where paths lead
-            with suppress(NeedsSparkError):
+            try:
                 plan = plan_ingest(source)
+            except NeedsSparkError as reason:
+                report_line(f"stratalog: note: starting Spark, which takes a while: {reason}")
+            else:
                 workers = ThreadWorkers(on_progress=progress.groups_done)
                 return run_ingest(workers, plan, to, topic=topic, options=options)
         with spark_session("stratalog ingest", *sparks) as spark:

@@ -21,7 +21,7 @@ from stratalog.cli.output import (
     stand_in_for_closed_streams,
     use_utf_8,
 )
-from stratalog.errors import StratalogError
+from stratalog.errors import ConfigError, StratalogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,6 +112,9 @@ def main() -> None:
     use_utf_8()
     try:
         app(prog_name="stratalog")
+    except ConfigError as error:
+        report_error(str(error))
+        sys.exit(2)
     except StratalogError as error:
         report_error(str(error))
     except OSError as error:

@@ -21,6 +21,7 @@ from stratalog.cli.tables import human_size
 from stratalog.cli.when import format_time
 from stratalog.config import BrokerConfig
 from stratalog.format.names import RootFile
+from stratalog.log_dir import LogDirsView
 from stratalog.log_dir.settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def run(
     """
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
 
+    LogDirsView(directories)  # refuses what holds no log, before anything is written there
     broker = _broker_config(directories, Overrides.parse(config or []), uses_defaults=defaults)
     stopping = threading.Event()
     told = _Told(as_json=as_json)

@@ -4,11 +4,14 @@ The steps are those of Kafka's loader. Each leaves the directory in a state from
 run from the start, come to the same end; so a crash while loading costs nothing but time.
 
 After a clean stop nothing is read but names, the end of the last segment, and the newest producer
-snapshot. After an unclean one, every segment from the recovery point on is read and checked.
+snapshot. After an unclean one, every segment from the recovery point on is read and checked. The
+log is cut before the first batch that is not whole, as Kafka does it; what goes is logged as a
+warning.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,6 +67,7 @@ class LoadPoint(NamedTuple):
 
 
 _NOTHING_KNOWN: Final = LoadPoint()
+_log = logging.getLogger(__name__)
 
 
 def open_log(
@@ -221,18 +225,39 @@ class _Loader:
             self._drop_after(segment)
 
         self._recovered.append(segment.base_offset)
+        size_bytes = segment.size_bytes
         survivors = segment.recover(on_batch, before_cut=drop_later if drops_later else None)
+        if segment.size_bytes < size_bytes:
+            _log.warning(
+                "%s: cut from %d to %d bytes: no whole batch follows; the next offset is %d",
+                segment.path,
+                size_bytes,
+                segment.size_bytes,
+                survivors.next_offset,
+            )
         producers.map_end_offset = survivors.next_offset
         self._snapshots.take(producers)
 
     def _drop_after(self, segment: Segment) -> None:
         slot = self._segments.index(segment) + 1
+        if slot < len(self._segments):
+            later = self._segments[slot:]
+            _log.warning(
+                "%s: deleted from offset %d on (%d segments, %d bytes): recovery met damage before",
+                self._path,
+                later[0].base_offset,
+                len(later),
+                sum(each.size_bytes for each in later),
+            )
         self._drop(self._segments[slot:])
         del self._segments[slot:]
 
     def _settle_start(self, checkpointed: int) -> int:
         """The log start; a log that ends below it has nothing left that may be seen."""
         if self._segments and self._segments[-1].next_offset < checkpointed:
+            _log.warning(
+                "%s: deleted: all of it is below the log start offset %d", self._path, checkpointed
+            )
             self._drop(self._segments)
             self._segments = []
             self._snapshots.delete(self._snapshots.offsets)

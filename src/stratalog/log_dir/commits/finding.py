@@ -67,7 +67,10 @@ class Target:
         """Raise unless the directories are there, or may be made."""
         for path in self.paths:
             if not path.is_dir() and self.new_topics is None:
-                raise NotALogDirError(f"{path}: no such directory")
+                raise NotALogDirError(
+                    f"{path}: no such directory; with the option topicPartitions (--partitions) it "
+                    "is made, and topics that are missing"
+                )
 
     def check_lock(self) -> None:
         """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
@@ -110,7 +113,7 @@ class TopicFinder:
             where = ", ".join(map(str, self._target.paths))
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist in {where}; create it, or set the option "
-                "topicPartitions to let it be created with so many partitions"
+                "topicPartitions (--partitions) to let it be created with so many partitions"
             )
         return topic
 

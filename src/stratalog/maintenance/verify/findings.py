@@ -33,7 +33,10 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
-_RECOVER = "Kafka cuts the log here if it recovers it; read what follows with --skip-damage first"
+_RECOVER = (
+    "Kafka cuts the log here if it recovers it; "
+    "read what follows with `stratalog read --skip-corrupt` first"
+)
 _REINDEX = "rebuild it: stratalog reindex"
 _SELF = "nothing: the broker mends it when it opens the log"
 _NOTHING = "nothing: this is normal"

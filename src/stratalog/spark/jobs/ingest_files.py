@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stratalog.log_dir.commits.staged import StagedRun
+    from stratalog.spark.jobs.ingest_inputs import InputFile
     from stratalog.spark.jobs.running import OnProgress, Workers
 
 __all__ = ["FileSource", "IngestPlan", "ingest_files", "plan_ingest", "run_ingest"]
@@ -127,21 +128,22 @@ def plan_ingest(source: FileSource) -> IngestPlan:
     chosen = source.format or format_of(source.paths)
     if source.options:
         raise NeedsSparkError("options of Spark's reader are given")
+    files = find_files(source.paths)
     if chosen == "csv":
         raise NeedsSparkError("rows of CSV become JSON objects")
     if chosen == "parquet":
-        found = find_files(source.paths)
-        parquet = plan_parquet(found, source.mapping)
+        parquet = plan_parquet(files, source.mapping)
         return IngestPlan(parquet.columns, parquet.pieces, parquet.has_topic)
-    return IngestPlan(_LINES, _plan_lines(source, is_json=chosen == "json"))
+    return IngestPlan(_LINES, _plan_lines(source, files, is_json=chosen == "json"))
 
 
-def _plan_lines(source: FileSource, *, is_json: bool) -> tuple[TextRange, ...]:
+def _plan_lines(
+    source: FileSource, files: Sequence[InputFile], *, is_json: bool
+) -> tuple[TextRange, ...]:
     if source.mapping.given:
         if not is_json:
             raise ConfigError("key", "lines of text have no fields; give the format json")
         raise NeedsSparkError("fields are taken out of JSON")
-    files = find_files(source.paths)
     packed = next((file.path for file in files if file.is_packed), None)
     if packed is not None:
         raise NeedsSparkError(f"{packed}: is packed")

@@ -151,8 +151,13 @@ def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[In
         entries = sorted(
             (entry for entry in listed if not _is_hidden(entry.name)), key=lambda entry: entry.name
         )
-    are_dirs = {entry.is_dir() for entry in entries}
-    if len(are_dirs) > 1:
+    for entry in entries:
+        if entry.is_dir() and "=" not in entry.name:
+            raise ConfigError(
+                "paths",
+                f"{entry.path}: a directory in a directory would be left out; name the files",
+            )
+    if len({entry.is_dir() for entry in entries}) > 1:
         raise NeedsSparkError(f"{directory}: has both files and directories")
     for entry in entries:
         if not entry.is_dir():
@@ -160,7 +165,7 @@ def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[In
             continue
         name, equals, value = entry.name.partition("=")
         if not equals or not name or (name == "topic" and value in {"", _NULL}):
-            raise NeedsSparkError(f"{entry.path}: a directory in a directory")
+            raise NeedsSparkError(f"{entry.path}: not the name of a column and its value")
         yield from _below(Path(entry.path), (*columns, (unquote(name), unquote(value))))
 
 
