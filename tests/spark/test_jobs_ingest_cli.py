@@ -56,6 +56,8 @@ def test_what_is_wrong_is_one_line(no_spark: Path, tmp_path: Path) -> None:
     ]:
         done = ingest(no_spark, tmp_path / name, "--to", tmp_path / "logs", "-t", "t")
         assert done.status == 1
-        (line,) = done.stderr.splitlines()
+        *notes, line = done.stderr.splitlines()
         assert line.startswith("stratalog: error: ")
         assert told in line
+        assert len(notes) == (name == "a.csv")
+        assert all("note: starting Spark" in note and "CSV" in note for note in notes)
