@@ -10,7 +10,9 @@
     │   ├── CorruptSnapshotError      .snapshot
     │   └── CorruptCheckpointError    the text files: checkpoints, metadata, properties
     ├── UnsupportedError              well-formed, but newer or other than what is understood here
+    │   └── UnsupportedRecordsError   a codec not known here (a CorruptRecordError, too)
     ├── LimitExceededError            a declared size is larger than the caller allows
+    │   └── RecordsTooLargeError      of records in a batch (a CorruptRecordError, too)
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
@@ -33,6 +35,7 @@
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── StorageError                  the disk refused: an I/O error on a file
     │   └── DiskFullError             no space left, or the quota is spent
+    ├── LogOfflineError               closed, or a write failed: open the log again
     └── AppendError                   a batch that the log refuses, with Kafka's error code
         ├── CorruptMessageError                  2  damaged on the way
         ├── MessageTooLargeError                10  larger than max.message.bytes
@@ -54,16 +57,23 @@ Catch the narrow type. A corrupt error knows where: `path` if a file was read, `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ConfigErrorT = TypeVar("_ConfigErrorT", bound="ConfigError")
-
 
 class StratalogError(Exception):
     """Base of everything raised on purpose."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors come back from other processes, facts and notes included. `Exception` would call
+        the class with the message alone, which most of them do not take."""
+        return (_without_init, (type(self), self.args), self.__dict__)
+
+
+def _without_init(kind: type[StratalogError], args: tuple[object, ...]) -> StratalogError:
+    return kind.__new__(kind, *args)
 
 
 class CorruptError(StratalogError):
@@ -94,10 +104,6 @@ class CorruptError(StratalogError):
             where += f" (offsets {self.offsets[0]} to {self.offsets[1]})"
         return f"{where}: {self.reason}"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        state = (type(self), self.reason, self.position, self.path, self.offsets)
-        return (_rebuild_corrupt, state)
-
     def located(self, path: Path, *, buffer_start: int = 0) -> Self:
         """The same error, told for a file whose byte `buffer_start` was byte 0 of the buffer."""
         return type(self)(
@@ -106,16 +112,6 @@ class CorruptError(StratalogError):
             path=path,
             offsets=self.offsets,
         )
-
-
-def _rebuild_corrupt(
-    kind: type[CorruptError],
-    reason: str,
-    position: int,
-    path: Path | None,
-    offsets: tuple[int, int] | None,
-) -> CorruptError:
-    return kind(reason, position=position, path=path, offsets=offsets)
 
 
 class CorruptBatchError(CorruptError):
@@ -181,26 +177,11 @@ class ConfigError(StratalogError):
         where = "" if self.path is None else str(self.path)
         return ": ".join(part for part in (where, self.name, self.reason) if part)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        state = (self.name, self.reason, self.value, self.suggestions, self.path)
-        return (_rebuild_config, (type(self), *state))
-
     def located(self, path: Path) -> Self:
         """The same error, told for a setting that stands in a file."""
-        return _rebuild_config(
-            type(self), self.name, self.reason, self.value, self.suggestions, path
+        return type(self)(
+            self.name, self.reason, value=self.value, suggestions=self.suggestions, path=path
         )
-
-
-def _rebuild_config(
-    kind: type[_ConfigErrorT],
-    name: str,
-    reason: str,
-    value: object,
-    suggestions: tuple[str, ...],
-    path: Path | None,
-) -> _ConfigErrorT:
-    return kind(name, reason, value=value, suggestions=suggestions, path=path)
 
 
 class InvalidNameError(StratalogError):
@@ -230,13 +211,6 @@ class OffsetOutOfRangeError(StratalogError):
             f"{log_start_offset} (log start offset) to {log_end_offset} (log end offset, exclusive)"
         )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_out_of_range, (self.offset, self.log_start_offset, self.log_end_offset))
-
-
-def _rebuild_out_of_range(offset: int, start: int, end: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(offset, log_start_offset=start, log_end_offset=end)
-
 
 class SegmentGoneError(StratalogError):
     """A broker removed or replaced a segment since the directory was listed. Look again."""
@@ -244,9 +218,6 @@ class SegmentGoneError(StratalogError):
     def __init__(self, path: Path) -> None:
         self.path = path
         super().__init__(f"{path}: removed or replaced since the directory was listed")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path,))
 
 
 class CleaningAbortedError(StratalogError):
@@ -257,9 +228,6 @@ class CleaningAbortedError(StratalogError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: cleaning was given up: {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.reason))
 
 
 class InvalidLeaderEpochError(StratalogError):
@@ -273,13 +241,6 @@ class OffsetOverflowError(StratalogError):
         self.offset = offset
         self.base_offset = base_offset
         super().__init__(f"offset {offset} does not fit the segment at base offset {base_offset}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_overflow, (self.offset, self.base_offset))
-
-
-def _rebuild_overflow(offset: int, base_offset: int) -> OffsetOverflowError:
-    return OffsetOverflowError(offset, base_offset=base_offset)
 
 
 class LockedError(StratalogError):
@@ -299,9 +260,6 @@ class LogDirLockedError(LockedError):
             f"{path}: locked by {who}; one process at a time may write to a log directory "
             "(reading needs no lock: see open_dirs)"
         )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.holder))
 
 
 class InconsistentLogDirsError(StratalogError):
@@ -378,9 +336,6 @@ class StorageError(StratalogError):
         self.reason = reason
         super().__init__(f"{path}: cannot {operation}: {reason or f'errno {errno}'}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.operation, self.errno, self.reason))
-
 
 class DiskFullError(StorageError):
     """No space is left, or the quota is spent. Nothing was written; a retry may succeed."""
@@ -396,9 +351,6 @@ class LogOfflineError(StratalogError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}; open the log again to write to it")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.path, self.reason))
 
 
 class RecordError(NamedTuple):
@@ -423,15 +375,6 @@ class AppendError(StratalogError):
         self.message = message
         self.record_errors = record_errors
         super().__init__(message)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_append, (type(self), self.message, self.record_errors))
-
-
-def _rebuild_append(
-    kind: type[AppendError], message: str, record_errors: tuple[RecordError, ...]
-) -> AppendError:
-    return kind(message, record_errors=record_errors)
 
 
 class CorruptMessageError(AppendError):

@@ -193,9 +193,6 @@ class UnknownGroupRecordError(UnsupportedError):
         super().__init__(f"unknown record type {type_id}")
         self.type_id = type_id
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.type_id,))
-
 
 def read_group_record(key: bytes, value: bytes | None) -> GroupRecord:
     """What a record of `__consumer_offsets` says.

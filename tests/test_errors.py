@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from stratalog import errors
+
+PATH = Path("logs/orders-0/00000000000000000000.log")
+
+ERRORS: list[errors.StratalogError] = [
+    errors.CorruptBatchError("bad crc", position=61, path=PATH, offsets=(5, 9)),
+    errors.UnsupportedRecordsError("codec 7", position=3),
+    errors.ConfigError("retention.ms", "is no number", value="x", suggestions=("a",), path=PATH),
+    errors.OffsetOutOfRangeError(7, log_start_offset=8, log_end_offset=9),
+    errors.SegmentGoneError(PATH),
+    errors.CleaningAbortedError(PATH, "truncated"),
+    errors.OffsetOverflowError(1 << 40, base_offset=3),
+    errors.LogDirLockedError(PATH, "process 7 (java)"),
+    errors.DiskFullError(PATH, "write", 28, "no space left"),
+    errors.LogOfflineError(PATH, "closed"),
+    errors.InvalidRecordError("no key", record_errors=(errors.RecordError(2, "no key"),)),
+    errors.InvalidTopicError("a/b"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_errors_cross_processes_with_all_they_know(error: errors.StratalogError) -> None:
+    error.add_note("while cleaning")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
+
+
+def test_the_tree_names_every_error_once_below_its_base() -> None:
+    drawn: list[tuple[str, str]] = []
+    parents = {-1: "Exception"}
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"    ((?:[│├└─ ]{4})*)([A-Z]\w+Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            parents[depth] = found[2]
+            drawn.append((found[2], parents[depth - 1]))
+    defined = [
+        (name, value.__base__.__name__)
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.StratalogError) and value.__base__
+    ]
+    assert sorted(drawn) == sorted(defined)
