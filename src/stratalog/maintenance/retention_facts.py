@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
+    from stratalog.storage.segment import Segment
     from stratalog.storage.segment_times import LargestTimestamp
-    from stratalog.storage.segment_view import SegmentView
 
 _MS_NS: Final = 1_000_000
 
@@ -62,36 +64,20 @@ class LogFacts(NamedTuple):
     """In offset order, at least one; the last is active."""
 
 
+class _Seen(NamedTuple):
+    """A segment, and what its writer or a reader knows of it."""
+
+    segment: Segment | SegmentView
+    largest: LargestTimestamp
+    size_bytes: int
+
+
 def facts_of_log(log: PartitionLog, now_ms: int) -> LogFacts:
     """Of a log that is being written."""
     with log.changing():
         end_offset, segments = log.log_end_offset, log.writable_segments
-    bounds = [*(segment.base_offset for segment in segments[1:]), end_offset]
-    facts = []
-    for slot, segment in enumerate(segments):
-        largest = segment.largest_timestamp
-        if largest.timestamp > now_ms:
-            largest = _exactly(segment.view(), largest)
-        facts.append(
-            SegmentFacts(
-                path=segment.path,
-                base_offset=segment.base_offset,
-                end_offset=bounds[slot],
-                size_bytes=segment.size_bytes,
-                largest_timestamp=largest.timestamp,
-                timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path, largest),
-                is_active=slot == len(segments) - 1,
-            )
-        )
-    return LogFacts(
-        topic_partition=log.topic_partition,
-        path=log.path,
-        log_start_offset=log.log_start_offset,
-        high_watermark=log.high_watermark,
-        log_end_offset=end_offset,
-        segments=tuple(facts),
-    )
+    seen = [_Seen(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments]
+    return _facts_of(log, seen, end_offset, now_ms)
 
 
 def facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
@@ -101,39 +87,51 @@ def facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
 
 def _facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
     end_offset, segments = view.log_end_offset, view.segments
-    bounds = [*segments.bases[1:], end_offset]
-    facts = []
-    for slot, segment in enumerate(segments):
-        is_active = slot == len(segments) - 1
-        largest = segments.largest_timestamp(slot)
-        if largest.timestamp > now_ms:
-            largest = _exactly(segment, largest)
-        facts.append(
-            SegmentFacts(
-                path=segment.path,
-                base_offset=segment.base_offset,
-                end_offset=bounds[slot],
-                size_bytes=segments.end.position if is_active else segment.size_bytes,
-                largest_timestamp=largest.timestamp,
-                timestamp_offset=largest.offset,
-                mtime_ms=_mtime_ms(segment.path, largest),
-                is_active=is_active,
-            )
-        )
+    seen = [
+        _Seen(segment, segments.largest_timestamp(slot), segment.size_bytes)
+        for slot, segment in enumerate(segments)
+    ]
+    seen[-1] = seen[-1]._replace(size_bytes=segments.end.position)
+    return _facts_of(view, seen, end_offset, now_ms)
+
+
+def _facts_of(
+    log: PartitionLog | PartitionView, seen: Sequence[_Seen], end_offset: int, now_ms: int
+) -> LogFacts:
+    bounds = [*(after.segment.base_offset for after in seen[1:]), end_offset]
+    segments = [_facts_of_segment(*pair, now_ms) for pair in zip(seen, bounds, strict=True)]
+    segments[-1] = segments[-1]._replace(is_active=True)
     return LogFacts(
-        topic_partition=view.topic_partition,
-        path=view.path,
-        log_start_offset=view.log_start_offset,
-        high_watermark=view.high_watermark,
+        topic_partition=log.topic_partition,
+        path=log.path,
+        log_start_offset=log.log_start_offset,
+        high_watermark=log.high_watermark,
         log_end_offset=end_offset,
-        segments=tuple(facts),
+        segments=tuple(segments),
     )
 
 
-def _exactly(segment: SegmentView, largest: LargestTimestamp) -> LargestTimestamp:
+def _facts_of_segment(seen: _Seen, end_offset: int, now_ms: int) -> SegmentFacts:
+    segment, largest = seen.segment, seen.largest
+    if largest.timestamp > now_ms:
+        largest = _exactly(segment, largest)
+    return SegmentFacts(
+        path=segment.path,
+        base_offset=segment.base_offset,
+        end_offset=end_offset,
+        size_bytes=seen.size_bytes,
+        largest_timestamp=largest.timestamp,
+        timestamp_offset=largest.offset,
+        mtime_ms=_mtime_ms(segment.path, largest),
+        is_active=False,
+    )
+
+
+def _exactly(segment: Segment | SegmentView, largest: LargestTimestamp) -> LargestTimestamp:
     """With the offset of the very record: somebody will want to look at it."""
+    view = segment if isinstance(segment, SegmentView) else segment.view()
     try:
-        hit = segment.times.find(largest.timestamp, segment.base_offset)
+        hit = view.times.find(largest.timestamp, view.base_offset)
     except CorruptError:
         return largest
     return largest if hit is None else largest._replace(offset=hit.offset)
