@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.partitions import write_partition
-from benchmarks.ready_rows import OPTIONS, ReadyRows
 from benchmarks.report import Work
+from benchmarks.spark_limits import OPTIONS, ReadyRows
 from benchmarks.spark_session import all_cores, session
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import Predicate, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.partitions import BenchPartition
@@ -28,10 +30,20 @@ if TYPE_CHECKING:
 TOPIC_PARTITIONS = 10
 PRUNED = "value binary, offset long"
 READY_TASKS = 4
+TWO_COLUMNS = ("sum(length(value))", "max(offset)")
+ALL_COLUMNS = (
+    "sum(length(value))",
+    "sum(length(key))",
+    "max(topic)",
+    "max(partition)",
+    "max(offset)",
+    "max(timestamp)",
+    "max(timestampType)",
+)
 OVER_PARQUET: dict[str, dict[str, float]] = {
     # Of small records Spark's own work in any Python source is 2.5 times Parquet's (decision 0014).
-    "100 B": {"columns pruned": 3.5, "all columns": 5},
-    "1 KiB": {"columns pruned": 2, "all columns": 4},
+    "100 B": {"two columns": 3.5, "all columns": 4},
+    "1 KiB": {"two columns": 2, "all columns": 4},
 }
 
 
@@ -69,50 +81,57 @@ def _parquet(spark: SparkSession, bench: BenchPartition) -> DataFrame:
     return spark.read.parquet(str(bench.path.parent / "parquet"))
 
 
-def _sums(make: Any) -> tuple[int, int]:
-    (row,) = make().selectExpr("sum(length(value))", "max(offset)").collect()
+def _answer(frame: DataFrame, aggregates: tuple[str, ...] = TWO_COLUMNS) -> tuple[Any, ...]:
+    (row,) = frame.selectExpr(*aggregates).collect()
     return tuple(row)
 
 
 def _scan(report: Report, spark: SparkSession, bench: BenchPartition, name: str) -> None:
+    """Both sides read what the query asks for; ours is told by a schema, since Spark does not tell
+    a Python source which columns a query needs. Without one, two columns cost what all do."""
     logs = bench.path.parent
-    answer = _sums(partial(_parquet, spark, bench))
-    total_bytes = answer[0]
     size = {"records": bench.records, "size_bytes": bench.size_bytes}
-    found = report.race(
-        f"sum(length(value)), max(offset), {bench.size_bytes >> 20} MiB of {name}",
-        {
-            "Parquet": Work(partial(_sums, partial(_parquet, spark, bench)), answer, **size),
-            "all columns": Work(partial(_sums, partial(_read, spark, logs)), answer, **size),
-            "columns pruned": Work(
-                partial(_sums, partial(_read, spark, logs, PRUNED)), answer, **size
-            ),
-            "ready rows, all columns": Work(
-                lambda: _total(_ready(spark, bench, total_bytes)), total_bytes, **size
-            ),
-            "ready rows, pruned": Work(
-                lambda: _total(_ready(spark, bench, total_bytes, PRUNED)), total_bytes, **size
-            ),
-            "count() of one column": Work(
-                lambda: _read(spark, logs, "partition int").count(), bench.records, **size
-            ),
-        },
-    )
-    _require_scans(report, found, name)
+    queries = {"two columns": (TWO_COLUMNS, PRUNED), "all columns": (ALL_COLUMNS, None)}
+    for columns, (aggregates, schema) in queries.items():
+        answer = _answer(_parquet(spark, bench), aggregates)
+        frames = {
+            "Parquet": partial(_parquet, spark, bench),
+            "stratalog": partial(_read, spark, logs, schema),
+        }
+        if schema is not None:
+            frames["stratalog, no schema"] = partial(_read, spark, logs)
+        works = {
+            who: Work(partial(_asked, frame, aggregates), answer, **size)
+            for who, frame in frames.items()
+        }
+        ready = partial(_ready, spark, bench, answer[0], schema)
+        works["ready rows"] = Work(partial(_bytes_of, ready, aggregates), answer[0], **size)
+        found = report.race(f"aggregate {columns} of {bench.size_bytes >> 20} MiB of {name}", works)
+        _require_scan(report, found, name, columns)
 
 
-def _require_scans(report: Report, found: dict[str, Timing], name: str) -> None:
+def _asked(make: Callable[[], DataFrame], aggregates: tuple[str, ...]) -> tuple[Any, ...]:
+    """Planning is timed too."""
+    return _answer(make(), aggregates)
+
+
+def _bytes_of(make: Callable[[], DataFrame], aggregates: tuple[str, ...]) -> int:
+    """Ready rows are as many and as long as the topic's, but not the same."""
+    return int(_asked(make, aggregates)[0])
+
+
+def _require_scan(report: Report, found: dict[str, Timing], name: str, columns: str) -> None:
     """Beside Parquet, and beside the limit of any Python source."""
-    pairs = (("columns pruned", "ready rows, pruned"), ("all columns", "ready rows, all columns"))
-    for who, limit in pairs:
-        report.require(
-            f"Spark scan of {name} over ready rows' time, {who}",
-            found[who].seconds / found[limit].seconds,
-            at_most=1.5,
-        )
-    for who, at_most in OVER_PARQUET[name].items():
-        ratio = found[who].seconds / found["Parquet"].seconds
-        report.require(f"Spark scan of {name} over Parquet's time, {who}", ratio, at_most=at_most)
+    ours = found["stratalog"].seconds
+    what = f"Spark scan of {name}, {columns}"
+    report.require(
+        f"{what}, over ready rows' time", ours / found["ready rows"].seconds, at_most=1.5
+    )
+    report.require(
+        f"{what}, over Parquet's time",
+        ours / found["Parquet"].seconds,
+        at_most=OVER_PARQUET[name][columns],
+    )
 
 
 def _ready(
@@ -123,11 +142,6 @@ def _ready(
     return (reader.schema(schema) if schema else reader).load()
 
 
-def _total(frame: DataFrame) -> int:
-    (row,) = frame.selectExpr("sum(length(value))", "max(offset)").collect()
-    return int(row[0])
-
-
 def _time_range(report: Report, spark: SparkSession, bench: BenchPartition) -> None:
     """One per cent of the records, from the middle."""
     span = bench.last_timestamp - bench.first_timestamp
@@ -136,13 +150,13 @@ def _time_range(report: Report, spark: SparkSession, bench: BenchPartition) -> N
     condition = f"timestamp >= timestamp_millis({start}) and timestamp < timestamp_millis({end})"
     options = {"startingTimestamp": start, "endingTimestamp": end}
     logs = bench.path.parent
-    answer = _sums(lambda: _parquet(spark, bench).where(condition))
+    answer = _answer(_parquet(spark, bench).where(condition))
     found = report.race(
         "1 % of the time",
         {
-            "Parquet": Work(lambda: _sums(lambda: _parquet(spark, bench).where(condition)), answer),
-            "by option": Work(lambda: _sums(lambda: _read(spark, logs, **options)), answer),
-            "by where": Work(lambda: _sums(lambda: _read(spark, logs).where(condition)), answer),
+            "Parquet": Work(lambda: _answer(_parquet(spark, bench).where(condition)), answer),
+            "by option": Work(lambda: _answer(_read(spark, logs, **options)), answer),
+            "by where": Work(lambda: _answer(_read(spark, logs).where(condition)), answer),
         },
     )
     for who in ("by option", "by where"):

@@ -1,17 +1,24 @@
-"""A Python data source that has nothing to do: the limit of what any such source can reach.
+"""A Python data source and a sink that have nothing to do: the limits of any such source and sink.
 
-Its workers hold a batch of rows ready and yield it again and again; what is left is Spark's own
-work: the socket, Arrow in the JVM, a row for each record, the query. They spare collections as
-this project's own source does.
+The source's workers hold a batch of rows ready and yield it again and again; the sink's workers
+count what they get and drop it. What is left is Spark's own work: the socket, Arrow in the JVM, a
+row for each record, the query. Both spare collections as this project's own workers do.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 from stratalog.spark.worker_process import spare_imports_collection
 
@@ -62,6 +69,28 @@ class _Reader(DataSourceReader):
         while left > 0:
             yield batch[:left]
             left -= BATCH_ROWS
+
+
+class DroppedRows(DataSource):
+    """Takes rows of any schema and keeps none."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dropped"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _Dropper()
+
+
+@dataclass
+class _Dropped(WriterCommitMessage):
+    rows: int
+
+
+class _Dropper(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _Dropped:
+        spare_imports_collection()
+        return _Dropped(sum(batch.num_rows for batch in iterator))
 
 
 def _column(name: str, value_bytes: int) -> pa.Array:
