@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.isolation import IsolationLevel

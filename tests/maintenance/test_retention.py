@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.config import LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView

@@ -24,7 +24,7 @@ from stratalog.cli.overrides import Overrides
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.config import BrokerConfig, LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.names import RootFile
 from stratalog.log_dir import LogDirsView, open_dirs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from stratalog.cli.ls import select
 from stratalog.cli.output import Progress
 from stratalog.config import LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.topic import CleanupPolicy, LogConfig, TopicCompression
+from stratalog.config.choices import CleanupPolicy, TopicCompression
+from stratalog.config.topic import LogConfig
 
 __all__ = ["BrokerConfig", "CleanupPolicy", "LogConfig", "TopicCompression"]

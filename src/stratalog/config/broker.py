@@ -30,7 +30,10 @@ from stratalog.config.definitions import (
 from stratalog.config.other_names import OTHER_NAMES, is_other_name
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
 from stratalog.config.values import (
+    DAY_MS,
+    HOUR_MS,
     LONG_MAX,
+    MINUTE_MS,
     Boolean,
     Decimal,
     TextList,
@@ -44,9 +47,6 @@ from stratalog.format.java_properties import decode_properties
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MINUTE_MS = 60 * 1000
-_HOUR_MS = 60 * _MINUTE_MS
-_DAY_MS = 24 * _HOUR_MS
 _MIB = 1 << 20
 
 
@@ -92,19 +92,19 @@ class BrokerConfig:
         Synonym("log.dir"),
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        whole_int(0), _MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
+        whole_int(0), MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
     )
     log_flush_scheduler_interval_ms: int = setting(
         whole_long(), LONG_MAX, "Time between two looks for logs whose `flush.ms` has passed."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        whole_int(0), _MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
+        whole_int(0), MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
     )
     log_initial_task_delay_ms: int = setting(
         whole_long(0), 30_000, "Time from the start to the first background task."
     )
     log_retention_check_interval_ms: int = setting(
-        whole_long(1), 5 * _MINUTE_MS, "Time between two looks for segments to delete."
+        whole_long(1), 5 * MINUTE_MS, "Time between two looks for segments to delete."
     )
     node_id: int = setting(
         whole_int(0, also=-1),
@@ -129,7 +129,7 @@ class BrokerConfig:
         whole_int(1), 5 * _MIB, "Bytes per read while the offsets topic is loaded."
     )
     offsets_retention_check_interval_ms: int = setting(
-        whole_long(1), 10 * _MINUTE_MS, "Time between two looks for expired offsets."
+        whole_long(1), 10 * MINUTE_MS, "Time between two looks for expired offsets."
     )
     offsets_retention_minutes: int = setting(
         whole_int(1), 7 * 24 * 60, "Minutes that the offsets of an empty group are kept."
@@ -147,10 +147,10 @@ class BrokerConfig:
         whole_int(1), 100 * _MIB, "`segment.bytes` of the offsets topic."
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        whole_int(1), 10 * _MINUTE_MS, "Time between two looks for expired producers."
+        whole_int(1), 10 * MINUTE_MS, "Time between two looks for expired producers."
     )
     producer_id_expiration_ms: int = setting(
-        whole_int(1), _DAY_MS, "Time without a write after which a producer's state is forgotten."
+        whole_int(1), DAY_MS, "Time without a write after which a producer's state is forgotten."
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         whole_long(), 5_000, "Time between two writes of the high-watermark checkpoint."
@@ -159,7 +159,7 @@ class BrokerConfig:
         whole_int(1), 10_000, "Time between two looks for transactions that took too long."
     )
     transaction_max_timeout_ms: int = setting(
-        whole_int(1), 15 * _MINUTE_MS, "Longest timeout that a transactional producer may ask for."
+        whole_int(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may ask for."
     )
     transaction_partition_verification_enable: bool = setting(
         Boolean(),
@@ -167,7 +167,7 @@ class BrokerConfig:
         "Whether an append asks the coordinator if the partition is part of the transaction.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        whole_int(1), _HOUR_MS, "Time between two looks for expired transactional ids."
+        whole_int(1), HOUR_MS, "Time between two looks for expired transactional ids."
     )
     transaction_state_log_load_buffer_size: int = setting(
         whole_int(1), 5 * _MIB, "Bytes per read while the transaction topic is loaded."
@@ -185,7 +185,7 @@ class BrokerConfig:
         whole_int(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
     )
     transactional_id_expiration_ms: int = setting(
-        whole_int(1), 7 * _DAY_MS, "Time without a change after which a transactional id goes."
+        whole_int(1), 7 * DAY_MS, "Time without a change after which a transactional id goes."
     )
 
     log_config: LogConfig = dataclasses.field(default_factory=LogConfig)

@@ -6,10 +6,17 @@ Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse wh
 from __future__ import annotations
 
 import dataclasses
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stratalog.config.choices import (
+    COMPRESSION,
+    POLICIES,
+    THROTTLED,
+    TIMESTAMP_TYPES,
+    CleanupPolicy,
+    TopicCompression,
+)
 from stratalog.config.definitions import (
     Definition,
     Synonym,
@@ -18,14 +25,15 @@ from stratalog.config.definitions import (
     settle_values,
     unknown_name,
 )
+from stratalog.config.topic_rules import LOCAL_AS_TOTAL, check_rules
 from stratalog.config.values import (
+    DAY_MS,
+    HOUR_MS,
     LONG_MAX,
+    MINUTE_MS,
     Boolean,
-    Choice,
-    Choices,
     Decimal,
     Lifetime,
-    TextList,
     whole_int,
     whole_long,
 )
@@ -35,57 +43,7 @@ from stratalog.format.batch import Codec, TimestampType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SECOND_MS = 1000
-_MINUTE_MS = 60 * _SECOND_MS
-_HOUR_MS = 60 * _MINUTE_MS
-_DAY_MS = 24 * _HOUR_MS
-
 _LATER_SEGMENT_BYTES_MIN = 1 << 20
-_LOCAL_AS_TOTAL = -2
-
-
-class CleanupPolicy(enum.StrEnum):
-    """What happens to old segments: nothing, dropped by retention, compacted by key, or both."""
-
-    COMPACT = "compact"
-    DELETE = "delete"
-
-
-class TopicCompression(enum.StrEnum):
-    """A topic's `compression.type`: a codec that the log enforces, or whatever producers send."""
-
-    UNCOMPRESSED = "uncompressed"
-    ZSTD = "zstd"
-    LZ4 = "lz4"
-    SNAPPY = "snappy"
-    GZIP = "gzip"
-    PRODUCER = "producer"
-
-    @property
-    def codec(self) -> Codec | None:
-        """The codec to store with; None leaves each batch as it came."""
-        return _CODECS[self]
-
-
-_CODECS = {
-    TopicCompression.UNCOMPRESSED: Codec.NONE,
-    TopicCompression.ZSTD: Codec.ZSTD,
-    TopicCompression.LZ4: Codec.LZ4,
-    TopicCompression.SNAPPY: Codec.SNAPPY,
-    TopicCompression.GZIP: Codec.GZIP,
-    TopicCompression.PRODUCER: None,
-}
-
-_POLICIES = Choices(Choice(tuple((policy.value, policy) for policy in CleanupPolicy)))
-_COMPRESSION = Choice(tuple((compression.value, compression) for compression in TopicCompression))
-_TIMESTAMP_TYPES = Choice(
-    tuple(
-        (kind.kafka_name, kind) for kind in TimestampType if kind is not TimestampType.NO_TIMESTAMP
-    )
-)
-_THROTTLED = TextList(
-    r"[0-9]+:[0-9]+", wildcard="*", described="partition:broker, partition:broker, …, or * alone"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +51,7 @@ class LogConfig:
     """A topic's settings. `LogConfig()` is a Kafka 4.0 broker without any configuration."""
 
     cleanup_policy: frozenset[CleanupPolicy] = setting(
-        _POLICIES,
+        POLICIES,
         frozenset({CleanupPolicy.DELETE}),
         "What frees space: `delete` drops old segments, `compact` keeps the last value of a key.",
         Synonym("log.cleanup.policy"),
@@ -111,7 +69,7 @@ class LogConfig:
         Synonym("compression.lz4.level"),
     )
     compression_type: TopicCompression = setting(  # noqa: RUF009 - makes a field
-        _COMPRESSION,
+        COMPRESSION,
         TopicCompression.PRODUCER,
         "Codec that batches are stored with; `producer` stores them as they come.",
         Synonym("compression.type"),
@@ -124,13 +82,13 @@ class LogConfig:
     )
     delete_retention_ms: int = setting(
         whole_long(0),
-        _DAY_MS,
+        DAY_MS,
         "How long a tombstone or transaction marker outlives the compaction that could drop it.",
         Synonym("log.cleaner.delete.retention.ms"),
     )
     file_delete_delay_ms: int = setting(
         whole_long(0),
-        _MINUTE_MS,
+        MINUTE_MS,
         "Time between renaming a file to `.deleted` and removing it.",
         Synonym("log.segment.delete.delay.ms"),
     )
@@ -148,7 +106,7 @@ class LogConfig:
         Synonym("log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        _THROTTLED,
+        THROTTLED,
         (),
         "Replicas whose replication is slowed down on the follower's side.",
         is_carried=True,
@@ -160,21 +118,21 @@ class LogConfig:
         Synonym("log.index.interval.bytes"),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        _THROTTLED,
+        THROTTLED,
         (),
         "Replicas whose replication is slowed down on the leader's side.",
         is_carried=True,
     )
     local_retention_bytes: int = setting(
-        whole_long(_LOCAL_AS_TOTAL),
-        _LOCAL_AS_TOTAL,
+        whole_long(LOCAL_AS_TOTAL),
+        LOCAL_AS_TOTAL,
         "With tiered storage, size of the part kept locally; -2 takes `retention.bytes`.",
         Synonym("log.local.retention.bytes"),
         is_carried=True,
     )
     local_retention_ms: int = setting(
-        whole_long(_LOCAL_AS_TOTAL),
-        _LOCAL_AS_TOTAL,
+        whole_long(LOCAL_AS_TOTAL),
+        LOCAL_AS_TOTAL,
         "With tiered storage, age of the part kept locally; -2 takes `retention.ms`.",
         Synonym("log.local.retention.ms"),
         is_carried=True,
@@ -193,7 +151,7 @@ class LogConfig:
     )
     message_timestamp_after_max_ms: int = setting(
         whole_long(0),
-        _HOUR_MS,
+        HOUR_MS,
         "With CreateTime, how far a record's timestamp may lie in the future.",
         Synonym("log.message.timestamp.after.max.ms"),
     )
@@ -204,7 +162,7 @@ class LogConfig:
         Synonym("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
-        _TIMESTAMP_TYPES,
+        TIMESTAMP_TYPES,
         TimestampType.CREATE_TIME,
         "Whose clock a record carries: the producer's, or the log's at the time of the append.",
         Synonym("log.message.timestamp.type"),
@@ -259,11 +217,11 @@ class LogConfig:
     )
     retention_ms: int = setting(
         whole_long(-1),
-        7 * _DAY_MS,
+        7 * DAY_MS,
         "Age of a segment's newest record at which the segment goes; -1 is no limit.",
         Synonym("log.retention.ms", Lifetime(64)),
-        Synonym("log.retention.minutes", Lifetime(32), _MINUTE_MS),
-        Synonym("log.retention.hours", Lifetime(32), _HOUR_MS),
+        Synonym("log.retention.minutes", Lifetime(32), MINUTE_MS),
+        Synonym("log.retention.hours", Lifetime(32), HOUR_MS),
     )
     segment_bytes: int = setting(
         whole_int(14),
@@ -283,14 +241,14 @@ class LogConfig:
         0,
         "Upper bound of the random time taken off `segment.ms`, so that not all roll at once.",
         Synonym("log.roll.jitter.ms"),
-        Synonym("log.roll.jitter.hours", whole_int(0), _HOUR_MS),
+        Synonym("log.roll.jitter.hours", whole_int(0), HOUR_MS),
     )
     segment_ms: int = setting(
         whole_long(1),
-        7 * _DAY_MS,
+        7 * DAY_MS,
         "Span of record time at which a segment is rolled though it is not full.",
         Synonym("log.roll.ms"),
-        Synonym("log.roll.hours", whole_int(1), _HOUR_MS),
+        Synonym("log.roll.hours", whole_int(1), HOUR_MS),
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),
@@ -302,9 +260,7 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         settle_values(self, TOPIC_DEFINITIONS)
-        _check_lags(self)
-        if self.remote_storage_enable:
-            _check_remote(self)
+        check_rules(self)
 
     @classmethod
     def parse(cls, overrides: Mapping[str, object], base: LogConfig | None = None) -> LogConfig:
@@ -384,30 +340,3 @@ def unknown_topic_config(name: str) -> ConfigError:
             reason = f"is a broker's name; a topic's name for it is {definition.name!r}"
             return ConfigError(name, reason, suggestions=(definition.name,))
     return unknown_name(name, "topic config", TOPIC_DEFINITIONS)
-
-
-def _check_lags(config: LogConfig) -> None:
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        reason = (
-            f"{config.min_compaction_lag_ms} is more than max.compaction.lag.ms, "
-            f"which is {config.max_compaction_lag_ms}"
-        )
-        raise ConfigError("min.compaction.lag.ms", reason, value=config.min_compaction_lag_ms)
-
-
-def _check_remote(config: LogConfig) -> None:
-    """Kafka's rules between tiered storage and the rest."""
-    if config.is_compacted:
-        reason = "true is not for a topic whose cleanup.policy has compact"
-        raise ConfigError("remote.storage.enable", reason, value=True)
-    _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
-    _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
-
-
-def _check_local(name: str, local: int, total: int) -> None:
-    if total < 0 or local == _LOCAL_AS_TOTAL:
-        return
-    if local < 0 or local > total:
-        shown = f"{local} (no limit)" if local < 0 else str(local)
-        reason = f"{shown} is more than {name.removeprefix('local.')}, which is {total}"
-        raise ConfigError(name, reason, value=local)

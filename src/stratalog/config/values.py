@@ -24,6 +24,10 @@ T = TypeVar("T")
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
+MINUTE_MS = 60 * 1000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
 _WHOLE = re.compile(r"([+-]?)0*([0-9]+)")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?")
 _LONG_DIGITS = 19

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import CleaningAbortedError, LogOfflineError, StratalogError
 from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.retention import retain

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import ConfigError
 from stratalog.format.names import INTERNAL_TOPICS
 from stratalog.log_dir.kept_state import STATE_FILE, KeptState, StateStore

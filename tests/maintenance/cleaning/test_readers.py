@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView

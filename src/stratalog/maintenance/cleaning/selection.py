@@ -17,7 +17,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import SegmentGoneError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.names import FileKind, TopicPartition

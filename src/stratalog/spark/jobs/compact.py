@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stratalog.config.topic import CleanupPolicy
+from stratalog.config.choices import CleanupPolicy
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
