@@ -227,7 +227,7 @@ def test_wrong_usage(args: list[str], message: str) -> None:
 def test_errors_are_one_line(log_dir: Path) -> None:
     found = stratalog("dump", log_dir / "nothing")
     assert found.stderr == (
-        f"stratalog: error: 'nothing' is no file or directory, nor a topic in '{log_dir}'\n"
+        f"stratalog: error: {log_dir}: no file, directory or topic 'nothing' in it\n"
     )
     assert (found.stdout, found.status) == (b"", 1)
     torn = log_dir / "orders-0" / f"{FIRST}.log"

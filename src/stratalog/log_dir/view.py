@@ -6,7 +6,6 @@ Listing costs one `scandir` per directory; a partition is opened only when it is
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +28,7 @@ from stratalog.format.names import (
     parse_partition_dir,
     parse_root_file,
 )
+from stratalog.log.log_dir_scan import scan_log_dir
 from stratalog.log.partition_view import PartitionView
 
 if TYPE_CHECKING:
@@ -55,20 +55,11 @@ class LogDirView:
         self._scan()
 
     def _scan(self) -> None:
-        try:
-            entries = sorted(os.scandir(self.path), key=lambda entry: entry.name)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotALogDirError(f"{self.path}: no such directory") from None
-        for entry in entries:
+        for entry in scan_log_dir(self.path):
             if entry.is_dir():
                 self._take_directory(Path(entry.path))
             elif (root_file := parse_root_file(entry.name)) is not None:
                 self.root_files.add(root_file[0])
-        if not self.partitions and not self.root_files:
-            raise NotALogDirError(
-                f"{self.path}: not a log directory (no topic-partition directory and no checkpoint "
-                "file in it); give one of the directories in log.dirs"
-            )
 
     def _take_directory(self, path: Path) -> None:
         try:

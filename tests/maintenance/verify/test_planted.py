@@ -395,10 +395,11 @@ def _snapshot_beyond(partition: Path) -> Spot:
 
 
 def _stray_snapshot(partition: Path) -> Spot:
+    """One is what the log was opened with; a broker would have removed any before it."""
     source = partition / "00000000000000000156.snapshot"
-    path = partition / "00000000000000000200.snapshot"
-    path.write_bytes(source.read_bytes())
-    return Spot(path.name, -1)
+    for offset in (200, 250):
+        (partition / f"{offset:020d}.snapshot").write_bytes(source.read_bytes())
+    return Spot(f"{200:020d}.snapshot", -1)
 
 
 def _sequence(partition: Path) -> Spot:

@@ -57,18 +57,24 @@ def files_of(target: str, kinds: Collection[str] = KINDS) -> list[str]:
     if _files_in(path, KINDS):
         return _files_in(path, kinds)
     found = _partitions_in(path)
-    if not found:
-        raise NotALogDirError(f"{target}: neither a partition directory nor a log directory")
+    if not any(_files_in(partition.path, KINDS) for partition in found):
+        raise NotALogDirError(
+            f"{target}: neither a partition directory (no segments in it) nor a log directory (no "
+            "directories TOPIC-NUMBER with segments)"
+        )
     return [file for partition in found for file in _files_in(partition.path, kinds)]
 
 
 def files_of_topic(log_dir: str, topic: str, kinds: Collection[str] = KINDS) -> list[str]:
     """The files of a topic or of one of its partitions in a log directory."""
-    found = _partitions_in(java_path(log_dir)) if Path(log_dir).is_dir() else []
+    if not Path(log_dir).is_dir():
+        what = "a file, not a directory" if lexists(log_dir) else "no such directory"
+        raise NotALogDirError(f"{java_path(log_dir)}: {what}")
+    found = _partitions_in(java_path(log_dir))
     wanted = [partition for partition in found if partition.is_named(topic)]
     if not wanted:
         raise UnknownTopicOrPartitionError(
-            f"{topic!r} is no file or directory, nor a topic in {log_dir!r}"
+            f"{java_path(log_dir)}: no file, directory or topic {topic!r} in it"
         )
     return [file for partition in wanted for file in _files_in(partition.path, kinds)]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CorruptError, InvalidNameError, NotALogDirError, StratalogError
+from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.metadata import decode_meta_properties
 from stratalog.format.names import (
@@ -17,10 +16,12 @@ from stratalog.format.names import (
     parse_partition_dir,
     parse_root_file,
 )
+from stratalog.log.log_dir_scan import scan_log_dir
 from stratalog.maintenance.verify.findings import Counts, Fault, Findings, Report, Severity
 from stratalog.maintenance.verify.partition import conclude_partition, plan_partition
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
 
     from stratalog.format.names import TopicPartition
@@ -72,16 +73,12 @@ def plan_directory(path: Path) -> Plan:
     findings = Findings()
     files: set[RootFile] = set()
     partitions: list[Path] = []
-    for entry in _scan(path):
+    for entry in scan_log_dir(path):
         if entry.is_dir():
             if _is_partition(entry, findings):
                 partitions.append(Path(entry.path))
         elif (root_file := parse_root_file(entry.name)) is not None:
             files.add(root_file[0])
-    if not partitions and not files:
-        raise NotALogDirError(
-            f"{path}: not a log directory (no topic-partition directory and no checkpoint file)"
-        )
     offsets = {file: _read_offsets(path / file.value, findings) for file in _CHECKPOINTS}
     _check_meta_properties(path / RootFile.META_PROPERTIES.value, findings)
     was_clean = RootFile.CLEAN_SHUTDOWN in files
@@ -107,13 +104,6 @@ def conclude(plan: Plan, segments: Iterable[SegmentReport]) -> Report:
     ]
     roots = [_conclude_root(root, partitions) for root in plan.directories]
     return Report.sum([*roots, *(partition.report for partition in partitions)])
-
-
-def _scan(path: Path) -> list[os.DirEntry[str]]:
-    try:
-        return sorted(os.scandir(path), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotALogDirError(f"{path}: no such directory") from None
 
 
 def _is_partition(entry: os.DirEntry[str], findings: Findings) -> bool:

@@ -145,14 +145,16 @@ def _tasks(
     paths = {offset: str(path) for offset, path in listing.snapshots}
     offsets = sorted(paths)
     if bases:
-        _check_early_snapshots([o for o in offsets if o <= bases[0]], paths, bases[0], findings)
+        _check_early_snapshots([o for o in offsets if o <= bases[0]], paths, findings)
+    for offset in stray_snapshots(offsets, bases):
+        what = "of a segment that is gone" if offset < bases[0] else "of no segment that is here"
+        findings.add(Fault.STRAY_SNAPSHOT, paths[offset], what)
     tasks = []
     for slot, segment in enumerate(segments):
         next_base = bases[slot + 1] if slot + 1 < len(bases) else None
         low = bisect_left(offsets, segment.base_offset + 1)
         high = len(offsets) if next_base is None else bisect_left(offsets, next_base + 1)
         above = offsets[low:high]
-        _check_strays(above, next_base, paths, findings)
         tasks.append(
             SegmentTask(
                 str(segment.path),
@@ -171,7 +173,7 @@ def _tasks(
 
 
 def _check_early_snapshots(
-    offsets: Sequence[int], paths: dict[int, str], first_base: int, findings: Findings
+    offsets: Sequence[int], paths: dict[int, str], findings: Findings
 ) -> None:
     """Of what was before the log. No batch can tell whether they are right; only that they can be
     read is checked."""
@@ -185,18 +187,21 @@ def _check_early_snapshots(
             findings.add(Fault.BAD_SNAPSHOT, paths[offset], error.reason, position=error.position)
         except StratalogError as error:
             findings.add(Fault.BAD_SNAPSHOT, paths[offset], str(error))
-        if offset < first_base:
-            findings.add(Fault.STRAY_SNAPSHOT, paths[offset], "of a segment that is gone")
 
 
-def _check_strays(
-    offsets: Sequence[int], next_base: int | None, paths: dict[int, str], findings: Findings
-) -> None:
-    """Snapshots between two segments are of an earlier close; the newest of all is of the last."""
-    for offset in offsets:
-        is_last = next_base is None and offset == offsets[-1]
-        if offset != next_base and not is_last:
-            findings.add(Fault.STRAY_SNAPSHOT, paths[offset], "of no segment that is here")
+def stray_snapshots(offsets: Sequence[int], bases: Sequence[int]) -> list[int]:
+    """Those that nothing in the ordinary life of a log explains; both lists are in order.
+
+    A snapshot is taken where a segment begins, and at the end of the log when it is closed. Kafka
+    keeps the one of the last close when it opens the log, and takes it away only when it opens the
+    log once more. So the newest that is of no segment is that of the last close if it lies in the
+    active segment, and the one before it is what the log was opened with.
+    """
+    if not bases:
+        return []
+    of_closes = sorted(set(offsets).difference(bases))
+    is_closed = bool(of_closes) and of_closes[-1] > bases[-1]
+    return of_closes[: -2 if is_closed else -1]
 
 
 def _check_names(path: Path, findings: Findings) -> None:

@@ -1,0 +1,81 @@
+"""What tells a log directory from any other, and what to say of one that is none.
+
+Names alone prove little: `/etc` has directories called `dbus-1`. So a log directory has one of
+Kafka's root files in it, or a directory that is named like a partition and holds a partition's
+files.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from stratalog.errors import InvalidNameError, NotALogDirError
+from stratalog.format.names import (
+    FileKind,
+    PartitionFile,
+    parse_partition_dir,
+    parse_partition_file,
+    parse_root_file,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
+    """What is in a log directory, by name. Raises NotALogDirError where it does not look like one.
+
+    A directory with a root file costs one listing; without, those of partitions are listed until
+    one of them has files.
+    """
+    try:
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        raise NotALogDirError(f"{path}: no such directory") from None
+    except NotADirectoryError:
+        raise NotALogDirError(
+            f"{path}: a file, not a log directory; give the directory around those of the "
+            "partitions"
+        ) from None
+    if not any(map(_is_root_file, entries)) and not any(map(_is_partition, entries)):
+        raise NotALogDirError(_what_is_missing(path, entries))
+    return entries
+
+
+def _what_is_missing(path: Path, entries: list[os.DirEntry[str]]) -> str:
+    if any(_is_segment(_file_of(entry.name)) for entry in entries):
+        return (
+            f"{path}: not a log directory but a partition, with segments in it; give the directory "
+            "around it"
+        )
+    return (
+        f"{path}: not a log directory (no meta.properties or checkpoint file in it, and no "
+        "directory TOPIC-NUMBER with segments); give one of the directories in log.dirs"
+    )
+
+
+def _is_root_file(entry: os.DirEntry[str]) -> bool:
+    return parse_root_file(entry.name) is not None and not entry.is_dir()
+
+
+def _is_partition(entry: os.DirEntry[str]) -> bool:
+    try:
+        if not entry.is_dir() or parse_partition_dir(entry.name) is None:
+            return False
+        with os.scandir(entry.path) as files:
+            return any(_file_of(file.name) is not None for file in files)
+    except (InvalidNameError, OSError):  # OSError: removed meanwhile, or closed to us
+        return False
+
+
+def _file_of(name: str) -> PartitionFile | None:
+    try:
+        return parse_partition_file(name)
+    except InvalidNameError:
+        return None
+
+
+def _is_segment(file: PartitionFile | None) -> bool:
+    return file is not None and file.kind is FileKind.LOG

@@ -1,0 +1,65 @@
+"""What is taken for a log directory, and what is said of all else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.errors import NotALogDirError
+from stratalog.log.log_dir_scan import scan_log_dir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEGMENT = f"{0:020d}.log"
+
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "meta.properties",
+        "recovery-point-offset-checkpoint",
+        ".kafka_cleanshutdown",
+        f"orders-0/{SEGMENT}",
+        "orders-0/leader-epoch-checkpoint",
+        "orders-0/partition.metadata",
+        f"orders-0.0123456789abcdef0123456789abcdef-delete/{SEGMENT}.deleted",
+    ],
+)
+def test_a_root_file_or_a_partition_with_files_tells(tmp_path: Path, file: str) -> None:
+    _touch(tmp_path / file)
+    (tmp_path / "a-1").mkdir()
+    (tmp_path / "strange").mkdir()
+    names = [entry.name for entry in scan_log_dir(tmp_path)]
+    assert names == sorted({"a-1", "strange", file.partition("/")[0]})
+
+
+@pytest.mark.parametrize(
+    "file", ["dbus-1/session.conf", "polkit-1/rules.d/50.rules", f"orders/{SEGMENT}", "notes.txt"]
+)
+def test_a_name_with_a_number_is_no_proof(tmp_path: Path, file: str) -> None:
+    _touch(tmp_path / file)
+    with pytest.raises(NotALogDirError, match=r"no directory TOPIC-NUMBER with segments"):
+        scan_log_dir(tmp_path)
+
+
+def test_a_directory_called_like_a_root_file_is_no_proof(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").mkdir()
+    with pytest.raises(NotALogDirError, match="not a log directory"):
+        scan_log_dir(tmp_path)
+
+
+def test_what_is_wrong_with_the_path_is_said(tmp_path: Path) -> None:
+    _touch(tmp_path / "orders-0" / SEGMENT)
+    with pytest.raises(NotALogDirError, match=r"nowhere: no such directory$"):
+        scan_log_dir(tmp_path / "nowhere")
+    with pytest.raises(NotALogDirError, match=r"\.log: a file, not a log directory; give the dir"):
+        scan_log_dir(tmp_path / "orders-0" / SEGMENT)
+    with pytest.raises(NotALogDirError, match=r"orders-0: not a log directory but a partition"):
+        scan_log_dir(tmp_path / "orders-0")
