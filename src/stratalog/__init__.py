@@ -81,8 +81,9 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDirsView, open_dirs, open_partition
     from stratalog.log_dir.coordinator import OpenTransaction
+    from stratalog.log_dir.deliveries import Delivery, RecordMetadata
     from stratalog.log_dir.manager import LogDir
-    from stratalog.log_dir.producer import Delivery, Producer, RecordMetadata
+    from stratalog.log_dir.producer import Producer
     from stratalog.log_dir.topics import TopicInfo
     from stratalog.log_dir.transactions import Transaction, TransactionalProducer
     from stratalog.storage.trace import Trace
@@ -179,8 +180,9 @@ _HOMES = {
     "stratalog.log.partition_view": ("PartitionView",),
     "stratalog.log_dir": ("LogDirsView", "open_dirs", "open_partition"),
     "stratalog.log_dir.coordinator": ("OpenTransaction",),
+    "stratalog.log_dir.deliveries": ("Delivery", "RecordMetadata"),
     "stratalog.log_dir.manager": ("LogDir",),
-    "stratalog.log_dir.producer": ("Delivery", "Producer", "RecordMetadata"),
+    "stratalog.log_dir.producer": ("Producer",),
     "stratalog.log_dir.topics": ("TopicInfo",),
     "stratalog.log_dir.transactions": ("Transaction", "TransactionalProducer"),
     "stratalog.storage.trace": ("Trace",),

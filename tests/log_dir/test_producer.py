@@ -17,9 +17,9 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import Codec, TimestampType
 from stratalog.format.record import Header
+from stratalog.log_dir.deliveries import RecordMetadata
 from stratalog.log_dir.manager import LogDir
 from stratalog.log_dir.partitioner import partition_for_key
-from stratalog.log_dir.producer import RecordMetadata
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, Clock, open_logs

@@ -7,18 +7,14 @@ a topic has all its partitions or is not there at all.
 
 from __future__ import annotations
 
-import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from stratalog.config import LogConfig
 from stratalog.errors import (
     ConfigError,
-    CorruptError,
-    InconsistentLogDirsError,
     InvalidTopicError,
     LogOfflineError,
     StorageError,
@@ -26,12 +22,7 @@ from stratalog.errors import (
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.metadata import (
-    PartitionMetadata,
-    decode_partition_metadata,
-    encode_partition_metadata,
-)
-from stratalog.format.names import FileKind, TopicPartition
+from stratalog.format.names import TopicPartition
 from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.log_dir.kept_state import (
     STATE_FILE,
@@ -40,14 +31,13 @@ from stratalog.log_dir.kept_state import (
     PendingDelete,
     StateStore,
 )
-from stratalog.log_dir.root import LogRoot, PartitionSlot
+from stratalog.log_dir.partition_table import PartitionTable
 from stratalog.log_dir.settings import base_config, overrides_of
 from stratalog.log_dir.topics import (
     TopicInfo,
     check_more_partitions,
     check_new_topic,
     check_replication_factor,
-    emptiest,
     new_topic_id,
     partition_count_of,
 )
@@ -58,13 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log_dir.root import Engine
+    from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
     from stratalog.maintenance.recovery import LoadPoint
-
-_log = logging.getLogger(__name__)
-
-MAKERS: Final = 8
-"""Partitions that are made at a time: most of it is waiting for the disk."""
 
 
 class TopicCatalog:
@@ -78,17 +63,14 @@ class TopicCatalog:
         self._config = engine.config
         self._lock = threading.RLock()
         self._is_closed = False
-        self._slots: dict[TopicPartition, PartitionSlot] = {}
         self._producer_config = ProducerStateConfig(
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
             transaction_max_timeout_ms=engine.config.transaction_max_timeout_ms,
         )
-        check_consistent(roots)
+        self._partitions = PartitionTable(roots, engine, self._open)
         self.store = StateStore(engine.disk, [root.path for root in roots])
-        for root in roots:
-            for topic_partition in root.found:
-                self._add_slot(root, topic_partition)
-        self._find_topics()
+        for name, numbers in self._partitions.numbers().items():
+            self._describe(name, self._partitions.topic_id_of(name, numbers), numbers)
 
     def begin(self) -> None:
         """Finish what the last writer left unfinished."""
@@ -126,11 +108,11 @@ class TopicCatalog:
 
     def find(self, topic_partition: TopicPartition) -> PartitionSlot | None:
         """A partition's place, if there is one."""
-        return self._slots.get(topic_partition)
+        return self._partitions.find(topic_partition)
 
     def slot(self, topic_partition: TopicPartition) -> PartitionSlot:
         """A partition's place."""
-        slot = self._slots.get(topic_partition)
+        slot = self._partitions.find(topic_partition)
         if slot is None:
             info = self.topic(topic_partition.topic)
             here = ", ".join(map(str, info.partitions[:10]))
@@ -141,12 +123,7 @@ class TopicCatalog:
 
     def slots(self) -> list[PartitionSlot]:
         """All of them."""
-        return list(self._slots.values())
-
-    def _add_slot(self, root: LogRoot, topic_partition: TopicPartition) -> PartitionSlot:
-        slot = PartitionSlot(topic_partition, root, self._open)
-        self._slots[topic_partition] = root.slots[topic_partition] = slot
-        return slot
+        return self._partitions.slots()
 
     def _open(self, slot: PartitionSlot, point: LoadPoint) -> PartitionLog:
         topic = self.topics.get(slot.topic_partition.topic)
@@ -160,26 +137,6 @@ class TopicCatalog:
         )
         log.before_cut = partial(slot.root.note_cut, slot)
         return log
-
-    def _find_topics(self) -> None:
-        partitions: dict[str, list[int]] = {}
-        for topic, partition in sorted(self._slots):
-            partitions.setdefault(topic, []).append(partition)
-        for name, numbers in partitions.items():
-            self._describe(name, self._id_of(name, numbers), numbers)
-
-    def _id_of(self, topic: str, partitions: Iterable[int]) -> uuid.UUID | None:
-        """The topic's id as the first partition tells it that has one."""
-        for partition in partitions:
-            slot = self._slots[TopicPartition(topic, partition)]
-            path = slot.path / FileKind.PARTITION_METADATA.value
-            try:
-                return decode_partition_metadata(self._engine.disk.read_bytes(path)).topic_id
-            except FileNotFoundError:
-                continue
-            except CorruptError as error:
-                raise error.located(path) from None
-        return None
 
     def _describe(
         self, name: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
@@ -253,49 +210,17 @@ class TopicCatalog:
 
     def _make_partitions(self, pending: PendingCreate, config: LogConfig) -> TopicInfo:
         """Make those that are missing. The topic can be found once all are there."""
-        slots = []
-        for number in range(pending.first_partition, pending.partition_count):
-            topic_partition = TopicPartition(pending.topic, number)
-            slot = self._slots.get(topic_partition)
-            if slot is None:
-                root = self.roots[emptiest([len(root.slots) for root in self.roots])]
-                slot = self._add_slot(root, topic_partition)
-            slots.append(slot)
-        with ThreadPoolExecutor(MAKERS, thread_name_prefix="stratalog-create") as pool:
-            make = partial(self._make_partition, topic_id=pending.topic_id, config=config)
-            list(pool.map(make, slots))
-        for root in {slot.root for slot in slots}:
-            self._engine.disk.fsync_dir(root.path)
+        self._partitions.make(_partitions_of(pending), pending.topic_id, config)
         info = self.topics.get(pending.topic)
         present = () if info is None else info.partitions
-        made = (slot.topic_partition.partition for slot in slots)
+        made = range(pending.first_partition, pending.partition_count)
         return self._describe(pending.topic, pending.topic_id, {*present, *made})
-
-    def _make_partition(
-        self, slot: PartitionSlot, *, topic_id: uuid.UUID | None, config: LogConfig
-    ) -> None:
-        disk = self._engine.disk
-        disk.mkdir(slot.path, exist_ok=True)
-        if topic_id is not None:
-            path = slot.path / FileKind.PARTITION_METADATA.value
-            disk.write_atomically(path, encode_partition_metadata(PartitionMetadata(topic_id)))
-        log = slot.log()
-        log.update_config(config)
-        if not log.epochs.entries:
-            log.become_leader(log.leader_epoch)
 
     def _undo_create(self, pending: PendingCreate, creates: tuple[PendingCreate, ...]) -> None:
         """Leave nothing of a topic that could not be made. If the disk does not let that happen
         either, the note stays, and the next open makes the topic after all."""
         with suppress(StorageError):
-            for number in range(pending.first_partition, pending.partition_count):
-                topic_partition = TopicPartition(pending.topic, number)
-                slot = self._slots.pop(topic_partition, None)
-                if slot is not None:
-                    _abandon(slot.retire())
-                    slot.root.drop([topic_partition])
-                    self._engine.disk.remove_tree(slot.path)
-                    self._engine.disk.fsync_dir(slot.root.path)
+            self._partitions.remove(_partitions_of(pending))
             self.store.update(creates=creates)
 
     # -- changing
@@ -316,7 +241,7 @@ class TopicCatalog:
             self.store.update(topics=topics)
             info = self._describe(name, info.topic_id, info.partitions)
             for partition in info.partitions:
-                log = self._slots[TopicPartition(name, partition)].loaded
+                log = self.slot(TopicPartition(name, partition)).loaded
                 if log is not None:
                     log.update_config(config)
             return info
@@ -345,53 +270,16 @@ class TopicCatalog:
         info = self.topics.get(pending.topic)
         if info is None or info.topic_id != pending.topic_id:
             return
-        thrown: dict[LogRoot, list[TopicPartition]] = {}
-        try:
-            for partition in info.partitions:
-                topic_partition = TopicPartition(info.name, partition)
-                slot = self._slots.get(topic_partition)
-                if slot is None:
-                    continue  # an earlier attempt came so far
-                _abandon(slot.retire())
-                slot.root.trash.throw(slot.path, topic_partition, self._engine.now_ms())
-                del self._slots[topic_partition]
-                thrown.setdefault(slot.root, []).append(topic_partition)
-        finally:
-            for root, gone in thrown.items():
-                self._engine.disk.fsync_dir(root.path)
-                root.drop(gone)
+        self._partitions.throw_away(TopicPartition(info.name, number) for number in info.partitions)
         del self.topics[pending.topic]
 
 
-def check_consistent(roots: Sequence[LogRoot]) -> None:
-    """Raise unless one broker could have all these log directories."""
-    places: dict[TopicPartition, LogRoot] = {}
-    for root in roots:
-        for topic_partition in root.found:
-            other = places.setdefault(topic_partition, root)
-            if other is not root:
-                raise InconsistentLogDirsError(
-                    f"{topic_partition} is in both {other.path} and {root.path}"
-                )
-    owned = [(root, root.meta) for root in roots if root.meta is not None]
-    for root, meta in owned[1:]:
-        first, first_meta = owned[0]
-        if (meta.cluster_id, meta.node_id) != (first_meta.cluster_id, first_meta.node_id):
-            raise InconsistentLogDirsError(
-                f"{first.path} belongs to node {first_meta.node_id} of cluster "
-                f"{first_meta.cluster_id}, {root.path} to node {meta.node_id} of cluster "
-                f"{meta.cluster_id}"
-            )
+def _partitions_of(pending: PendingCreate) -> list[TopicPartition]:
+    numbers = range(pending.first_partition, pending.partition_count)
+    return [TopicPartition(pending.topic, number) for number in numbers]
 
 
 def _texts_of(config: LogConfig, names: Iterable[str]) -> dict[str, str]:
     """Settings as Kafka would show them."""
     texts = config.as_dict()
     return {name: texts[name] for name in names}
-
-
-def _abandon(log: PartitionLog | None) -> None:
-    """Close a log whose files are not needed any more."""
-    if log is not None:
-        with suppress(StratalogError):
-            log.close()

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from stratalog.config import BrokerConfig
-from stratalog.errors import InconsistentLogDirsError, NotALogDirError, StratalogError
+from stratalog.errors import StratalogError
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
@@ -33,9 +31,10 @@ from stratalog.log_dir.health import Health
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.log_dir.maintenance import Maintenance
 from stratalog.log_dir.numbering import Numbering
-from stratalog.log_dir.producer import Producer, ProducerOptions, RecordMetadata
+from stratalog.log_dir.opening import broker_config_of, give_up, load_all, prepare_dirs
+from stratalog.log_dir.producer import Producer, ProducerOptions
 from stratalog.log_dir.producer_ids import ProducerIds
-from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
+from stratalog.log_dir.root import Engine, LogRoot
 from stratalog.log_dir.schedule import Schedule
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 from stratalog.log_dir.transactions import Transaction, TransactionalProducer
@@ -43,9 +42,11 @@ from stratalog.log_dir.upkeep import Upkeep
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
+    from stratalog.config import BrokerConfig
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.deliveries import RecordMetadata
     from stratalog.log_dir.producer import Headers
     from stratalog.log_dir.topics import TopicInfo
 
@@ -97,17 +98,15 @@ class LogDir:
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
         """
-        broker_config = _config_of(config)
+        broker_config = broker_config_of(config)
         dirs = [Path(path) for path in paths]
         if not dirs and config is not None:
             dirs = list(broker_config.log_dir_paths)
         engine = Engine(disk or Disk(), now_ms or _wall_clock_ms, broker_config)
-        _check_dirs(dirs)
-        for path in dirs:
-            _prepare(engine.disk, path, create=create)
+        prepare_dirs(engine.disk, dirs, create=create)
         with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
             catalog = TopicCatalog([LogRoot(path, engine) for path in dirs], engine)
-            undo.callback(_give_up, catalog)
+            undo.callback(lambda: give_up(catalog.slots()))
             logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
             logs._begin(background=background)
             undo.pop_all()
@@ -120,21 +119,15 @@ class LogDir:
             root.begin()
         self._catalog.begin()
         unclean = [root for root in roots if not root.last_stop.was_clean]
-        self._load([slot for root in unclean for slot in root.slots.values()], len(unclean))
         if unclean:
+            threads = self._engine.config.num_recovery_threads_per_data_dir * len(unclean)
+            load_all((slot for root in unclean for slot in root.slots.values()), threads)
             self._coordinator.recover()
         self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
         self.maintenance.has_threads = background
         if background:
             self._schedule.start("stratalog-log-dir")
-
-    def _load(self, slots: Sequence[PartitionSlot], dirs: int) -> None:
-        threads = self._engine.config.num_recovery_threads_per_data_dir * dirs
-        if slots:
-            with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-load") as pool:
-                for _ in pool.map(PartitionSlot.log, slots):
-                    pass
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +260,7 @@ class LogDir:
         With `idempotent` it has a producer id and numbers its batches, so that the log takes each
         of them once, even if a failed append is tried again.
         """
-        options = ProducerOptions(linger_ms, batch_bytes, _codec_of(compression), compression_level)
+        options = ProducerOptions.of(linger_ms, batch_bytes, compression, compression_level)
         numbering = None
         if idempotent:
             numbering = Numbering(self._new_identity, is_transactional=False)
@@ -334,7 +327,7 @@ class LogDir:
         raises ProducerFencedError. `timeout_ms` is how long a transaction may stay open, at most
         and by default `transaction.max.timeout.ms`.
         """
-        options = ProducerOptions(linger_ms, batch_bytes, _codec_of(compression), compression_level)
+        options = ProducerOptions.of(linger_ms, batch_bytes, compression, compression_level)
         parts = (self._catalog, self._engine, self._schedule)
         return TransactionalProducer(
             parts, self._coordinator, transactional_id, options, timeout_ms
@@ -359,59 +352,6 @@ class LogDir:
     def run_due_tasks(self) -> int:
         """Do what is due by now; how many tasks that were. Needed only without `background`."""
         return self._schedule.run_due() + self.maintenance.run_due()
-
-
-def _config_of(
-    config: BrokerConfig | Mapping[str, object] | Path | str | None,
-) -> BrokerConfig:
-    if config is None:
-        return BrokerConfig()
-    if isinstance(config, BrokerConfig):
-        return config
-    if isinstance(config, Path | str):
-        return BrokerConfig.from_properties_file(Path(config))
-    return BrokerConfig.parse(config)
-
-
-def _check_dirs(dirs: Sequence[Path]) -> None:
-    if not dirs:
-        raise NotALogDirError("no log directory given")
-    resolved = [path.resolve() for path in dirs]
-    for path in resolved:
-        if resolved.count(path) > 1:
-            raise InconsistentLogDirsError(f"{path} is given twice")
-
-
-def _prepare(disk: Disk, path: Path, *, create: bool) -> None:
-    if path.is_dir():
-        return
-    if not create:
-        raise NotALogDirError(f"{path}: no such directory")
-    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
-    for directory in reversed(missing):
-        disk.mkdir(directory, exist_ok=True)
-        disk.fsync_dir(directory.parent)
-
-
-def _codec_of(compression: Codec | str) -> Codec:
-    if isinstance(compression, Codec):
-        return compression
-    try:
-        return Codec[compression.upper()]
-    except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise ValueError(f"compression is {compression!r}, not one of {names}") from None
-
-
-def _give_up(catalog: TopicCatalog) -> None:
-    """Opening failed: close what is open. The next one recovers."""
-    for slot in catalog.slots():
-        log = slot.retire()
-        if log is not None:
-            try:
-                log.close()
-            except StratalogError:
-                continue
 
 
 def _wall_clock_ms() -> int:

@@ -8,23 +8,22 @@ failure that nobody asked about comes out of the next `flush` or `close`.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from stratalog.errors import InvalidTopicError, InvalidTxnStateError, StratalogError
-from stratalog.format.batch import NO_TIMESTAMP, Codec
+from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header
 from stratalog.log.batch_builder import (
     BATCH_BYTES_DEFAULT,
     LINGER_MS_DEFAULT,
-    BatchBuilder,
     BuilderOptions,
     BuiltBatch,
     NewRecord,
 )
+from stratalog.log_dir.deliveries import Delivery, Lane, Outcome
 from stratalog.log_dir.partitioner import StickyPartitioner, partition_for_key
 
 if TYPE_CHECKING:
@@ -40,16 +39,6 @@ if TYPE_CHECKING:
 Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]"
 
 
-class RecordMetadata(NamedTuple):
-    """Where a record is."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    """Milliseconds: as given, or of the append where the topic asks for that."""
-
-
 @dataclass(frozen=True)
 class ProducerOptions:
     """How a producer makes batches. The defaults are Kafka's."""
@@ -62,91 +51,22 @@ class ProducerOptions:
     level: int | None = None
     """Of the codec; None is Kafka's default."""
 
-
-class _Outcome:
-    """What became of one batch."""
-
-    __slots__ = ("failure", "info", "is_told", "target")
-
-    def __init__(
-        self, target: TopicPartition, info: AppendInfo | None, failure: StratalogError | None
-    ) -> None:
-        self.target = target
-        self.info = info
-        self.failure = failure
-        self.is_told = False
-        """Somebody has asked and knows of the failure."""
+    @classmethod
+    def of(
+        cls, linger_ms: int, batch_bytes: int, compression: Codec | str, level: int | None
+    ) -> Self:
+        """With the codec by its name, too."""
+        return cls(linger_ms, batch_bytes, _codec_of(compression), level)
 
 
-class Delivery:
-    """A record that was handed to a producer."""
-
-    __slots__ = ("_index", "_lane", "_outcome", "_producer", "record", "since_ms")
-
-    def __init__(self, producer: Producer, lane: _Lane, record: NewRecord, since_ms: int) -> None:
-        self._producer = producer
-        self._lane = lane
-        self._outcome: _Outcome | None = None
-        self._index = 0
-        self.record: NewRecord = record
-        self.since_ms = since_ms
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the record was written or refused; until then it waits for others."""
-        return self._outcome is not None
-
-    def result(self) -> RecordMetadata:
-        """Where the record is. If it still waits, it is written now.
-
-        Raises what its batch was refused with: an AppendError, or a StorageError.
-        """
-        if self._outcome is None:
-            self._producer.write(self._lane, all_of_it=True)
-        outcome = self._outcome
-        if outcome is None:
-            raise InvalidTxnStateError("a batch before the record failed: it was not written")
-        if outcome.failure is not None:
-            outcome.is_told = True
-            raise outcome.failure
-        assert outcome.info is not None
-        timestamp = outcome.info.log_append_time_ms
-        if timestamp == NO_TIMESTAMP:
-            timestamp = self.record.timestamp or 0
-        return RecordMetadata(*outcome.target, outcome.info.first_offset + self._index, timestamp)
-
-    def settle(self, outcome: _Outcome, index: int) -> None:
-        """Called by the producer: the record was the one at `index` of this batch."""
-        self._outcome = outcome
-        self._index = index
-        self.record = NewRecord(None, None, self.record.timestamp)  # the rest is in the log
-
-
-class _Lane:
-    """The records on their way to one partition."""
-
-    def __init__(self, target: TopicPartition, options: BuilderOptions) -> None:
-        self.target = target
-        self.waiting: deque[Delivery] = deque()
-        self.options = options
-        self.builder = BatchBuilder(options)
-
-    def add(self, delivery: Delivery) -> None:
-        self.builder.add(delivery.record, delivery.since_ms)
-        self.waiting.append(delivery)
-
-    def renew(self, options: BuilderOptions) -> None:
-        """Build the batches of what waits in another way."""
-        self.options = options
-        ratio = self.builder.compression_ratio
-        self.builder = BatchBuilder(options)
-        self.builder.compression_ratio = ratio
-        for delivery in self.waiting:
-            self.builder.add(delivery.record, delivery.since_ms)
-
-    def settle(self, outcome: _Outcome, record_count: int) -> None:
-        for index in range(record_count):
-            self.waiting.popleft().settle(outcome, index)
+def _codec_of(compression: Codec | str) -> Codec:
+    if isinstance(compression, Codec):
+        return compression
+    try:
+        return Codec[compression.upper()]
+    except KeyError:
+        names = ", ".join(codec.name.lower() for codec in Codec)
+        raise ValueError(f"compression is {compression!r}, not one of {names}") from None
 
 
 class Producer:
@@ -169,8 +89,8 @@ class Producer:
         self._numbering = numbering
         self._fields = BatchFields(codec=options.codec, level=options.level)
         self._lock = threading.RLock()
-        self._lanes: dict[TopicPartition, _Lane] = {}
-        self._failed: list[_Outcome] = []
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._failed: list[Outcome] = []
         self._sticky: dict[str, StickyPartitioner] = {}
         self._is_timer_set = False
         self._is_closed = False
@@ -220,7 +140,7 @@ class Producer:
                 self._set_timer(self.options.linger_ms)
             return delivery
 
-    def _lane_for(self, topic: str, record: NewRecord, partition: int | None) -> _Lane:
+    def _lane_for(self, topic: str, record: NewRecord, partition: int | None) -> Lane:
         info = self._catalog.ensure(topic)
         if info.is_internal:
             raise InvalidTopicError(f"{topic} is the log directory's own topic")
@@ -233,7 +153,7 @@ class Producer:
         lane = self._lanes.get(target)
         if lane is None:
             self._catalog.slot(target)  # raises if there is no such partition
-            lane = self._lanes[target] = _Lane(target, self._builder_options(target))
+            lane = self._lanes[target] = Lane(target, self._builder_options(target))
         elif lane.options.max_message_bytes != info.config.max_message_bytes:
             lane.renew(self._builder_options(target))
         return lane
@@ -283,11 +203,11 @@ class Producer:
             self._is_closed = True
             for lane in self._lanes.values():
                 failure = InvalidTxnStateError("aborted before the record was written")
-                lane.settle(_Outcome(lane.target, None, failure), len(lane.waiting))
+                lane.settle(Outcome(lane.target, None, failure), len(lane.waiting))
             self._lanes.clear()
             self._failed.clear()
 
-    def write(self, lane: _Lane, *, all_of_it: bool) -> None:
+    def write(self, lane: Lane, *, all_of_it: bool) -> None:
         """Write the batches that are ready, or all. Deliveries and `flush` tell of failures."""
         with self._lock:
             while lane.waiting:
@@ -300,7 +220,7 @@ class Producer:
                 if not built or self._write_all(lane, built):
                     return
 
-    def _write_all(self, lane: _Lane, built: list[BuiltBatch]) -> bool:
+    def _write_all(self, lane: Lane, built: list[BuiltBatch]) -> bool:
         """False if the batches from some point on must be built anew, with other numbers."""
         for batch in built:
             info, failure = None, None
@@ -308,7 +228,7 @@ class Producer:
                 info = self._write(lane.target, batch)
             except StratalogError as error:
                 failure = error
-            outcome = _Outcome(lane.target, info, failure)
+            outcome = Outcome(lane.target, info, failure)
             lane.settle(outcome, batch.record_count)
             if failure is not None:
                 self._failed.append(outcome)

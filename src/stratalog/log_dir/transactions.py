@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log_dir.catalog import TopicCatalog
     from stratalog.log_dir.coordinator import TransactionCoordinator
-    from stratalog.log_dir.producer import Delivery, Headers, ProducerOptions
+    from stratalog.log_dir.deliveries import Delivery
+    from stratalog.log_dir.producer import Headers, ProducerOptions
     from stratalog.log_dir.root import Engine
     from stratalog.log_dir.schedule import Schedule
     from stratalog.log_dir.transaction_steps import ProducerIdentity
