@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from stratalog.log_dir.commits import row_stager
-from stratalog.spark.jobs import ingest_files
+from stratalog.spark.jobs import ingest_files, ingest_plan
 from stratalog.spark.jobs.ingest_inputs import FileSource
 from stratalog.spark.jobs.running import SparkWorkers
 from stratalog.spark.jobs.text_lines import read_lines
@@ -37,7 +37,7 @@ class Sabotage:
         self._function = function
         self._root = root
 
-    def __call__(self, task: ingest_files.IngestTask) -> Any:
+    def __call__(self, task: ingest_plan.IngestTask) -> Any:
         context = TaskContext.get()
         assert context is not None
         is_first = context.attemptNumber() == 0
@@ -100,8 +100,8 @@ def main(root: Path) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    ingest_files.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
-    ingest_files.PIECE_COST_BYTES = 0  # type: ignore[misc]
+    ingest_plan.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
+    ingest_plan.PIECE_COST_BYTES = 0  # type: ignore[misc]
     plan = ingest_files.plan_ingest(FileSource([root / "in"]))
     done = ingest_files.run_ingest(BadWorkers(spark, root), plan, root / "logs", topic="orders")
     assert done.tasks == TASKS

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stratalog import open_dirs
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, StratalogError
 from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.running import verify_directory
 from stratalog.spark.jobs.export import export
-from stratalog.spark.jobs.ingest import RecordColumns, ingest, read_files
+from stratalog.spark.jobs.ingest import RecordColumns, ingest, ingest_source, read_files
+from stratalog.spark.jobs.ingest_inputs import FileSource, Missing
 from stratalog.spark.jobs.running import JobError
 from tests.golden.cases import GoldenCase
 
@@ -48,9 +50,11 @@ def write_lines(path: Path, lines: list[str]) -> Path:
 
 def test_lines_of_json_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     file = write_lines(tmp_path / "events.jsonl", LINES)
-    frame = read_files(spark, [file], mapping=RecordColumns(key="user", timestamp="at"))
+    mapping = RecordColumns(key="user", timestamp="at")
+    source = FileSource([file], mapping=mapping, allows_missing=True)
     options = {"topicPartitions": "3"}
-    result = ingest(frame, tmp_path / "logs", topic="events", options=options)
+    result = ingest_source(spark, source, tmp_path / "logs", topic="events", options=options)
+    assert result.missing == Missing(keys=1, times=2)
     found = records_of(tmp_path / "logs", "events")
     by_value = {record.value: record for part in found.values() for record in part}
     assert set(by_value) == {line.encode() for line in LINES}
@@ -70,8 +74,16 @@ def test_rows_of_csv_become_objects(spark: SparkSession, tmp_path: Path) -> None
     file = write_lines(
         tmp_path / "orders.csv", ["id,amount,when", "7,1.50,2023-11-14 22:13:20", "8,,"]
     )
-    frame = read_files(spark, [file], mapping=RecordColumns(key="id", timestamp="when"))
-    ingest(frame, tmp_path / "logs", topic="orders", options={"topicPartitions": "1"})
+    source = FileSource([file], mapping=RecordColumns(key="id", timestamp="when"))
+    given: dict[str, Any] = {"topic": "orders", "options": {"topicPartitions": "1"}}
+    with pytest.raises(JobError) as told:
+        ingest_source(spark, source, tmp_path / "logs", **given)
+    assert str(told.value) == f"{file}: 'when' is not a time, in ms or as a date in: " + (
+        '{"id":"8"}'
+    )
+    assert not list((tmp_path / "logs").glob("orders-*"))
+    source = replace(source, allows_missing=True)
+    assert ingest_source(spark, source, tmp_path / "logs", **given).missing == Missing(times=1)
     seven, eight = everything(tmp_path / "logs", "orders")
     assert json.loads(seven.value or b"") == {
         "id": "7",
@@ -80,6 +92,14 @@ def test_rows_of_csv_become_objects(spark: SparkSession, tmp_path: Path) -> None
     }
     assert (seven.key, seven.timestamp) == (b"7", 1_700_000_000_000)
     assert json.loads(eight.value or b"") == {"id": "8"}
+
+
+def test_a_line_without_the_field(spark: SparkSession, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / "events.jsonl", LINES)
+    frame = read_files(spark, [file], mapping=RecordColumns(key="user"))
+    with pytest.raises(JobError) as told:
+        ingest(frame, tmp_path / "logs", topic="events", options={"topicPartitions": "1"})
+    assert str(told.value) == f"{file}: 'user' is missing in: " + '{"n": 4}'
 
 
 def test_text_and_a_column_as_the_value(spark: SparkSession, tmp_path: Path) -> None:
@@ -144,7 +164,7 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
         ({"topic": "t", "options": {"topicPartition": "1"}}, "did you mean 'topicPartitions'"),
     ]
     for given, message in cases:
-        with pytest.raises(JobError, match=message) as told:
+        with pytest.raises(StratalogError, match=message) as told:
             ingest(frame, tmp_path / "logs", **given)
         assert "\n" not in str(told.value)
         assert "Error" not in str(told.value).split(":", maxsplit=1)[0]

@@ -22,7 +22,7 @@ from stratalog.cli.output import json_line, report_line
 if TYPE_CHECKING:
     from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
 
-FormatName = Literal["json", "csv", "parquet", "text"]
+FormatName = Literal["json", "csv", "parquet", "text", "records"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
@@ -36,7 +36,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of all records.")
     ] = None,
     format_: Annotated[
-        FormatName | None, typer.Option("--format", "-f", help="Default: told from the names.")
+        FormatName | None,
+        typer.Option("--format", "-f", help="Default: told from names and first lines."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="FIELD", help="Column or JSON field of the key.")
@@ -48,10 +49,23 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         str | None,
         typer.Option("--timestamp", metavar="FIELD", help="Of the time, in ms or as a date."),
     ] = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing",
+            help="Rows may lack FIELD: no key, a null value, the time of now. They are counted.",
+        ),
+    ] = False,
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", "-p", min=1, metavar="N", help="Create missing topics so."),
     ] = None,
+    repartition: Annotated[
+        bool,
+        typer.Option(
+            "--repartition", help="Choose partitions by key, not as exported records name them."
+        ),
+    ] = False,
     codec: Annotated[CodecName, typer.Option("--codec", help="Of batches.")] = "none",
     topic_config: Annotated[
         list[str] | None,
@@ -71,19 +85,24 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Write files of JSON lines, CSV, Parquet or text into topics, every row once.
 
-    A line of JSON or text is a value as it is. A row of CSV or Parquet without a column `value`
-    becomes a JSON object of its columns; one with it may have `key`, `timestamp`, `topic`,
-    `partition` and `headers` too, as export writes them. Records go to partitions as Kafka's own
-    producer sends them. Lines and such rows as they are need no Spark and are written by threads;
-    all else runs on Spark, embedded unless --master names a cluster. The lock of the log directory
-    is taken, so this is refused while a broker runs. With --partitions the directory and topics are
-    made if they are missing; rows that name their partition need as many.
+    A line of JSON or text is a value as it is; --key, --value and --timestamp take fields out of
+    JSON. Files that export has written, Parquet or lines of JSON, come back as the records they
+    were, in their partitions unless --repartition is given; --format json takes such lines as
+    values, too. Other rows of CSV or Parquet become JSON objects of their columns; with a column
+    `value` they may have `key`, `timestamp`, `topic`, `partition` and `headers`. Records without a
+    partition go where Kafka's own producer sends them.
+
+    A row without a FIELD that was named, or whose time is none, ends the command and nothing is
+    written. With --partitions the directory and topics are made if they are missing; a topic that
+    exists must have as many. The lock of the log directory is taken, so this is refused while a
+    broker runs. CSV and rows that become objects run on Spark, embedded unless --master names a
+    cluster; all else is done by threads.
 
     \b
     Examples:
       stratalog ingest events.jsonl --to /tmp/logs --topic events --partitions 4 --key user
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
-      stratalog ingest export/ --to /tmp/restored --partitions 12 --codec zstd
+      stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
     """
     from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns  # noqa: PLC0415 - heavy
 
@@ -92,6 +111,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         format_,
         RecordColumns(key, value, timestamp),
         key_values("--reader-option", reader_option or []),
+        allows_missing=allow_missing,
+        keeps_partitions=not repartition,
     )
     options = {
         "kafka.compression.type": codec,
@@ -103,16 +124,32 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         **key_values("--option", option or []),
     }
     result = _ingest(source, to, topic, options, Sparks(master, conf))
+    _print(result, to, as_json=as_json)
+
+
+def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
+    missing = result.missing
     if as_json:
         summary = {
             "kind": "summary",
             "records": result.records,
             "size_bytes": result.size_bytes,
+            "missing_keys": missing.keys,
+            "missing_values": missing.values,
+            "missing_times": missing.times,
             "seconds": round(result.seconds, 3),
         }
         print(json_line(summary))
-    else:
-        print(f"{result_text(result)}: written to {to}")
+        return
+    counts = [
+        f"{count:,} without the field of their {name}"
+        for name, count in (("key", missing.keys), ("value", missing.values))
+        if count
+    ]
+    if missing.times:
+        counts.append(f"{missing.times:,} without a time, which have that of now")
+    lacking = "".join(f"; {text}" for text in counts)
+    print(f"{result_text(result)}: written to {to}{lacking}")
 
 
 class Sparks(NamedTuple):

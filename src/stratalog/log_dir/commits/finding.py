@@ -98,6 +98,11 @@ class TopicFinder:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._catalog: TopicCatalog | None = None
+        self._made: set[str] = set()
+
+    def made(self) -> tuple[StagedTopic, ...]:
+        """The topics that this finder itself has made."""
+        return tuple(topic for name in sorted(self._made) if (topic := self._known(name)))
 
     def find(self, name: str) -> StagedTopic:
         """The topic, made now if it is missing and `new_topics` says how."""
@@ -167,3 +172,4 @@ class TopicFinder:
                 logs.create_topic(name, new.partition_count, config=new.config)
             except TopicAlreadyExistsError:  # another task was faster
                 return
+        self._made.add(name)

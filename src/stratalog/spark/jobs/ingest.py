@@ -3,21 +3,35 @@ Spark has to read them; `ingest_files` tells where workers can.
 
 A row needs a value. Lines of text and of JSON are values as they are, byte for byte; a row of CSV
 or Parquet without a `value` column becomes a JSON object of its columns. Key and timestamp may be
-taken from a column, or from a field of the JSON.
+taken from a column, or from a field of the JSON; a row that lacks one ends the job, unless that is
+allowed.
 """
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, StratalogError
 from stratalog.log_dir import LogDirsView
-from stratalog.spark.jobs.ingest_inputs import Format, IngestResult, RecordColumns, format_of
+from stratalog.log_dir.commits.unmaking import unmake_topics
+from stratalog.spark.jobs.ingest_inputs import (
+    FileSource,
+    Format,
+    IngestResult,
+    Missing,
+    RecordColumns,
+    format_of,
+)
+from stratalog.spark.jobs.ingest_topics import find_topics
 from stratalog.spark.jobs.running import Clock, JobError, described, told, watched
+from stratalog.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IngestResult", "RecordColumns", "ingest", "read_files"]
 
-_RECORD_COLUMNS: Final = ("topic", "partition", "headers")
+_RECORD_COLUMNS: Final = ("topic", "headers")
+_SHOWN_CHARACTERS: Final = 80
 
 
 def ingest(
@@ -42,13 +57,15 @@ def ingest(
     """Write a DataFrame with the sink's columns (`value`, and `key`, `topic`, ... if wanted).
 
     `options` are the sink's: `topicPartitions` to create what is missing, `kafka.compression.type`,
-    and so on. Raises JobError with the one line that says what is wrong.
+    and so on. Raises a StratalogError with the one line that says what is wrong.
     """
 
     clock = Clock()
     path = Path(log_dir).absolute()
     size_before = _size_of(path)
     settings = {**({"topic": topic} if topic else {}), **(options or {})}
+    parsed = WriteOptions.parse({**settings, "path": json.dumps([str(path)])})
+    made = find_topics(parsed, [parsed.topic] if parsed.topic else [])
     rows = Observation("stratalog ingest")
     observed = frame.observe(rows, F.count(F.lit(1)).alias("records"))
     writer = observed.write.format("stratalog").mode("append").options(**settings)
@@ -56,11 +73,32 @@ def ingest(
     with described(context, f"stratalog ingest to {path}"), watched(context, on_progress):
         try:
             writer.save(str(path))
-        except Exception as error:
-            raise JobError(told(error)) from None
+        except BaseException as error:
+            with suppress(StratalogError):
+                unmake_topics(parsed.target, made)
+            raise JobError(told(error)) if isinstance(error, Exception) else error from None
     records = int(rows.get["records"])
     grown = _size_of(path) - size_before
     return IngestResult("ingest", records, grown, clock.seconds, 0)
+
+
+def ingest_source(
+    spark: SparkSession,
+    source: FileSource,
+    log_dir: Path | str,
+    *,
+    topic: str | None = None,
+    options: Mapping[str, str] | None = None,
+    on_progress: OnProgress | None = None,
+) -> IngestResult:
+    """`ingest` of files, and what their rows lack."""
+    counted = Observation("stratalog missing") if source.allows_missing else None
+    frame = _read(spark, source, counted)
+    result = ingest(frame, log_dir, topic=topic, options=options, on_progress=on_progress)
+    if counted is None or not source.mapping.given:
+        return result
+    found = {name: int(count) for name, count in counted.get.items()}
+    return replace(result, missing=Missing(**found))
 
 
 def read_files(
@@ -75,10 +113,19 @@ def read_files(
 
     `options` are those of Spark's reader for that format.
     """
-    names = [str(path) for path in paths]
-    chosen = format or format_of(names)
-    wanted = mapping or RecordColumns()
-    reader = spark.read.options(**(options or {}))
+    source = FileSource(paths, format, mapping or RecordColumns(), options or {})
+    return _read(spark, source, None)
+
+
+def _read(spark: SparkSession, source: FileSource, counted: Observation | None) -> DataFrame:
+    """What rows lack is counted by `counted`; without it, it is an error."""
+    names = [str(path) for path in source.paths]
+    chosen = source.format or format_of(names)
+    if chosen == "records":
+        raise ConfigError(
+            "format", "records are read from local files, without options of Spark's reader"
+        )
+    reader = spark.read.options(**source.options)
     try:
         if chosen in {"json", "text"}:
             frame = reader.text(names)
@@ -87,64 +134,117 @@ def read_files(
     except Exception as error:
         raise JobError(told(error)) from None
     if chosen in {"json", "text"}:
-        return _of_lines(frame, wanted, is_json=chosen == "json")
-    return _of_columns(frame, wanted)
+        rows = _of_lines(frame, source.mapping, is_json=chosen == "json")
+    else:
+        rows = _of_columns(frame, source, has_nulls=chosen == "parquet")
+    return rows.taken(counted)
 
 
-def _of_lines(lines: DataFrame, mapping: RecordColumns, *, is_json: bool) -> DataFrame:
+class _Rows:
+    """Columns of rows that are to be, each from an expression on the rows there are."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self._columns: dict[str, Column] = {}
+        self._missing: dict[str, tuple[Column, str]] = {}
+
+    def add(self, name: str, column: Column, source: str | None = None) -> None:
+        """With a `source`, that column or field was asked for, and null says that it is missing."""
+        self._columns[name] = column
+        if source is not None:
+            has = "is not a time, in ms or as a date" if name == "timestamp" else "is missing"
+            self._missing[name] = (column.isNull(), f"{source!r} {has}")
+
+    def taken(self, counted: Observation | None) -> DataFrame:
+        frame, columns = self._frame, dict(self._columns)
+        if counted is None:
+            for name, (is_missing, reason) in self._missing.items():
+                columns[name] = F.when(~is_missing, columns[name]).otherwise(
+                    F.raise_error(self._told(reason))
+                )
+        elif self._missing:
+            counts = {"key": "keys", "value": "values", "timestamp": "times"}
+            sums = [
+                F.count_if(is_missing).alias(counts[name])
+                for name, (is_missing, _) in self._missing.items()
+            ]
+            frame = frame.observe(counted, *sums)
+        return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+    def _told(self, reason: str) -> Column:
+        """File and row: Spark does not know the number of a line."""
+        names = self._frame.columns
+        is_text = names == ["value"]
+        row = F.col("value") if is_text else F.to_json(F.struct(*map(_quoted, names)))
+        shown = F.substring(row, 1, _SHOWN_CHARACTERS)
+        file = F.regexp_replace(F.input_file_name(), "^file:/+", "/")
+        return F.concat(file, F.lit(f": {reason} in: "), shown)
+
+
+def _of_lines(lines: DataFrame, mapping: RecordColumns, *, is_json: bool) -> _Rows:
     """A record a line. Fields are taken out of the JSON, the line stays as it is."""
 
-    if not is_json and (mapping.key or mapping.timestamp or mapping.value):
+    if not is_json and mapping.given:
         raise ConfigError("key", "lines of text have no fields; give the format json")
 
     def field(name: str) -> Column:
         return F.get_json_object("value", f"$.{name}")
 
-    value = field(mapping.value) if mapping.value else F.col("value")
-    columns = [value.alias("value")]
+    rows = _Rows(lines)
+    if mapping.value:
+        rows.add("value", field(mapping.value), mapping.value)
+    else:
+        rows.add("value", F.col("value"))
     if mapping.key:
-        columns.append(field(mapping.key).alias("key"))
+        rows.add("key", field(mapping.key), mapping.key)
     if mapping.timestamp:
-        columns.append(_time(field(mapping.timestamp)).alias("timestamp"))
-    return lines.select(*columns)
+        rows.add("timestamp", _time(field(mapping.timestamp)), mapping.timestamp)
+    return rows
 
 
-def _of_columns(frame: DataFrame, mapping: RecordColumns) -> DataFrame:
+def _of_columns(frame: DataFrame, source: FileSource, *, has_nulls: bool) -> _Rows:
+    """`has_nulls` if a null is one that somebody wrote: only a time must be there then."""
 
-    for name in (mapping.key, mapping.value, mapping.timestamp):
-        if name is not None and name not in frame.columns:
+    mapping = source.mapping
+    for name in mapping.given:
+        if name not in frame.columns:
             known = ", ".join(frame.columns)
             raise ConfigError("column", f"there is no column {name!r}; there are {known}")
-    has_value = "value" in frame.columns
-    if mapping.value or has_value:
-        value = _bytes(frame, mapping.value or "value")
+    own = set(frame.columns) if "value" in frame.columns else set()
+    rows = _Rows(frame)
+    if mapping.value or own:
+        named = None if has_nulls else mapping.value
+        rows.add("value", _bytes(frame, mapping.value or "value"), named)
     else:
-        value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in frame.columns)))
-    columns = [value.alias("value")]
-    key = mapping.key or ("key" if has_value and "key" in frame.columns else None)
-    if key is not None:
-        columns.append(_bytes(frame, key).alias("key"))
-    time = mapping.timestamp or (
-        "timestamp" if has_value and "timestamp" in frame.columns else None
-    )
-    if time is not None:
-        columns.append(_time_column(frame, time).alias("timestamp"))
-    if has_value:
-        columns += [F.col(name) for name in _RECORD_COLUMNS if name in frame.columns]
-    return frame.select(*columns)
+        rows.add("value", F.to_json(F.struct(*map(_quoted, frame.columns))))
+    if mapping.key or "key" in own:
+        named = None if has_nulls else mapping.key
+        rows.add("key", _bytes(frame, mapping.key or "key"), named)
+    if mapping.timestamp or "timestamp" in own:
+        column = _time_column(frame, mapping.timestamp or "timestamp")
+        rows.add("timestamp", column, mapping.timestamp)
+    taken = _RECORD_COLUMNS if not source.keeps_partitions else (*_RECORD_COLUMNS, "partition")
+    for name in taken:
+        if name in own:
+            rows.add(name, F.col(name))
+    return rows
+
+
+def _quoted(name: str) -> Column:
+    return F.col(f"`{name}`")
 
 
 def _bytes(frame: DataFrame, name: str) -> Column:
     """As the sink takes it: text and bytes as they are, anything else as text."""
 
-    column = F.col(f"`{name}`")
+    column = _quoted(name)
     kind = frame.schema[name].dataType.typeName()
     return column if kind in {"string", "binary"} else column.cast("string")
 
 
 def _time_column(frame: DataFrame, name: str) -> Column:
 
-    column = F.col(f"`{name}`")
+    column = _quoted(name)
     kind = frame.schema[name].dataType.typeName()
     return column if kind in {"timestamp", "timestamp_ntz"} else _time(column.cast("string"))
 

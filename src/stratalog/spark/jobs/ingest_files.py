@@ -5,8 +5,9 @@ its part, stages it under the job's id and answers what it has staged; the drive
 answers at once. What a task leaves that died or ran twice is nobody's answer, so it is removed
 with the commit, or when the job fails.
 
-This is for rows that are records already: lines, and Parquet with the sink's columns. Where rows
-have to be computed first, Spark reads the files (`ingest.read_files`) and the sink writes them.
+This is for rows that are records already: lines, with fields of JSON where they are asked for, and
+Parquet with the sink's columns. Where rows have to be computed first, Spark reads the files
+(`ingest.read_files`) and the sink writes them.
 """
 
 from __future__ import annotations
@@ -14,72 +15,44 @@ from __future__ import annotations
 import json
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-from stratalog.errors import ConfigError, StratalogError
-from stratalog.log_dir.commits.finding import TopicFinder
+from stratalog.errors import StratalogError
 from stratalog.log_dir.commits.staged import StagedCommit
+from stratalog.log_dir.commits.unmaking import unmake_topics
 from stratalog.spark.jobs.ingest_inputs import (
     FileSource,
     IngestResult,
+    InputFileError,
+    Missing,
     NeedsSparkError,
-    find_files,
-    format_of,
 )
-from stratalog.spark.jobs.parquet_rows import ColumnUse, RowGroups, plan_parquet, read_rows
-from stratalog.spark.jobs.running import GROUP_BYTES, Clock, JobError, SparkWorkers
-from stratalog.spark.jobs.text_lines import TextRange, read_lines
+from stratalog.spark.jobs.ingest_plan import IngestPlan, plan_ingest, plan_tasks, topic_of
+from stratalog.spark.jobs.ingest_topics import find_topics
+from stratalog.spark.jobs.line_fields import LineError
+from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
+from stratalog.spark.jobs.running import Clock, JobError, SparkWorkers
+from stratalog.spark.jobs.text_lines import read_lines
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_options import WriteOptions
 from stratalog.spark.write_schema import check_topic_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from stratalog.log_dir.commits.staged import StagedRun
-    from stratalog.spark.jobs.ingest_inputs import InputFile
+    from stratalog.log_dir.commits.staged import StagedRun, StagedTopic
+    from stratalog.spark.jobs.ingest_plan import IngestTask, Piece
     from stratalog.spark.jobs.running import OnProgress, Workers
+    from stratalog.spark.jobs.text_lines import TextRange
 
-__all__ = ["FileSource", "IngestPlan", "ingest_files", "plan_ingest", "run_ingest"]
-
-TASK_BYTES_MIN: Final = 4 << 20
-"""So much is worth a task of its own, to keep all workers busy."""
-PIECE_COST_BYTES: Final = 64 << 10
-"""What it takes to open a file, in bytes it could read instead."""
-_LINES: Final = (ColumnUse("value", "value"),)
-
-Piece: TypeAlias = TextRange | RowGroups
-
-
-@dataclass(frozen=True)
-class IngestPlan:
-    """What is read, and as what."""
-
-    columns: tuple[ColumnUse, ...]
-    pieces: tuple[Piece, ...]
-    """In the order in which the rows are to be in the logs."""
-    has_topic: bool = False
-    """Whether rows, or their directories, say which topic they are of."""
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """That directories name."""
-        return tuple(dict.fromkeys(topic for piece in self.pieces if (topic := _topic_of(piece))))
-
-
-class IngestTask(NamedTuple):
-    """What one worker reads at once."""
-
-    number: int
-    pieces: tuple[Piece, ...]
+__all__ = ["FileSource", "IngestPlan", "ingest_files", "plan_ingest", "plan_tasks", "run_ingest"]
 
 
 def ingest_files(
@@ -101,16 +74,11 @@ def ingest_files(
         _check_local(spark)
         plan = plan_ingest(source)
     except NeedsSparkError:
-        from stratalog.spark.jobs.ingest import ingest, read_files  # noqa: PLC0415 - loads Spark
+        from stratalog.spark.jobs.ingest import ingest_source  # noqa: PLC0415 - loads Spark
 
-        frame = read_files(
-            spark,
-            source.paths,
-            format=source.format,
-            mapping=source.mapping,
-            options=source.options,
+        return ingest_source(
+            spark, source, log_dir, topic=topic, options=options, on_progress=on_progress
         )
-        return ingest(frame, log_dir, topic=topic, options=options, on_progress=on_progress)
     workers = SparkWorkers(spark, on_progress)
     return run_ingest(workers, plan, log_dir, topic=topic, options=options)
 
@@ -121,33 +89,6 @@ def _check_local(spark: SparkSession) -> None:
     default = str(hadoop.get("fs.defaultFS", "file:///"))
     if not default.startswith("file:"):
         raise NeedsSparkError(f"paths are those of {default}")
-
-
-def plan_ingest(source: FileSource) -> IngestPlan:
-    """What workers are to read. Raises NeedsSparkError if that is not for them to do."""
-    chosen = source.format or format_of(source.paths)
-    if source.options:
-        raise NeedsSparkError("options of Spark's reader are given")
-    files = find_files(source.paths)
-    if chosen == "csv":
-        raise NeedsSparkError("rows of CSV become JSON objects")
-    if chosen == "parquet":
-        parquet = plan_parquet(files, source.mapping)
-        return IngestPlan(parquet.columns, parquet.pieces, parquet.has_topic)
-    return IngestPlan(_LINES, _plan_lines(source, files, is_json=chosen == "json"))
-
-
-def _plan_lines(
-    source: FileSource, files: Sequence[InputFile], *, is_json: bool
-) -> tuple[TextRange, ...]:
-    if source.mapping.given:
-        if not is_json:
-            raise ConfigError("key", "lines of text have no fields; give the format json")
-        raise NeedsSparkError("fields are taken out of JSON")
-    packed = next((file.path for file in files if file.is_packed), None)
-    if packed is not None:
-        raise NeedsSparkError(f"{packed}: is packed")
-    return tuple(TextRange(file.path, 0, file.size_bytes) for file in files if file.size_bytes)
 
 
 def run_ingest(
@@ -163,104 +104,76 @@ def run_ingest(
     path = Path(log_dir).absolute()
     given = {**({"topic": topic} if topic else {}), **(options or {})}
     parsed = WriteOptions.parse({**given, "path": json.dumps([str(path)])})
-    _check(parsed, plan)
+    made = _check(parsed, plan)
+    if parsed.topic is not None:
+        kept = tuple(use for use in plan.columns if use.name != "topic")
+        plan = replace(plan, columns=kept)
     job = uuid.uuid4().hex
-    columns = tuple(use for use in plan.columns if use.name != "topic" or parsed.topic is None)
     groups = [[task] for task in plan_tasks(plan.pieces, workers.slots)]
-    work = partial(_stage, columns=columns, options=parsed, job=job)
+    work = partial(_stage, plan=replace(plan, pieces=()), options=parsed, job=job)
     try:
         answers = workers.run(work, groups, title=f"stratalog ingest to {path}")
-        runs = tuple(run for answer in answers for run in answer)
+        runs = tuple(run for answer in answers for run in answer.runs)
+        missing = _sum_of(answer.missing for answer in answers)
         done = commit_staged(parsed.target, StagedCommit(runs, job, 0, parsed.identity))
     except BaseException as error:
         with suppress(StratalogError):  # what is left is swept one day
             abandon_job(parsed.target, job)
+            unmake_topics(parsed.target, made)
         if isinstance(error, OSError):
             raise JobError(f"{error.filename}: {error.strerror}") from None
         raise
-    return IngestResult("ingest", done.record_count, done.size_bytes, clock.seconds, len(groups))
+    return IngestResult(
+        "ingest", done.record_count, done.size_bytes, clock.seconds, len(groups), missing
+    )
 
 
-def _check(options: WriteOptions, plan: IngestPlan) -> None:
-    """What the sink checks of a write."""
+def _check(options: WriteOptions, plan: IngestPlan) -> tuple[StagedTopic, ...]:
+    """What the sink checks of a write, and the topics that had to be made."""
     check_topic_column(options.topic, is_present=plan.has_topic)
-    finder = TopicFinder(options.target)
-    for topic in plan.topics if options.topic is None else (options.topic,):
-        finder.find(topic)
-    options.target.check()
-    options.target.check_lock()
+    return find_topics(options, plan.topics if options.topic is None else (options.topic,))
 
 
-def plan_tasks(pieces: Sequence[Piece], slots: int) -> tuple[IngestTask, ...]:
-    """Shares of about equal size, in order; text is cut to measure, row groups stay whole."""
-    total = sum(piece.size_bytes + PIECE_COST_BYTES for piece in pieces)
-    count = _task_count(total, max(1, slots))
-    step = max(1, -(-total // count))
-    shares: dict[int, list[Piece]] = {}
-    at = 0
-    for piece in pieces:
-        at += PIECE_COST_BYTES
-        for part in _cut(piece, at, step):
-            middle = at + part.size_bytes // 2
-            shares.setdefault(min(middle // step, count - 1), []).append(part)
-            at += part.size_bytes
-    ordered = [tuple(_joined(shares[share])) for share in sorted(shares)]
-    return tuple(IngestTask(number, parts) for number, parts in enumerate(ordered))
+class _Staged(NamedTuple):
+    """What a task answers."""
+
+    runs: tuple[StagedRun, ...]
+    missing: Missing
 
 
-def _task_count(total_bytes: int, slots: int) -> int:
-    """As many tasks for every slot, none of them too large or not worth it."""
-    rounds = -(-total_bytes // (GROUP_BYTES * slots))
-    return max(1, min(rounds * slots, -(-total_bytes // TASK_BYTES_MIN)))
-
-
-def _cut(piece: Piece, at: int, step: int) -> Iterator[Piece]:
-    """Where the shares are cut that are `step` long, if the piece begins at `at`."""
-    if isinstance(piece, RowGroups):
-        yield piece
-        return
-    start = piece.start
-    while start < piece.end:
-        here = at + start - piece.start
-        end = min(piece.end, start + step - here % step)
-        yield piece._replace(start=start, end=end)
-        start = end
-
-
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Row groups of one file together, so that it is opened once."""
-    last: Piece | None = None
-    for piece in pieces:
-        if isinstance(last, RowGroups) and isinstance(piece, RowGroups) and last.path == piece.path:
-            size_bytes = last.size_bytes + piece.size_bytes
-            last = last._replace(numbers=last.numbers + piece.numbers, size_bytes=size_bytes)
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
-
-
-def _stage(
-    task: IngestTask, *, columns: tuple[ColumnUse, ...], options: WriteOptions, job: str
-) -> tuple[StagedRun, ...]:
-    """Runs in a worker."""
+def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: str) -> _Staged:
+    """Runs in a worker. The plan has no pieces but those of the task."""
     runs: tuple[StagedRun, ...] = ()
-    for topic, pieces in groupby(task.pieces, key=_topic_of):
+    missing: list[Missing] = []
+    for topic, pieces in groupby(task.pieces, key=topic_of):
         own = options if topic is None or options.topic else replace(options, topic=topic)
-        rows = (batch for piece in pieces for batch in _read(piece, columns))
+        rows = (batch for piece in pieces for batch in _read(piece, plan, missing))
         runs += stage_rows(rows, own, job, 0, task.number)
-    return runs
+    return _Staged(runs, _sum_of(missing))
 
 
-def _read(piece: Piece, columns: tuple[ColumnUse, ...]) -> Iterator[pa.RecordBatch]:
+def _read(piece: Piece, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
+    """The rows; what they lack is added to `missing`."""
     if isinstance(piece, RowGroups):
-        yield from read_rows(piece, columns)
+        yield from read_rows(piece, plan.columns)
         return
+    lines_before = 0
     for lines in read_lines(piece):
-        yield pa.RecordBatch.from_arrays([lines], ["value"])
+        try:
+            found = plan.lines.rows(lines)
+        except LineError as error:
+            number = _count_lines(piece._replace(start=0, end=piece.start)) + lines_before
+            raise InputFileError(
+                f"{piece.path}: line {number + error.index + 1}: {error.reason}"
+            ) from None
+        lines_before += len(lines)
+        missing.append(found.missing)
+        yield found.batch
 
 
-def _topic_of(piece: Piece) -> str | None:
-    return piece.topic if isinstance(piece, RowGroups) else None
+def _sum_of(found: Iterable[Missing]) -> Missing:
+    return reduce(Missing.plus, found, Missing())
+
+
+def _count_lines(source: TextRange) -> int:
+    return sum(len(lines) for lines in read_lines(source))

@@ -22,7 +22,8 @@ from stratalog.spark.jobs.running import JobResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-Format = Literal["json", "csv", "parquet", "text"]
+Format = Literal["json", "csv", "parquet", "text", "records"]
+"""`records` are lines of JSON as export writes them; of `json` every line is a value."""
 _SUFFIXES: Final[Mapping[str, Format]] = {
     ".json": "json",
     ".jsonl": "json",
@@ -60,6 +61,17 @@ class RecordColumns:
         return tuple(name for name in (self.key, self.value, self.timestamp) if name)
 
 
+class Missing(NamedTuple):
+    """How many rows lack what was to be taken from them."""
+
+    keys: int = 0
+    values: int = 0
+    times: int = 0
+
+    def plus(self, other: Missing) -> Missing:
+        return Missing(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True)
 class FileSource:
     """Files, and how to read them."""
@@ -67,15 +79,22 @@ class FileSource:
     paths: Sequence[Path | str]
     """Files, or directories of files. For Spark's readers also patterns and addresses."""
     format: Format | None = None
-    """None: told from the names."""
+    """None: told from the names, and for JSON from the first lines."""
     mapping: RecordColumns = field(default_factory=RecordColumns)
     options: Mapping[str, str] = field(default_factory=dict)
     """Of Spark's reader of the format. It does the reading if there are any."""
+    allows_missing: bool = False
+    """Rows may lack what the mapping names: then they have no key, a null value, the time of the
+    write, and are counted. Else the first one is an error."""
+    keeps_partitions: bool = True
+    """Records go to the partitions that they name; else to those of their keys."""
 
 
 @dataclass(frozen=True)
 class IngestResult(JobResult):
     """Rows written, and by how much the logs have grown."""
+
+    missing: Missing = field(default_factory=Missing)
 
 
 class InputFile(NamedTuple):
@@ -100,7 +119,7 @@ def format_of(paths: Sequence[Path | str]) -> Format:
     only = found.pop() if len(found) == 1 else None
     if only is None:
         raise ConfigError(
-            "format", "cannot be told from the names; give json, csv, parquet or text"
+            "format", "cannot be told from the names; give json, csv, parquet, text or records"
         )
     return only
 

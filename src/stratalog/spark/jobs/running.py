@@ -38,6 +38,7 @@ TASK_COST_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.2
 _REFUSED: Final = "\0refused"
 _OUR_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: ")
 _ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occurred)[^{]+$")
 
 
@@ -265,7 +266,7 @@ class _Merger:
 def told(error: BaseException) -> str:
     """The one line of a Spark error that says what happened."""
     text = str(error)
-    ours = _OUR_ERROR.search(text)
+    ours = _OUR_ERROR.search(text) or _RAISED.search(text)
     if ours is not None:
         return ours[1].strip()
     lines = [line.strip() for line in text.splitlines()]
