@@ -1,7 +1,7 @@
 """Export beside Spark writing the same rows to Parquet; verify beside a bare read of the files.
 
 Spark's side is given its rows in memory, so that only writing is measured; export reads the log,
-checks it and writes. Both run on two cores, both compress with snappy. Verify runs on one core, by
+checks it and writes. Both run on two cores and compress alike. Verify runs on one core, by
 the CPU time it takes.
 """
 
@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from benchmarks.spark_read import _read
 from benchmarks.spark_session import all_cores, session
 from stratalog.maintenance.verify.running import verify_partition
 from stratalog.spark.jobs.export import export, plan_export, run_export
+from stratalog.spark.jobs.export_files import FileSpec
 from stratalog.spark.jobs.running import ThreadWorkers
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 _MEGABYTE = 1e6
 _READ_BYTES = 4 << 20
-OVER_SPARK = {"100 B": 2, "1 KiB": 1.3}
-"""Of 1 KiB records most of the time is snappy's, on both sides."""
+OVER_SPARK = {("100 B", "snappy"): 2, ("1 KiB", "snappy"): 1.3, ("1 KiB", "none"): 2}
+"""Of 1 KiB records two thirds of an export's time is snappy's own, which both sides have to pay."""
 
 
 def run(report: Report) -> None:
@@ -94,31 +96,36 @@ def _export(report: Report, spark: SparkSession, bench: BenchPartition, name: st
     rows = _read(spark, logs).repartition(4).cache()
     rows.count()
 
-    def write() -> int:
-        rows.write.mode("overwrite").parquet(str(target))
+    def write(codec: str) -> int:
+        rows.write.mode("overwrite").option("compression", codec).parquet(str(target))
         return bench.records
 
-    def export_on_spark() -> int:
+    def export_on_spark(codec: str) -> int:
         shutil.rmtree(target, ignore_errors=True)
-        return export(spark, logs, target).records
+        return export(spark, logs, target, spec=FileSpec(codec=codec)).records
 
-    def export_on_threads() -> int:
+    def export_on_threads(codec: str) -> int:
         shutil.rmtree(target, ignore_errors=True)
-        return run_export(ThreadWorkers(), plan_export(logs), target).records
+        plan = plan_export(logs, spec=FileSpec(codec=codec))
+        return run_export(ThreadWorkers(), plan, target).records
 
+    sides = {
+        "Spark from memory": write,
+        "export on Spark": export_on_spark,
+        "export on threads": export_on_threads,
+    }
     size = {"records": bench.records, "size_bytes": bench.size_bytes}
-    found = report.race(
-        f"export {bench.size_bytes >> 20} MiB of {name} to Parquet",
-        {
-            "Spark from memory": Work(write, bench.records, **size),
-            "export on Spark": Work(export_on_spark, bench.records, **size),
-            "export on threads": Work(export_on_threads, bench.records, **size),
-        },
-    )
+    for codec in ("snappy", "none"):
+        works = {
+            who: Work(partial(side, codec), bench.records, **size) for who, side in sides.items()
+        }
+        case = f"export {bench.size_bytes >> 20} MiB of {name} to Parquet, {codec}"
+        found = report.race(case, works)
+        if (name, codec) in OVER_SPARK:
+            report.require(
+                f"export of {name} over Spark's Parquet write, {codec}, speed",
+                found["Spark from memory"].seconds / found["export on Spark"].seconds,
+                at_least=OVER_SPARK[name, codec],
+            )
     rows.unpersist()
     shutil.rmtree(target, ignore_errors=True)
-    report.require(
-        f"export of {name} over Spark's Parquet write, speed",
-        found["Spark from memory"].seconds / found["export on Spark"].seconds,
-        at_least=OVER_SPARK[name],
-    )
