@@ -11,6 +11,7 @@ from collections import OrderedDict
 from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.storage.trace import SegmentStep
 
 if TYPE_CHECKING:
@@ -110,9 +111,14 @@ class SegmentList:
 
     def _note_largest(self) -> None:
         slot = len(self._largest)
-        if slot == len(self) - 1:
-            _ = self.end  # the index of a live segment must not be newer than the bytes seen
-        largest = self[slot].times.largest
+        is_last = slot == len(self) - 1
+        # The index of a live segment must not be newer than the bytes seen: its end goes first.
+        next_offset = self.end.next_offset if is_last else self.bases[slot + 1]
+        times = self[slot].times
+        largest = times.largest
+        if next_offset - self.bases[slot] > RELATIVE_OFFSET_MAX + 1:
+            beyond = times.largest_out_of_reach
+            largest = beyond if beyond.timestamp > largest.timestamp else largest
         self._largest.append(largest)
         before = self._largest_so_far[-1] if self._largest_so_far else largest.timestamp
         self._largest_so_far.append(max(before, largest.timestamp))

@@ -81,6 +81,7 @@ def _finish_swaps(disk: Disk, path: Path) -> None:
         for name, file in files
         if file.state is FileState.LIVE
         and file.kind is not FileKind.METADATA_SNAPSHOT
+        and file.base_offset is not None  # a range is walked to its end in search of None
         and file.base_offset in covered
     ]
     if _unlink(disk, replaced):

@@ -66,6 +66,16 @@ class SegmentTimes:
             return LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
         return LargestTimestamp(last[1], last[2])
 
+    @property
+    def largest_out_of_reach(self) -> LargestTimestamp:
+        """Of batches too far above the base offset for an entry to tell; old brokers wrote such."""
+        largest = LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
+        reach = self._segment.base_offset + RELATIVE_OFFSET_MAX
+        for _, batch in self._segment.walk(self._segment.seek(reach + 1).position):
+            if batch.last_offset > reach and batch.max_timestamp > largest.timestamp:
+                largest = LargestTimestamp(batch.max_timestamp, batch.last_offset)
+        return largest
+
     @cached_property
     def index(self) -> IndexView:
         """The `.timeindex` file if the log bears it out, up to date; else its stand-in."""

@@ -339,7 +339,7 @@ def _cut_txn(partition: Path) -> Spot:
 
 
 def _empty_txn_index(partition: Path) -> Spot:
-    path = partition / "00000000000000000039.txnindex"
+    path = partition / f"{TXN_SEGMENT}.txnindex"
     path.write_bytes(b"")
     return Spot(path.name, -1)
 

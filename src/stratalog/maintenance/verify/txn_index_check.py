@@ -61,13 +61,18 @@ def check_txn_index(
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
-        if marker.is_abort and marker.first_offset != NO_OFFSET and offset not in seen:
+        if is_entry_due(marker) and offset not in seen:
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
             )
             findings.add(Fault.TXN_INDEX_MISSING_ENTRY, path, what)
     return len(entries)
+
+
+def is_entry_due(marker: Marker) -> bool:
+    """Whether the transaction that a marker ends belongs into the index: aborted, not empty."""
+    return marker.is_abort and marker.first_offset != NO_OFFSET
 
 
 def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
