@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TIMESTAMP = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=1 << 20, segment_index_bytes=240, index_interval_bytes=200)
 DERIVED = (".index", ".timeindex")
+BATCH_BYTES = 91  # of one record, as `make_batch` makes it
+EVERY_BATCH = LogConfig.parse({"index.interval.bytes": "0", "segment.index.bytes": "2400"})
 
 
 def make_batch(
@@ -98,3 +100,11 @@ def remove_derived(directory: Path) -> None:
 
 def ignore(_: LoadedBatch) -> None:
     """For recovery, when nobody asks about producers."""
+
+
+def filled(directory: Path, count: int, config: LogConfig = EVERY_BATCH) -> tuple[Segment, int]:
+    """A segment of `count` batches of two records, and the size of each."""
+    segment = new_segment(directory, 0, config)
+    for number in range(count):
+        append(segment, make_batch(2 * number, count=2))
+    return segment, segment.size_bytes // count

@@ -18,18 +18,12 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import (
-    CorruptBatchError,
-    CorruptIndexError,
-    SegmentGoneError,
-    StorageError,
-)
+from stratalog.errors import CorruptBatchError, StorageError
 from stratalog.format.batch_span import BatchSpan
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
-from stratalog.storage.live_view import LiveSegmentView
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.index_pair import IndexPair
 from stratalog.storage.roll import NO_FIRST_TIMESTAMP, RollLimits
+from stratalog.storage.segment_readers import SegmentReaders
 from stratalog.storage.segment_recovery import check_segment
 from stratalog.storage.segment_view import Seek, SegmentEnd, SegmentView
 from stratalog.storage.segment_writer import SegmentWriter
@@ -43,11 +37,10 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.disk import Disk
-    from stratalog.storage.index_file import IndexFile
+    from stratalog.storage.log_file import LogFile
     from stratalog.storage.roll import RollReason
     from stratalog.storage.segment_recovery import OnBatch, Survivors
     from stratalog.storage.segment_times import LargestTimestamp
-    from stratalog.storage.trace import IndexKind
 
 __all__ = ["BatchSpan", "Segment"]
 
@@ -71,9 +64,7 @@ class Segment:
         self._size_bytes = size_bytes
         self._end: SegmentEnd | None = None
         self._largest_timestamp: LargestTimestamp | None = None
-        self._inode: int | None = None  # once another file may get the name
-        self._view: SegmentView | None = None
-        self._reader: LogFile | None = None
+        self._readers = SegmentReaders(base_offset)
 
     @classmethod
     def create(
@@ -197,7 +188,7 @@ class Segment:
         writer.truncate(offset, position, self.reader)
         if not writer.published.position:
             writer.created_ms = now_ms
-        self._drop_view()
+        self._readers.drop_view()
         return size_bytes - writer.published.position
 
     def flush(self) -> None:
@@ -218,25 +209,27 @@ class Segment:
         """
         if self._writer is not None:
             return
-        next_offset = self._checked_next_offset()
+        end = self._checked_end()
         is_new = not self._disk.exists(self.path)
         log = self._disk.open_append(self.path, size_bytes=self._size_bytes)
         try:
             if is_new and self._config.preallocate:
                 log.preallocate(self._config.segment_bytes)
-            offset_index, time_index = self._open_indexes(next_offset)
+            indexes = self._indexes().open(
+                end, self._config.segment_index_bytes, lambda: self._survivors().indexes
+            )
         except BaseException:
             log.close()
             raise
         interval_bytes = self._config.index_interval_bytes
-        writer = SegmentWriter(log, offset_index, time_index, next_offset, interval_bytes)
+        writer = SegmentWriter(log, *indexes, end.next_offset, interval_bytes)
         writer.first_timestamp = self.first_timestamp
         writer.created_ms = now_ms
         self._writer = writer
-        self._drop_view()
+        self._readers.drop_view()
         self.configure(self._config)
 
-    def _checked_next_offset(self) -> int:
+    def _checked_end(self) -> SegmentEnd:
         end = self._end = self.view().end if self._end is None else self._end
         if end.position != self._size_bytes:
             raise CorruptBatchError(
@@ -244,30 +237,11 @@ class Segment:
                 position=end.position,
                 path=self.path,
             )
-        return end.next_offset
+        return end
 
-    def _open_indexes(self, next_offset: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
-        is_missing = self._size_bytes and not all(
-            self._disk.exists(self.sibling(kind))
-            for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
-        )
-        if is_missing:
-            self._write_indexes(self._survivors(lambda _: None))
-        try:
-            return self._map_indexes(next_offset)
-        except CorruptIndexError:
-            self._write_indexes(self._survivors(lambda _: None))
-            return self._map_indexes(next_offset)
-
-    def _map_indexes(self, next_offset: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
-        bytes_max = self._config.segment_index_bytes
-        path = self.sibling(FileKind.OFFSET_INDEX)
-        offset_index = OffsetIndexFile(self._disk, path, self.base_offset, bytes_max)
-        offset_index.check(log_bytes=self._size_bytes, next_offset=next_offset)
-        path = self.sibling(FileKind.TIME_INDEX)
-        time_index = TimeIndexFile(self._disk, path, self.base_offset, bytes_max)
-        time_index.check(next_offset=next_offset)
-        return offset_index, time_index
+    def _indexes(self) -> IndexPair:
+        offset_index, time_index = map(self.sibling, (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX))
+        return IndexPair(self._disk, offset_index, time_index, self.base_offset)
 
     def become_inactive(self) -> None:
         """The segment gets no more batches: last time entry, files cut to what they hold."""
@@ -278,7 +252,7 @@ class Segment:
             self._size_bytes = self._end.position
             self._largest_timestamp = writer.largest_timestamp
             self._writer = None
-            self._drop_view()
+            self._readers.drop_view()
 
     def close(self) -> None:
         """As after `become_inactive`, and let go of what readers had open. Syncs nothing."""
@@ -312,20 +286,13 @@ class Segment:
         self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)
         self._size_bytes = survivors.valid_bytes
         self._largest_timestamp = None
-        self._write_indexes(survivors)
+        self._indexes().write(survivors.indexes)
         self.release()
         return survivors
 
-    def _survivors(self, on_batch: OnBatch) -> Survivors:
+    def _survivors(self, on_batch: OnBatch = lambda _: None) -> Survivors:
         view = SegmentView(self.path, self.base_offset, self._size_bytes)
         return check_segment(view, self._config.index_interval_bytes, on_batch)
-
-    def _write_indexes(self, survivors: Survivors) -> None:
-        for kind, data in (
-            (FileKind.OFFSET_INDEX, survivors.indexes.offset_index),
-            (FileKind.TIME_INDEX, survivors.indexes.time_index),
-        ):
-            self._disk.write_file(self.sibling(kind), data, is_synced=False)
 
     # -- reading, from any thread
 
@@ -335,33 +302,14 @@ class Segment:
 
         Raises SegmentGoneError when it was deleted before.
         """
-        reader = self._reader
-        if reader is None:
-            try:
-                reader = self._reader = LogFile(self.path)
-            except FileNotFoundError:
-                raise SegmentGoneError(self.path) from None
-        return reader
+        return self._readers.log(self.path)
 
     def view(self) -> SegmentView:
         """The segment up to its published end, for everything that can be asked of a segment."""
-        view, writer = self._view, self._writer
+        writer = self._writer
         if writer is None:
-            if view is None or view.size_bytes != self._size_bytes:
-                view = self._view = SegmentView(self.path, self.base_offset, self._size_bytes)
-            if self._inode is not None:  # asked after the view is where `give_up_name` finds it
-                view.inode = self._inode
-            return view
-        end = writer.published
-        if view is None or view.size_bytes != end.position:
-            indexes: dict[IndexKind, IndexFile] = {
-                "offset": writer.offset_index,
-                "time": writer.time_index,
-            }
-            self._drop_view()
-            view = LiveSegmentView(self.path, self.base_offset, end, self.reader, indexes)
-            self._view = view
-        return view
+            return self._readers.sealed_view(self.path, self._size_bytes)
+        return self._readers.live_view(self.path, writer)
 
     @contextmanager
     def _short_view(self) -> Iterator[SegmentView]:
@@ -387,25 +335,14 @@ class Segment:
 
     def release(self) -> None:
         """Let go of what readers opened. The next use opens it again."""
-        self._drop_view()
-        self._reader = None
-
-    def _drop_view(self) -> None:
-        """Whoever has the view may go on with it; the last one to let go of it closes the file."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.__dict__.pop("times", None)  # it refers back to the view
+        self._readers.release()
 
     # -- files
 
     def give_up_name(self) -> None:
         """Before another segment gets the name: views of this one, those that readers have and
         those to come, open no file but its own."""
-        with suppress(FileNotFoundError):
-            self._inode = self.path.stat().st_ino
-        view = self._view
-        if view is not None:
-            view.inode = self._inode
+        self._readers.give_up_name(self.path)
 
     def rename(self, state: FileState) -> None:
         """Give all files the suffix of this state. Durable only after `fsync_dir`.
