@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.errors import CorruptBatchError
+from stratalog.format import batch
 from stratalog.format.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -66,6 +67,29 @@ def test_header_bytes() -> None:
     assert BatchHeader.unpack(DATA) == HEADER
     assert HEADER.pack() == DATA[:HEADER_BYTES]
     assert BatchHeader.unpack(b"???" + DATA, 3) == HEADER
+
+
+@pytest.mark.parametrize(
+    ("at", "field"),
+    [
+        (batch.BATCH_LENGTH_AT, "batch_length"),
+        (batch.LEADER_EPOCH_AT, "partition_leader_epoch"),
+        (batch.MAGIC_AT, "magic"),
+        (batch.CRC_AT, "crc"),
+        (batch.ATTRIBUTES_AT, "attributes"),
+        (batch.LAST_OFFSET_DELTA_AT, "last_offset_delta"),
+        (batch.BASE_TIMESTAMP_AT, "base_timestamp"),
+        (batch.MAX_TIMESTAMP_AT, "max_timestamp"),
+        (batch.PRODUCER_ID_AT, "producer_id"),
+        (batch.PRODUCER_EPOCH_AT, "producer_epoch"),
+        (batch.BASE_SEQUENCE_AT, "base_sequence"),
+        (batch.RECORD_COUNT_AT, "record_count"),
+    ],
+)
+def test_positions_are_those_of_the_header(at: int, field: str) -> None:
+    zeros = BatchHeader(*[0] * len(BatchHeader._fields))
+    ones = 0xFFFF_FFFF if field == "crc" else -1
+    assert zeros._replace(**{field: ones}).pack().index(b"\xff") == at
 
 
 def test_what_a_header_tells() -> None:

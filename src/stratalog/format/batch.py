@@ -43,11 +43,7 @@ _HEADER = struct.Struct(
 )
 
 PREFIX_BYTES: Final = 12  # base offset and length: what `batch_length` does not count
-MAGIC_AT: Final = 16
 CLASSIFY_BYTES: Final = 17
-CRC_AT: Final = 17
-ATTRIBUTES_AT: Final = 21
-LEADER_EPOCH_AT: Final = 12
 HEADER_BYTES: Final = 61
 LEGACY_MESSAGE_BYTES_MIN: Final = 14  # the smallest magic-0 message; a smaller length is corruption
 MAGIC_2: Final = 2
@@ -58,11 +54,28 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
-_CODEC_MASK = 0x07
-_TIMESTAMP_TYPE_BIT = 0x08
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
-_DELETE_HORIZON_BIT = 0x40
+
+# Where the fields of the header begin, for code that has no use for all of them.
+BATCH_LENGTH_AT: Final = 8
+LEADER_EPOCH_AT: Final = 12
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+LAST_OFFSET_DELTA_AT: Final = 23
+BASE_TIMESTAMP_AT: Final = 27
+MAX_TIMESTAMP_AT: Final = 35
+PRODUCER_ID_AT: Final = 43
+PRODUCER_EPOCH_AT: Final = 51
+BASE_SEQUENCE_AT: Final = 53
+RECORD_COUNT_AT: Final = 57
+
+# The attributes.
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+
 _SEQUENCES = 1 << 31
 
 assert _HEADER.size == HEADER_BYTES
@@ -131,21 +144,21 @@ class BatchHeader(NamedTuple):
     @property
     def codec_id(self) -> int:
         """The codec bits as they are; 5 to 7 name no codec."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
-        if self.attributes & _TIMESTAMP_TYPE_BIT:
+        if self.attributes & LOG_APPEND_TIME_BIT:
             return TimestampType.LOG_APPEND_TIME
         return TimestampType.CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_producer(self) -> bool:
@@ -153,7 +166,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        return self.base_timestamp if self.attributes & _DELETE_HORIZON_BIT else None
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
@@ -177,10 +190,10 @@ def attributes_of(
     """The attributes field with these flags set."""
     return (
         codec
-        | (_TIMESTAMP_TYPE_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
-        | (_TRANSACTIONAL_BIT if is_transactional else 0)
-        | (_CONTROL_BIT if is_control else 0)
-        | (_DELETE_HORIZON_BIT if has_delete_horizon else 0)
+        | (LOG_APPEND_TIME_BIT if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
+        | (TRANSACTIONAL_BIT if is_transactional else 0)
+        | (CONTROL_BIT if is_control else 0)
+        | (DELETE_HORIZON_BIT if has_delete_horizon else 0)
     )
 
 

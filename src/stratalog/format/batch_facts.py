@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from stratalog.format.batch import MAGIC_2, NO_SEQUENCE, Codec
+from stratalog.format.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    MAGIC_2,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    Codec,
+)
 from stratalog.format.numpy_columns import numpy_column
 
 if TYPE_CHECKING:
@@ -18,9 +25,6 @@ if TYPE_CHECKING:
 
     from stratalog.format.record import Record
 
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
-_CODEC_MASK = 0x07
 _SEQUENCE_MASK = (1 << 31) - 1
 
 
@@ -42,9 +46,9 @@ _FACTS: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     "producerId": _field("producer_id"),
     "producerEpoch": _field("producer_epoch"),
     "partitionLeaderEpoch": _field("partition_leader_epoch"),
-    "codec": lambda rows: rows["attributes"] & _CODEC_MASK,
-    "isTransactional": _flag(_TRANSACTIONAL_BIT),
-    "isControl": _flag(_CONTROL_BIT),
+    "codec": lambda rows: rows["attributes"] & CODEC_MASK,
+    "isTransactional": _flag(TRANSACTIONAL_BIT),
+    "isControl": _flag(CONTROL_BIT),
     "baseOffset": _field("base_offset"),
     "lastOffset": _field("last_offset"),
     "batchPosition": _field("position"),

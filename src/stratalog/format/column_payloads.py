@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import StratalogError
-from stratalog.format.batch import HEADER_BYTES, Codec
+from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, Codec
 from stratalog.format.compression import decompress_into, unzstd_frame_into
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
 
-_CODEC_MASK = 0x07
 _COMPILED: Final = frozenset({Codec.NONE, Codec.SNAPPY, Codec.LZ4})
 _INT32_MAX: Final = (1 << 31) - 1
 _PART_BYTES_MAX: Final = 1 << 30
@@ -60,7 +59,7 @@ class PayloadReader:
     def parts(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[Part]:
         """The batches in order. The last part tells if the batch after it is bad."""
         while len(rows):
-            is_compressed = (rows["attributes"] & _CODEC_MASK).any()
+            is_compressed = (rows["attributes"] & CODEC_MASK).any()
             part = self._decompressed(buf, rows) if is_compressed else self._plain(buf, rows)
             yield part
             if part.is_next_bad:
@@ -111,7 +110,7 @@ class PayloadReader:
         done = int(expand.expand(source.address, rows, target.address, start, room, ends[1:]))
         if limit < room:
             is_over = np.diff(ends[: done + 1]) > limit
-            is_over &= rows["attributes"][:done] & _CODEC_MASK != Codec.NONE
+            is_over &= rows["attributes"][:done] & CODEC_MASK != Codec.NONE
             done = int(np.argmax(is_over)) if is_over.any() else done
         return done
 
@@ -125,7 +124,7 @@ class PayloadReader:
         declared = np.empty((len(rows), 2), np.int64)
         zstd.declare(pa.py_buffer(buf).address, rows, declared)
         columns = [rows[name].tolist() for name in ("position", "size_bytes", "record_count")]
-        codecs = (rows["attributes"] & _CODEC_MASK).tolist()
+        codecs = (rows["attributes"] & CODEC_MASK).tolist()
         view = memoryview(buf)
         done, at = 0, int(ends[0])
         for codec_id, frame, position, size, count in zip(

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import CorruptRecordError, LimitExceededError
-from stratalog.format.batch import MAGIC_2, Entry
+from stratalog.format.batch import CODEC_MASK, CONTROL_BIT, MAGIC_2, Entry
 from stratalog.format.batch_facts import Repeated, legacy_column
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
 from stratalog.format.column_memory import ColumnMemory, Room
@@ -58,8 +58,6 @@ PART_BYTES: Final = 8 << 20
 CHUNK_BYTES: Final = 4 << 20
 """How much of a longer table is worked on at a time. A good size for reads from files, too."""
 
-_CONTROL_BIT = 0x20
-_CODEC_MASK = 0x07
 _BATCHES, _MESSAGES, _SETS = range(3)
 _SLOTS: Final = {
     "offset": records.OFFSET,
@@ -150,7 +148,7 @@ class Decoder:
     def _visible(self, rows: NDArray[Any]) -> NDArray[Any]:
         if self._include_control:
             return rows
-        is_data = (rows["attributes"] & _CONTROL_BIT == 0) | (rows["magic"] != MAGIC_2)
+        is_data = (rows["attributes"] & CONTROL_BIT == 0) | (rows["magic"] != MAGIC_2)
         visible: NDArray[Any] = rows[is_data]
         return visible
 
@@ -293,7 +291,7 @@ def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def _runs(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Cut where batches, plain legacy messages and compressed legacy sets meet."""
     if len(rows):
-        is_set = rows["attributes"] & _CODEC_MASK != 0
+        is_set = rows["attributes"] & CODEC_MASK != 0
         kinds = np.where(rows["magic"] == MAGIC_2, _BATCHES, np.where(is_set, _SETS, _MESSAGES))
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(rows)]
         for start, end in pairwise(starts):

@@ -30,7 +30,9 @@ from stratalog.errors import (
 )
 from stratalog.format import lz4_frame
 from stratalog.format.batch import (
+    CODEC_MASK,
     LEGACY_MESSAGE_BYTES_MIN,
+    LOG_APPEND_TIME_BIT,
     MAGIC_AT,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -77,8 +79,6 @@ HEADER_0_BYTES: Final = 18
 HEADER_1_BYTES: Final = 26
 MESSAGE_0_BYTES_MIN: Final = LEGACY_MESSAGE_BYTES_MIN
 MESSAGE_1_BYTES_MIN: Final = 22
-_CODEC_MASK = 0x07
-_TIMESTAMP_TYPE_BIT = 0x08
 _OLD_LZ4_HEADER = lz4_frame.WRITTEN_HEADER[:-1] + b"\x1a"  # checksum over the frame magic as well
 
 assert _HEADER_0.size == HEADER_0_BYTES
@@ -150,13 +150,13 @@ class LegacyHeader(_HeaderFields):
     @property
     def codec_id(self) -> int:
         """The codec bits as they are; 4 (zstd) is illegal here, 5 to 7 name no codec."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self) -> TimestampType:
         if self.magic == 0:
             return TimestampType.NO_TIMESTAMP
-        return TimestampType(bool(self.attributes & _TIMESTAMP_TYPE_BIT))
+        return TimestampType(bool(self.attributes & LOG_APPEND_TIME_BIT))
 
     def sequence_of(self, _offset: int) -> int:
         return NO_SEQUENCE

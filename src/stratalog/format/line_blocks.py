@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.errors import StratalogError
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2
+from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2
 from stratalog.format.compression import decompress_into
 from stratalog.format.kernels import crc, render, scan, words
 from stratalog.format.kernels.layout import BATCH, PAYLOAD
@@ -25,7 +25,6 @@ BLOCK_BYTES: Final = 2 << 20
 _ROWS: Final = 1024
 _GAPS_MAX: Final = 4096
 _SCRATCH_BYTES: Final = 16 << 20
-_CODEC_MASK = 0x07
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _NO_PAYLOAD = -1
 
@@ -211,7 +210,7 @@ class LineRenderer:
         payloads["size_bytes"] = rows["size_bytes"] - HEADER_BYTES
         if not self.options.is_deep:
             return payloads
-        is_packed = (rows["attributes"] & _CODEC_MASK != 0) & (rows["magic"] == MAGIC_2)
+        is_packed = (rows["attributes"] & CODEC_MASK != 0) & (rows["magic"] == MAGIC_2)
         packed = np.flatnonzero(is_packed).tolist()
         ends = [0]
         for done, index in enumerate(packed):
@@ -229,7 +228,7 @@ class LineRenderer:
         start = int(row["position"])
         stored = memoryview(data)[start + HEADER_BYTES : start + int(row["size_bytes"])]
         try:
-            return decompress_into(int(row["attributes"]) & _CODEC_MASK, stored, self._scratch, at)
+            return decompress_into(int(row["attributes"]) & CODEC_MASK, stored, self._scratch, at)
         except StratalogError:
             return at
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stratalog.errors import CorruptError, StratalogError
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2, Entry
+from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, Entry
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs
 from stratalog.format.column_payloads import PayloadReader
 from stratalog.format.columns import PART_BYTES, Decoder
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.buffers import Buffer
-
-_CODEC_MASK = 0x07
 
 
 class Verdict(enum.IntEnum):
@@ -134,7 +132,7 @@ def _are_headers_good(rows: NDArray[Any]) -> NDArray[np.bool_]:
     """What can be told of a header by itself."""
     base, last, count = rows["base_offset"], rows["last_offset"], rows["record_count"]
     good: NDArray[np.bool_] = (count >= 0) & (base >= 0) & (last >= base)
-    is_plain = rows["attributes"] & _CODEC_MASK == 0
+    is_plain = rows["attributes"] & CODEC_MASK == 0
     room = rows["size_bytes"].astype(np.int64) - HEADER_BYTES
     good &= ~is_plain | (count.astype(np.int64) * RECORD_BYTES_MIN <= room)
     return np.where(rows["magic"] == MAGIC_2, good, last >= 0)

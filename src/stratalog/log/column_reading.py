@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
-from stratalog.format.batch import MAGIC_2
+from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
 from stratalog.format.numpy_columns import int64_numbers
 from stratalog.log.reading import raise_for_batch
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from stratalog.log.segments import SegmentPart
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
 
 
 class ColumnReader:
@@ -168,11 +165,11 @@ class ColumnReader:
         visible: NDArray[np.bool_] = (
             (rows["base_offset"] < self._plan.end_offset)
             & (rows["last_offset"] >= part.start_offset)
-            & (attributes & _CONTROL_BIT == 0)
+            & (attributes & CONTROL_BIT == 0)
         )
         if self._plan.aborted:
             covers = self._plan.aborted.covers
-            for row in np.flatnonzero(visible & (attributes & _TRANSACTIONAL_BIT != 0)).tolist():
+            for row in np.flatnonzero(visible & (attributes & TRANSACTIONAL_BIT != 0)).tolist():
                 producer_id, base_offset = rows["producer_id"][row], rows["base_offset"][row]
                 visible[row] = not covers(int(producer_id), int(base_offset))
         return visible

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from stratalog.errors import StratalogError
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
 _CANONICAL_KERNEL: Final = "stratalog.format.kernels.canonical"
 _SCRATCH_BYTES_KEPT: Final = 4 << 20
 _RUN_REQUESTS_MAX: Final = 256
-_CODEC_MASK: Final = 0x07
-_CONTROL_BIT: Final = 0x20
 _LOW_ATTRIBUTES_AT: Final = ATTRIBUTES_AT + 1
 _RULES = struct.Struct(
     "<q"  # flags
@@ -154,8 +154,8 @@ class CompiledValidation:
         if len(data) < HEADER_BYTES:
             return None
         attributes = data[_LOW_ATTRIBUTES_AT]
-        codec = attributes & _CODEC_MASK
-        is_control = attributes & _CONTROL_BIT != 0
+        codec = attributes & CODEC_MASK
+        is_control = attributes & CONTROL_BIT != 0
         return codec if keeps_codec(codec, is_control, self.rules) else None
 
     def _terms(self, assign: Assignment, next_offset: int) -> bytes:
@@ -178,7 +178,7 @@ class CompiledValidation:
         if target is None or len(data) < HEADER_BYTES:
             return None
         out, records = bytearray(data), memoryview(data)[HEADER_BYTES:]
-        codec = out[_LOW_ATTRIBUTES_AT] & _CODEC_MASK
+        codec = out[_LOW_ATTRIBUTES_AT] & CODEC_MASK
         plain = records if codec == Codec.NONE else _plain_records(codec, records)
         if plain is None:
             return None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from numba import types
 
+from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.memory import load_u8
 from stratalog.format.kernels.varint import (
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 _NULL = -1
-_NO_TIMESTAMP = -1
 _LAST_INT_BYTE_MAX = 0x0F
 _LAST_LONG_BYTE_MAX = 0x01
 
@@ -89,7 +89,7 @@ def _numbers(at: int, end: int, index: int, base_timestamp: int) -> int:
     delta, after = read_long(at + 1, end)
     if after < 0 or load_u8(at) != 0 or not _is_long_short(delta, at + 1, after):
         return -1
-    if wrapping_add(base_timestamp, delta) < _NO_TIMESTAMP or (index == 0 and delta != 0):
+    if wrapping_add(base_timestamp, delta) < NO_TIMESTAMP or (index == 0 and delta != 0):
         return -1
     delta, at = read_int(after, end)
     return at if at >= 0 and _is_int_short(delta, after, at) else -1

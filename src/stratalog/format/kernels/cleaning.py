@@ -17,20 +17,39 @@ from numba import types
 
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_AT,
+    CODEC_MASK,
     CRC_AT,
+    DELETE_HORIZON_BIT,
     HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,
+    LOG_APPEND_TIME_BIT,
     MAGIC_2,
     MAGIC_AT,
+    MAX_TIMESTAMP_AT,
     NO_TIMESTAMP,
     PREFIX_BYTES,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
 )
 from stratalog.format.kernels import offset_map as keys
-from stratalog.format.kernels.big_endian import store_be_i16, store_be_i32, store_be_i64
-from stratalog.format.kernels.crc import crc32c_at
+from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
-from stratalog.format.kernels.memory import copy, load_le_i64, load_u8, memcpy, store_u8
+from stratalog.format.kernels.memory import (
+    copy,
+    load_le_i64,
+    load_u8,
+    memcpy,
+    store_be_i16,
+    store_be_i32,
+    store_be_i64,
+    store_u8,
+)
 from stratalog.format.kernels.record_fields import binary, key_of, numbers, record_body
 from stratalog.format.kernels.varint import put_varint, varint_size, zigzag
 from stratalog.format.kernels.wrapping import wrapping_add, wrapping_sub
@@ -49,9 +68,6 @@ STATE_WORDS = 16
 
 CORRUPT = -1
 
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME_BIT = 0x08
-_HORIZON_BIT = 0x40
 _LONG_MIN = -(1 << 63)
 _RECORD_GROWTH_MAX = 10  # nine bytes of a timestamp, and one of the length
 _DROPPED_RECORD, _KEPT, _IS_TOMBSTONE, _ASK = 0, 1, 2, 4
@@ -84,7 +100,7 @@ def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -
 
 @part
 def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
-    has_horizon = batch.attributes & _HORIZON_BIT != 0
+    has_horizon = batch.attributes & DELETE_HORIZON_BIT != 0
     return (
         _LONG_MIN if order & KEEP else keymap[keys.LATEST_OFFSET],
         has_horizon and state[NOW_MS] >= batch.base_timestamp,
@@ -154,7 +170,7 @@ def _put_kept(at: int, batch: Any, payload: Any, base: Any, decisions: int) -> t
     `base` is the timestamp that deltas count from, unless it is still to be the first record's.
     """
     base_timestamp, is_first = base
-    is_appended = batch.attributes & _LOG_APPEND_TIME_BIT != 0
+    is_appended = batch.attributes & LOG_APPEND_TIME_BIT != 0
     largest = batch.max_timestamp if is_appended else _LONG_MIN
     next_at = payload.address
     stop = next_at + payload.size_bytes
@@ -181,27 +197,27 @@ def _put_header(at: int, end: int, batch: Any, new: Any) -> None:
     """The header of the batch in [at, end); `new` is what it does not share with the old one."""
     attributes, base_timestamp, max_timestamp, record_count = new
     store_be_i64(at, batch.base_offset)
-    store_be_i32(at + 8, end - at - PREFIX_BYTES)
+    store_be_i32(at + BATCH_LENGTH_AT, end - at - PREFIX_BYTES)
     store_be_i32(at + LEADER_EPOCH_AT, batch.partition_leader_epoch)
     store_u8(at + MAGIC_AT, MAGIC_2)
     store_be_i16(at + ATTRIBUTES_AT, attributes)
-    store_be_i32(at + 23, batch.last_offset - batch.base_offset)
-    store_be_i64(at + 27, base_timestamp)
-    store_be_i64(at + 35, max_timestamp)
-    store_be_i64(at + 43, batch.producer_id)
-    store_be_i16(at + 51, batch.producer_epoch)
-    store_be_i32(at + 53, batch.base_sequence)
-    store_be_i32(at + 57, record_count)
-    store_be_i32(at + CRC_AT, crc32c_at(at + ATTRIBUTES_AT, end - at - ATTRIBUTES_AT))
+    store_be_i32(at + LAST_OFFSET_DELTA_AT, batch.last_offset - batch.base_offset)
+    store_be_i64(at + BASE_TIMESTAMP_AT, base_timestamp)
+    store_be_i64(at + MAX_TIMESTAMP_AT, max_timestamp)
+    store_be_i64(at + PRODUCER_ID_AT, batch.producer_id)
+    store_be_i16(at + PRODUCER_EPOCH_AT, batch.producer_epoch)
+    store_be_i32(at + BASE_SEQUENCE_AT, batch.base_sequence)
+    store_be_i32(at + RECORD_COUNT_AT, record_count)
+    store_be_i32(at + CRC_AT, batch_crc(at, end - at))
 
 
 @part
 def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) -> Any:
     """Write the batch with what stays of it: the position after it and its largest timestamp."""
     sets_horizon, horizon_ms, kept_count = horizon
-    attributes = batch.attributes | (_HORIZON_BIT if sets_horizon else 0)
+    attributes = batch.attributes | (DELETE_HORIZON_BIT if sets_horizon else 0)
     base_timestamp = horizon_ms if sets_horizon else batch.base_timestamp
-    base = (base_timestamp, attributes & _HORIZON_BIT == 0)
+    base = (base_timestamp, attributes & DELETE_HORIZON_BIT == 0)
     end, base_timestamp, largest = _put_kept(at + HEADER_BYTES, batch, payload, base, decisions)
     _put_header(at, end, batch, (attributes, base_timestamp, largest, kept_count))
     return end, largest
@@ -211,7 +227,7 @@ def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) ->
 def _empty(at: int, batch: Any) -> int:
     """Write a header without records, so that sequences and offsets stay known."""
     end = at + HEADER_BYTES
-    attributes = batch.attributes & ~(_CODEC_MASK | _HORIZON_BIT)
+    attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     _put_header(at, end, batch, (attributes, NO_TIMESTAMP, batch.max_timestamp, 0))
     return end
 
@@ -238,13 +254,13 @@ def _write(at: int, batch: Any, payload: Any, order: int, state: Any) -> Any:
             return _empty(at, batch), EMPTIED, 0, batch.max_timestamp
         return at, DROPPED, 0, NO_TIMESTAMP
     is_due = has_tombstone or order & IS_EMPTY_TXN_MARKER != 0
-    sets_horizon = is_due and batch.attributes & _HORIZON_BIT == 0
+    sets_horizon = is_due and batch.attributes & DELETE_HORIZON_BIT == 0
     if kept_count == count and not sets_horizon:
         memcpy(at, state[BUF] + batch.position, batch.size_bytes)
         return at + batch.size_bytes, COPIED, count, batch.max_timestamp
     horizon = (sets_horizon, state[HORIZON_MS], kept_count)
     end, largest = _rebuild(at, batch, payload, horizon, decisions)
-    action = UNPACKED if batch.attributes & _CODEC_MASK else REBUILT
+    action = UNPACKED if batch.attributes & CODEC_MASK else REBUILT
     return end, action, kept_count, largest
 
 

@@ -168,12 +168,17 @@ def crc32c_at(at: int, size: int) -> int:
 
 
 @part
+def batch_crc(batch: int, size: int) -> int:
+    """The CRC that a magic-2 batch of `size` bytes at address `batch` should have."""
+    crc: int = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+    return crc
+
+
+@part
 def is_right(buf: int, batch: Any) -> bool:
     """Whether the bytes of a magic-2 batch give its CRC."""
     stored: int = batch.crc
-    return (
-        crc32c_at(buf + batch.position + ATTRIBUTES_AT, batch.size_bytes - ATTRIBUTES_AT) == stored
-    )
+    return batch_crc(buf + batch.position, batch.size_bytes) == stored
 
 
 @kernel(types.void(types.int64, BATCHES, types.boolean[::1]))

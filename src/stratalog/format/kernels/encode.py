@@ -17,23 +17,34 @@ from numba import types
 
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_AT,
     CRC_AT,
     HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
     LEADER_EPOCH_AT,
     MAGIC_2,
     MAGIC_AT,
+    MAX_TIMESTAMP_AT,
     PREFIX_BYTES,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
 )
-from stratalog.format.kernels.big_endian import store_be_i16, store_be_i32, store_be_i64
-from stratalog.format.kernels.crc import crc32c_at
+from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.memory import (
     copy,
+    is_null,
     load_le_i64,
     load_le_u32,
-    load_u8,
+    load_slot,
     memcpy,
-    store_i64,
+    store_be_i16,
+    store_be_i32,
+    store_be_i64,
+    store_slot,
     store_u8,
 )
 from stratalog.format.kernels.varint import put_varint, varint_size, zigzag
@@ -66,29 +77,13 @@ _SEQUENCES = 1 << 31
 
 
 @part
-def _get(slots: int, slot: int) -> int:
-    number: int = load_le_i64(slots + 8 * slot)
-    return number
-
-
-@part
-def _set(slots: int, slot: int, number: int) -> None:
-    store_i64(slots + 8 * slot, number)
-
-
-@part
-def _is_null(valid: int, bit: int) -> bool:
-    return valid != 0 and load_u8(valid + (bit >> 3)) >> (bit & 7) & 1 == 0
-
-
-@part
 def _column(slots: int, first: int) -> tuple[int, int, int, int, int]:
     return (
-        _get(slots, first + OFFSETS),
-        _get(slots, first + DATA),
-        _get(slots, first + DATA_END),
-        _get(slots, first + VALID),
-        _get(slots, first + VALID_BIT),
+        load_slot(slots, first + OFFSETS),
+        load_slot(slots, first + DATA),
+        load_slot(slots, first + DATA_END),
+        load_slot(slots, first + VALID),
+        load_slot(slots, first + VALID_BIT),
     )
 
 
@@ -96,7 +91,7 @@ def _column(slots: int, first: int) -> tuple[int, int, int, int, int]:
 def _field(column: Any, row: int) -> tuple[int, int]:
     """Address and length of one entry; _NULL stands for the length of none."""
     offsets, data, _, valid, first_bit = column
-    if offsets == 0 or _is_null(valid, first_bit + row):
+    if offsets == 0 or is_null(valid, first_bit + row):
         return 0, _NULL
     start = load_le_u32(offsets + 4 * row)
     return data + start, load_le_u32(offsets + 4 * row + 4) - start
@@ -119,8 +114,10 @@ def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
 @part
 def _header_range(slots: int, row: int) -> tuple[int, int]:
     """The first header of a row and the one after its last."""
-    lists = _get(slots, HEADERS)
-    if lists == 0 or _is_null(_get(slots, HEADERS_VALID), _get(slots, HEADERS_VALID_BIT) + row):
+    lists = load_slot(slots, HEADERS)
+    if lists == 0 or is_null(
+        load_slot(slots, HEADERS_VALID), load_slot(slots, HEADERS_VALID_BIT) + row
+    ):
         return 0, 0
     return load_le_u32(lists + 4 * row), load_le_u32(lists + 4 * row + 4)
 
@@ -158,36 +155,30 @@ def _put_headers(at: int, slots: int, first: int, end: int) -> int:
 
 
 @outlined
-def _crc(batch: int, size: int) -> int:
-    crc: int = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
-    return crc
-
-
-@outlined
 def _close(slots: int, batch: int, end: int, count: int, times: tuple[int, int]) -> None:
     """Write the header of the batch in [batch, end) and move on to the next one."""
     base_timestamp, largest = times
-    offset, sequence = _get(slots, NEXT_OFFSET), _get(slots, NEXT_SEQUENCE)
+    offset, sequence = load_slot(slots, NEXT_OFFSET), load_slot(slots, NEXT_SEQUENCE)
     store_be_i64(batch, offset)
-    store_be_i32(batch + 8, end - batch - PREFIX_BYTES)
-    store_be_i32(batch + LEADER_EPOCH_AT, _get(slots, LEADER_EPOCH))
+    store_be_i32(batch + BATCH_LENGTH_AT, end - batch - PREFIX_BYTES)
+    store_be_i32(batch + LEADER_EPOCH_AT, load_slot(slots, LEADER_EPOCH))
     store_u8(batch + MAGIC_AT, MAGIC_2)
-    store_be_i16(batch + ATTRIBUTES_AT, _get(slots, ATTRIBUTES))
-    store_be_i32(batch + 23, count - 1)
-    store_be_i64(batch + 27, base_timestamp)
-    if _get(slots, HAS_MAX_TIMESTAMP):
-        largest = _get(slots, MAX_TIMESTAMP)
-    store_be_i64(batch + 35, largest)
-    store_be_i64(batch + 43, _get(slots, PRODUCER_ID))
-    store_be_i16(batch + 51, _get(slots, PRODUCER_EPOCH))
-    store_be_i32(batch + 53, sequence)
-    store_be_i32(batch + 57, count)
-    if _get(slots, IS_SEALED):
-        store_be_i32(batch + CRC_AT, _crc(batch, end - batch))
-    if _get(slots, RESTARTS_OFFSETS) == 0:
-        _set(slots, NEXT_OFFSET, offset + count)
+    store_be_i16(batch + ATTRIBUTES_AT, load_slot(slots, ATTRIBUTES))
+    store_be_i32(batch + LAST_OFFSET_DELTA_AT, count - 1)
+    store_be_i64(batch + BASE_TIMESTAMP_AT, base_timestamp)
+    if load_slot(slots, HAS_MAX_TIMESTAMP):
+        largest = load_slot(slots, MAX_TIMESTAMP)
+    store_be_i64(batch + MAX_TIMESTAMP_AT, largest)
+    store_be_i64(batch + PRODUCER_ID_AT, load_slot(slots, PRODUCER_ID))
+    store_be_i16(batch + PRODUCER_EPOCH_AT, load_slot(slots, PRODUCER_EPOCH))
+    store_be_i32(batch + BASE_SEQUENCE_AT, sequence)
+    store_be_i32(batch + RECORD_COUNT_AT, count)
+    if load_slot(slots, IS_SEALED):
+        store_be_i32(batch + CRC_AT, batch_crc(batch, end - batch))
+    if load_slot(slots, RESTARTS_OFFSETS) == 0:
+        store_slot(slots, NEXT_OFFSET, offset + count)
     if sequence >= 0:
-        _set(slots, NEXT_SEQUENCE, (sequence + count) % _SEQUENCES)
+        store_slot(slots, NEXT_SEQUENCE, (sequence + count) % _SEQUENCES)
 
 
 @part
@@ -221,9 +212,9 @@ def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -
 
 @part
 def _stop(slots: int, batch: int, row: int, needed: int, reason: int) -> int:
-    _set(slots, USED, batch - _get(slots, OUT))
-    _set(slots, ROW, row)
-    _set(slots, NEEDED, needed)
+    store_slot(slots, USED, batch - load_slot(slots, OUT))
+    store_slot(slots, ROW, row)
+    store_slot(slots, NEEDED, needed)
     return reason
 
 
@@ -235,15 +226,15 @@ def encode(slots: int) -> int:
     record of slot ROW makes a batch of NEEDED bytes even alone.
     """
     columns = (_column(slots, KEY), _column(slots, VALUE))
-    timestamps, rows = _get(slots, TIMESTAMPS), _get(slots, ROWS)
-    batch_bytes, out_end = _get(slots, BATCH_BYTES), _get(slots, OUT_END)
-    row, at = _get(slots, ROW), _get(slots, OUT)
+    timestamps, rows = load_slot(slots, TIMESTAMPS), load_slot(slots, ROWS)
+    batch_bytes, out_end = load_slot(slots, BATCH_BYTES), load_slot(slots, OUT_END)
+    row, at = load_slot(slots, ROW), load_slot(slots, OUT)
     while row < rows:
         batch, first = at, row
         at += HEADER_BYTES
         base = largest = load_le_i64(timestamps + 8 * row)
         while row < rows:
-            limit = batch + (batch_bytes if row > first else _get(slots, BATCH_BYTES_MAX))
+            limit = batch + (batch_bytes if row > first else load_slot(slots, BATCH_BYTES_MAX))
             timestamp = load_le_i64(timestamps + 8 * row)
             deltas = (wrapping_sub(timestamp, base), row - first)
             after, end = _record(at, slots, row, deltas, (columns, min(limit, out_end)))

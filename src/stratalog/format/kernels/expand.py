@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import HEADER_BYTES
+from stratalog.format.batch import CODEC_MASK, HEADER_BYTES
 from stratalog.format.kernels import lz4, snappy
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES
@@ -15,7 +15,6 @@ from stratalog.format.record import RECORD_BYTES_MIN
 
 FAILED = -1
 
-_CODEC_MASK = 0x07
 _NONE, _SNAPPY, _LZ4 = 0, 2, 3
 
 
@@ -44,7 +43,7 @@ def expand(buf: int, batches: Any, out: int, start: int, out_bytes: int, ends: A
         batch = batches[i]
         if batch.record_count > 0:
             first = buf + batch.position
-            codec_id = batch.attributes & _CODEC_MASK
+            codec_id = batch.attributes & CODEC_MASK
             end = _payload(
                 codec_id, first + HEADER_BYTES, first + batch.size_bytes, at, out + out_bytes
             )

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from stratalog.format.batch import MAGIC_2, MAGIC_AT, NO_TIMESTAMP
+from stratalog.format.batch import CODEC_MASK, MAGIC_2, MAGIC_AT, NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.layout import BATCHES
 from stratalog.format.kernels.memory import (
-    copy,
     load_be_i32,
     load_le_i64,
+    load_slot,
     load_u8,
     store_i32,
     store_i64,
+    store_slot,
 )
 from stratalog.format.kernels.records import (
     BATCH_INDEX,
@@ -32,15 +33,13 @@ from stratalog.format.kernels.records import (
     VALUE,
     VALUE_NULLS,
     VALUE_ROOM,
-    clear_bit,
     close,
     column_of,
-    get,
+    put_binary,
 )
 from stratalog.format.legacy import HEADER_0_BYTES, HEADER_1_BYTES
 
 _POLYNOMIAL = 0xEDB88320  # IEEE, bits reversed
-_CODEC_MASK = 0x07
 
 
 def _slices() -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -89,41 +88,26 @@ def check(buf: int, batches: Any, out: Any) -> None:
 
 
 @part
-def _field(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
-    """Copy a field with a four-byte length to a binary column of which `used` bytes are taken.
-
-    Answers the position after it, or -1, and the bytes taken then.
-    """
-    offsets, data, room, valid, nulls, readable_end = column
+def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
+    """A key or value behind its four bytes of length, as `records.put_binary`; the position is -1
+    if it does not end before `end`."""
     if at < 0 or end - at < 4:
         return -1, used
     length = load_be_i32(at)
-    at += 4
-    if length > end - at:
+    if length > end - at - 4:
         return -1, used
-    if offsets:
-        store_i32(offsets + 4 * index, used)
-    if length < 0:
-        if offsets:
-            clear_bit(valid, index)
-            store_i64(nulls, load_le_i64(nulls) + 1)
-        return at, used
-    if offsets:
-        if used + length <= room:
-            copy(data + used, at, length, readable_end)
-        used += length
-    return at + length, used
+    return put_binary(at + 4, length, index, used, column)
 
 
 @part
 def _numbers(slots: int, index: int, message: Any) -> None:
-    if get(slots, OFFSET):
-        store_i64(get(slots, OFFSET) + 8 * index, message.last_offset)
-    if get(slots, TIMESTAMP):
+    if load_slot(slots, OFFSET):
+        store_i64(load_slot(slots, OFFSET) + 8 * index, message.last_offset)
+    if load_slot(slots, TIMESTAMP):
         timestamp = message.max_timestamp if message.magic == 1 else NO_TIMESTAMP
-        store_i64(get(slots, TIMESTAMP) + 8 * index, timestamp)
-    if get(slots, HEADERS):
-        store_i32(get(slots, HEADERS) + 4 * index, 0)
+        store_i64(load_slot(slots, TIMESTAMP) + 8 * index, timestamp)
+    if load_slot(slots, HEADERS):
+        store_i32(load_slot(slots, HEADERS) + 4 * index, 0)
 
 
 @kernel(types.int64(types.int64, BATCHES, types.int64, types.boolean))
@@ -132,10 +116,10 @@ def decode(buf: int, messages: Any, slots: int, checks_crc: bool) -> int:
     key_bytes = value_bytes = 0
     for i in range(len(messages)):
         message = messages[i]
-        store_i64(slots + 8 * BATCH_INDEX, i)
+        store_slot(slots, BATCH_INDEX, i)
         at = buf + message.position
         end = at + message.size_bytes
-        if message.last_offset < 0 or message.attributes & _CODEC_MASK:
+        if message.last_offset < 0 or message.attributes & CODEC_MASK:
             return -1
         if checks_crc and not _is_right(buf, message):
             return -1
@@ -143,8 +127,8 @@ def decode(buf: int, messages: Any, slots: int, checks_crc: bool) -> int:
         at += HEADER_0_BYTES if message.magic == 0 else HEADER_1_BYTES
         key = column_of(slots, KEY, KEY_ROOM, KEY_NULLS, end)
         value = column_of(slots, VALUE, VALUE_ROOM, VALUE_NULLS, end)
-        at, key_bytes = _field(at, end, i, key_bytes, key)
-        at, value_bytes = _field(at, end, i, value_bytes, value)
+        at, key_bytes = _binary(at, end, i, key_bytes, key)
+        at, value_bytes = _binary(at, end, i, value_bytes, value)
         if at < 0:
             return -1
     close(slots, len(messages), key_bytes, value_bytes)

@@ -50,11 +50,13 @@ load_le_u32 = _loader(32, signed=False, big_endian=False)
 load_le_u16 = _loader(16, signed=False, big_endian=False)
 
 
-def _storer(bits: int) -> Any:
+def _storer(bits: int, *, big_endian: bool = False) -> Any:
     kind = ir.IntType(bits)
 
     def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         value = args[1] if bits == 64 else builder.trunc(args[1], kind)
+        if big_endian:
+            value = builder.bswap(value)
         builder.store(value, builder.inttoptr(args[0], kind.as_pointer()), align=1)
         return _context.get_dummy_value()
 
@@ -67,6 +69,27 @@ def _storer(bits: int) -> Any:
 store_u8 = _storer(8)
 store_i32 = _storer(32)
 store_i64 = _storer(64)
+store_be_i16 = _storer(16, big_endian=True)
+store_be_i32 = _storer(32, big_endian=True)
+store_be_i64 = _storer(64, big_endian=True)
+
+
+@part
+def load_slot(slots: int, slot: int) -> int:
+    """One of the int64 in which a kernel and its caller tell each other numbers and addresses."""
+    number: int = load_le_i64(slots + 8 * slot)
+    return number
+
+
+@part
+def store_slot(slots: int, slot: int, number: int) -> None:
+    store_i64(slots + 8 * slot, number)
+
+
+@part
+def is_null(valid: int, bit: int) -> bool:
+    """Whether an Arrow validity bitmap (0: there is none) says that there is no value."""
+    return valid != 0 and load_u8(valid + (bit >> 3)) >> (bit & 7) & 1 == 0
 
 
 @intrinsic

@@ -10,7 +10,7 @@ from typing import Any
 from numba import types
 
 from stratalog.format.kernels.jit import kernel, part
-from stratalog.format.kernels.memory import load_le_u32, load_u8
+from stratalog.format.kernels.memory import is_null, load_le_u32, load_u8
 
 UNPLACED = -1
 
@@ -53,8 +53,7 @@ def place_keys(
     for row in range(len(out)):
         if out[row] != UNPLACED:
             continue
-        bit = valid_bit + row
-        if valid != 0 and load_u8(valid + (bit >> 3)) >> (bit & 7) & 1 == 0:
+        if is_null(valid, valid_bit + row):
             left += 1
             continue
         start = load_le_u32(offsets + 4 * row)

@@ -1,4 +1,4 @@
-"""One record of a magic-2 batch, taken apart as far as compaction looks at it.
+"""One record of a magic-2 batch, taken apart as far as compaction and checks look at it.
 
 Headers are not looked into: they stay what they are.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from stratalog.format.kernels.jit import part
 from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.record import RECORD_BYTES_MIN
 
-_BODY_BYTES_MIN = 6
+_BODY_BYTES_MIN = RECORD_BYTES_MIN - 1  # without the length itself
 
 
 @part

@@ -16,19 +16,22 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES
+from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, LOG_APPEND_TIME_BIT
 from stratalog.format.kernels.crc import crc32c_at
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import (
     copy,
     load_le_i64,
+    load_slot,
     load_u8,
     memcpy,
     store_i32,
     store_i64,
+    store_slot,
     store_u8,
 )
+from stratalog.format.kernels.record_fields import record_body
 from stratalog.format.kernels.varint import read_int, read_long
 
 # Slots the caller fills: addresses of columns, 0 where one is not wanted.
@@ -49,23 +52,14 @@ SLOTS = 28
 
 _COVERED_BYTES = HEADER_BYTES - ATTRIBUTES_AT  # of the header, by the CRC
 
-_BODY_BYTES_MIN = 6
-_LOG_APPEND_TIME_BIT = 0x08
-
-
-@part
-def get(slots: int, slot: int) -> int:
-    number: int = load_le_i64(slots + 8 * slot)
-    return number
-
 
 @part
 def _add(slots: int, slot: int, number: int) -> None:
-    store_i64(slots + 8 * slot, load_le_i64(slots + 8 * slot) + number)
+    store_slot(slots, slot, load_slot(slots, slot) + number)
 
 
 @part
-def clear_bit(bitmap: int, index: int) -> None:
+def _clear_bit(bitmap: int, index: int) -> None:
     at = bitmap + (index >> 3)
     store_u8(at, load_u8(at) & ~(1 << (index & 7)))
 
@@ -89,23 +83,19 @@ def _numbers(at: int, end: int, index: int, base: Any, columns: Any) -> int:
 
 
 @part
-def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
-    """Copy one length-prefixed field to a binary column of which `used` bytes are taken.
+def put_binary(at: int, length: int, index: int, used: int, column: Any) -> tuple[int, int]:
+    """Copy the `length` bytes at `at` (below 0: null) to entry `index` of a binary column of which
+    `used` bytes are taken.
 
-    Answers the position after it, or -1, and the bytes taken then. What there is no room for is
-    counted and not copied: the caller makes room and asks again.
+    Answers the position after them and the bytes taken then. What there is no room for is counted
+    and not copied: the caller makes room and asks again.
     """
     offsets, data, room, valid, nulls, readable_end = column
-    if at < 0:
-        return -1, used
-    length, at = read_int(at, end)
-    if at < 0 or length > end - at:
-        return -1, used
     if offsets:
         store_i32(offsets + 4 * index, used)
     if length < 0:
         if offsets:
-            clear_bit(valid, index)
+            _clear_bit(valid, index)
             store_i64(nulls, load_le_i64(nulls) + 1)
         return at, used
     if offsets:
@@ -115,30 +105,42 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
     return at + length, used
 
 
+@part
+def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
+    """A key or value, as `put_binary`; the position is -1 if it does not end before `end`."""
+    if at < 0:
+        return -1, used
+    length, at = read_int(at, end)
+    if at < 0 or length > end - at:
+        return -1, used
+    return put_binary(at, length, index, used, column)
+
+
 @outlined
 def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
     """One header's key and value; the position after them, or -1."""
-    key_bytes, value_bytes = get(slots, HEADER_KEY_BYTES), get(slots, HEADER_VALUE_BYTES)
-    index = get(slots, HEADERS_FOUND)
+    key_bytes = load_slot(slots, HEADER_KEY_BYTES)
+    value_bytes = load_slot(slots, HEADER_VALUE_BYTES)
+    index = load_slot(slots, HEADERS_FOUND)
     length, at = read_int(at, end)
     if at < 0 or length < 0 or length > end - at:
         return -1
-    if is_kept and key_bytes + length <= get(slots, HEADER_KEY_ROOM):
-        memcpy(get(slots, HEADER_KEY + 1) + key_bytes, at, length)
-        store_i32(get(slots, HEADER_KEY) + 4 * index, key_bytes)
+    if is_kept and key_bytes + length <= load_slot(slots, HEADER_KEY_ROOM):
+        memcpy(load_slot(slots, HEADER_KEY + 1) + key_bytes, at, length)
+        store_i32(load_slot(slots, HEADER_KEY) + 4 * index, key_bytes)
     _add(slots, HEADER_KEY_BYTES, length)
     length, at = read_int(at + length, end)
     if at < 0 or length > end - at:
         return -1
     if is_kept:
-        store_i32(get(slots, HEADER_VALUE) + 4 * index, value_bytes)
+        store_i32(load_slot(slots, HEADER_VALUE) + 4 * index, value_bytes)
     if length < 0:
         _add(slots, HEADER_VALUE_NULLS, 1)
         if is_kept:
-            clear_bit(get(slots, HEADER_VALUE_VALID), index)
+            _clear_bit(load_slot(slots, HEADER_VALUE_VALID), index)
         return at
-    if is_kept and value_bytes + length <= get(slots, HEADER_VALUE_ROOM):
-        memcpy(get(slots, HEADER_VALUE + 1) + value_bytes, at, length)
+    if is_kept and value_bytes + length <= load_slot(slots, HEADER_VALUE_ROOM):
+        memcpy(load_slot(slots, HEADER_VALUE + 1) + value_bytes, at, length)
     _add(slots, HEADER_VALUE_BYTES, length)
     return at + length
 
@@ -149,7 +151,7 @@ def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
     if count < 0 or count > end - at:
         return -1
     for _ in range(count):
-        is_kept = get(slots, HEADERS_FOUND) < get(slots, HEADERS_ROOM)
+        is_kept = load_slot(slots, HEADERS_FOUND) < load_slot(slots, HEADERS_ROOM)
         at = _header(at, end, slots, is_kept)
         if at < 0:
             return -1
@@ -164,7 +166,7 @@ def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
         return -1
     count, at = read_int(at, end)
     if lists:
-        store_i32(lists + 4 * index, get(slots, HEADERS_FOUND))
+        store_i32(lists + 4 * index, load_slot(slots, HEADERS_FOUND))
     if at < 0 or count == 0:
         return at
     return _walk_headers(at, end, count, slots)
@@ -173,27 +175,27 @@ def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
 @outlined
 def close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
     """Write the last entry of each offset column, and what was found."""
-    store_i64(slots + 8 * KEY_BYTES, key_bytes)
-    store_i64(slots + 8 * VALUE_BYTES, value_bytes)
-    if get(slots, KEY):
-        store_i32(get(slots, KEY) + 4 * index, key_bytes)
-    if get(slots, VALUE):
-        store_i32(get(slots, VALUE) + 4 * index, value_bytes)
-    found = get(slots, HEADERS_FOUND)
-    if get(slots, HEADERS):
-        store_i32(get(slots, HEADERS) + 4 * index, found)
-    if 0 < found <= get(slots, HEADERS_ROOM):
-        store_i32(get(slots, HEADER_KEY) + 4 * found, get(slots, HEADER_KEY_BYTES))
-        store_i32(get(slots, HEADER_VALUE) + 4 * found, get(slots, HEADER_VALUE_BYTES))
+    store_slot(slots, KEY_BYTES, key_bytes)
+    store_slot(slots, VALUE_BYTES, value_bytes)
+    if load_slot(slots, KEY):
+        store_i32(load_slot(slots, KEY) + 4 * index, key_bytes)
+    if load_slot(slots, VALUE):
+        store_i32(load_slot(slots, VALUE) + 4 * index, value_bytes)
+    found = load_slot(slots, HEADERS_FOUND)
+    if load_slot(slots, HEADERS):
+        store_i32(load_slot(slots, HEADERS) + 4 * index, found)
+    if 0 < found <= load_slot(slots, HEADERS_ROOM):
+        store_i32(load_slot(slots, HEADER_KEY) + 4 * found, load_slot(slots, HEADER_KEY_BYTES))
+        store_i32(load_slot(slots, HEADER_VALUE) + 4 * found, load_slot(slots, HEADER_VALUE_BYTES))
 
 
 @part
 def column_of(slots: int, first: int, room: int, nulls: int, readable_end: int) -> Any:
     return (
-        get(slots, first),
-        get(slots, first + 1),
-        get(slots, room),
-        get(slots, first + 2),
+        load_slot(slots, first),
+        load_slot(slots, first + 1),
+        load_slot(slots, room),
+        load_slot(slots, first + 2),
         slots + 8 * nulls,
         readable_end,
     )
@@ -213,25 +215,24 @@ def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
     `checks_crc` is for payloads that lie in their batches: headers come before them. Checking here
     brings the bytes into the cache just before they are decoded.
     """
-    numbers = (get(slots, TIMESTAMP), get(slots, OFFSET))
-    lists = get(slots, HEADERS)
+    numbers = (load_slot(slots, TIMESTAMP), load_slot(slots, OFFSET))
+    lists = load_slot(slots, HEADERS)
     index = key_bytes = value_bytes = 0
     for b in range(len(batches)):
         batch = batches[b]
-        store_i64(slots + 8 * BATCH_INDEX, b)
+        store_slot(slots, BATCH_INDEX, b)
         next_at = payloads[b].address
         stop = next_at + payloads[b].size_bytes
         if checks_crc and not _is_crc_right(next_at, stop, batch):
             return -1
-        is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
+        is_appended = batch.attributes & LOG_APPEND_TIME_BIT
         base = (batch.base_timestamp, batch.base_offset, batch.max_timestamp, is_appended)
         key = column_of(slots, KEY, KEY_ROOM, KEY_NULLS, stop)
         value = column_of(slots, VALUE, VALUE_ROOM, VALUE_NULLS, stop)
         for _ in range(batch.record_count):
-            length, at = read_int(next_at, stop)
-            if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:
+            at, next_at = record_body(next_at, stop)
+            if at < 0:
                 return -1
-            next_at = at + length
             at = _numbers(at + 1, next_at, index, base, numbers)
             at, key_bytes = _binary(at, next_at, index, key_bytes, key)
             at, value_bytes = _binary(at, next_at, index, value_bytes, value)

@@ -10,7 +10,14 @@ from typing import Any, Final
 
 from numba import int64, types
 
-from stratalog.format.batch import MAGIC_2
+from stratalog.format.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    MAGIC_2,
+    TRANSACTIONAL_BIT,
+)
 from stratalog.format.kernels import words
 from stratalog.format.kernels.jit import kernel, outlined, spliced
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
@@ -42,11 +49,6 @@ BATCH_CHARS_MAX: Final = 1024
 RECORD_CHARS_MAX: Final = 512  # besides three times the record's own bytes
 SLACK_BYTES: Final = 64
 
-_CODEC_MASK = 0x07
-_LOG_APPEND_BIT = 0x08
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
-_DELETE_HORIZON_BIT = 0x40
 _ZSTD = 4
 _INT_MAX = (1 << 31) - 1
 _INT_SIGN = 1 << 31
@@ -92,7 +94,7 @@ def _put_byte(out: int, byte: int) -> int:
 
 @spliced
 def _put_time_name(out: int, table: int, attributes: int) -> int:
-    if attributes & _LOG_APPEND_BIT:
+    if attributes & LOG_APPEND_TIME_BIT:
         return put(out, table, words.LOG_APPEND_TIME)
     return put(out, table, words.CREATE_TIME)
 
@@ -115,11 +117,11 @@ def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) 
     out = _put_field(out, table, words.PRODUCER_EPOCH, int64(batch.producer_epoch))
     out = _put_field(out, table, words.LEADER_EPOCH, int64(batch.partition_leader_epoch))
     out = put(out, table, words.IS_TRANSACTIONAL)
-    out = put_boolean(out, table, attributes & _TRANSACTIONAL_BIT != 0)
+    out = put_boolean(out, table, attributes & TRANSACTIONAL_BIT != 0)
     out = put(out, table, words.IS_CONTROL)
-    out = put_boolean(out, table, attributes & _CONTROL_BIT != 0)
+    out = put_boolean(out, table, attributes & CONTROL_BIT != 0)
     out = put(out, table, words.DELETE_HORIZON)
-    if attributes & _DELETE_HORIZON_BIT:
+    if attributes & DELETE_HORIZON_BIT:
         out = _put_byte(put_int(_put_byte(out, _OPEN), batch.base_timestamp), _CLOSE)
     else:
         out = put(out, table, words.EMPTY)
@@ -127,7 +129,7 @@ def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) 
     out = put_int(_put_time_name(out, table, attributes), batch.max_timestamp)
     out = _put_field(out, table, words.SIZE, int64(batch.size_bytes))
     out = _put_field(out, table, words.MAGIC, int64(batch.magic))
-    out = _put_codec(put(out, table, words.CODEC), table, attributes & _CODEC_MASK)
+    out = _put_codec(put(out, table, words.CODEC), table, attributes & CODEC_MASK)
     out = _put_field(out, table, words.CRC, int64(batch.crc))
     out = put_boolean(put(out, table, words.IS_VALID), table, is_valid)
     return _put_byte(out, _NEWLINE)
@@ -291,12 +293,12 @@ def _show_batch(batch: Any, is_valid: bool, state: Any) -> None:
 def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     """Show a batch's line if that is due now; GO_ON when its records are to follow."""
     mode = state[MODE]
-    if batch.magic != MAGIC_2 or batch.attributes & _CODEC_MASK > _ZSTD:
+    if batch.magic != MAGIC_2 or batch.attributes & CODEC_MASK > _ZSTD:
         return ODD
     if mode & FILTERED and not _may_hold(batch, bounds):
         state[LAST_OFFSET] = -1  # what follows is not next to what came before
         return DONE
-    if mode & DEEP and batch.attributes & _CONTROL_BIT:
+    if mode & DEEP and batch.attributes & CONTROL_BIT:
         return ODD
     if not mode & RECORDS_FILTERED or not mode & DEEP:
         if not _is_room(state, BATCH_CHARS_MAX):
@@ -317,7 +319,7 @@ def _render_record(
     if not _read_record(payload.address + state[PAYLOAD_AT], payload_end, state):
         return ODD
     state[_OFFSET] += batch.base_offset
-    if batch.attributes & _LOG_APPEND_BIT:
+    if batch.attributes & LOG_APPEND_TIME_BIT:
         state[_TIMESTAMP] = batch.max_timestamp
     else:
         state[_TIMESTAMP] += batch.base_timestamp

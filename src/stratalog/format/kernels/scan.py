@@ -7,11 +7,24 @@ from typing import Any
 from numba import types
 
 from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    BASE_SEQUENCE_AT,
+    BASE_TIMESTAMP_AT,
+    BATCH_LENGTH_AT,
     CLASSIFY_BYTES,
+    CODEC_MASK,
+    CRC_AT,
     HEADER_BYTES,
+    LAST_OFFSET_DELTA_AT,
+    LEADER_EPOCH_AT,
     LEGACY_MESSAGE_BYTES_MIN,
     MAGIC_2,
+    MAGIC_AT,
+    MAX_TIMESTAMP_AT,
     PREFIX_BYTES,
+    PRODUCER_EPOCH_AT,
+    PRODUCER_ID_AT,
+    RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES
@@ -40,23 +53,23 @@ def _size_min(magic: int) -> int:
 def _header(at: int, row: Any) -> None:
     base_offset = load_be_i64(at)
     row.base_offset = base_offset
-    row.partition_leader_epoch = load_be_i32(at + 12)
-    row.crc = load_be_u32(at + 17)
-    row.attributes = load_be_i16(at + 21)
-    row.last_offset = base_offset + load_be_i32(at + 23)
-    row.base_timestamp = load_be_i64(at + 27)
-    row.max_timestamp = load_be_i64(at + 35)
-    row.producer_id = load_be_i64(at + 43)
-    row.producer_epoch = load_be_i16(at + 51)
-    row.base_sequence = load_be_i32(at + 53)
-    row.record_count = load_be_i32(at + 57)
+    row.partition_leader_epoch = load_be_i32(at + LEADER_EPOCH_AT)
+    row.crc = load_be_u32(at + CRC_AT)
+    row.attributes = load_be_i16(at + ATTRIBUTES_AT)
+    row.last_offset = base_offset + load_be_i32(at + LAST_OFFSET_DELTA_AT)
+    row.base_timestamp = load_be_i64(at + BASE_TIMESTAMP_AT)
+    row.max_timestamp = load_be_i64(at + MAX_TIMESTAMP_AT)
+    row.producer_id = load_be_i64(at + PRODUCER_ID_AT)
+    row.producer_epoch = load_be_i16(at + PRODUCER_EPOCH_AT)
+    row.base_sequence = load_be_i32(at + BASE_SEQUENCE_AT)
+    row.record_count = load_be_i32(at + RECORD_COUNT_AT)
 
 
 @part
 def _legacy_header(at: int, row: Any) -> None:
     offset = load_be_i64(at)
     attributes = load_i8(at + 17)
-    is_set = attributes & 0x07 != 0
+    is_set = attributes & CODEC_MASK != 0
     row.base_offset = -1 if is_set else offset
     row.partition_leader_epoch = -1
     row.crc = load_be_u32(at + 12)
@@ -83,13 +96,13 @@ def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
         left = end - at
         if left <= CLASSIFY_BYTES:
             return count, at, PARTIAL if left > 0 else END
-        length = load_be_i32(buf + at + 8)
+        length = load_be_i32(buf + at + BATCH_LENGTH_AT)
         if length < LEGACY_MESSAGE_BYTES_MIN:
             return count, at, BAD_LENGTH
         size = length + PREFIX_BYTES
         if size > left:
             return count, at, PARTIAL
-        magic = load_i8(buf + at + 16)
+        magic = load_i8(buf + at + MAGIC_AT)
         if magic < 0 or magic > MAGIC_2:
             return count, at, BAD_MAGIC
         if size < _size_min(magic):

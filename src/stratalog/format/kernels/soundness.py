@@ -16,8 +16,10 @@ import numba
 import numpy as np
 from numba import types
 
+from stratalog.format.batch import LOG_APPEND_TIME_BIT, NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
+from stratalog.format.kernels.record_fields import record_body
 from stratalog.format.kernels.record_structure import fields_end
 from stratalog.format.kernels.varint import read_int, read_long
 from stratalog.format.kernels.wrapping import wrapping_add
@@ -31,9 +33,6 @@ SOUNDNESS: Final = np.dtype(
 """Of one batch. A batch without records ends, as far as records go, before its base offset."""
 
 _FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
-_BODY_BYTES_MIN = 6
-_NO_TIMESTAMP = -1
-_LOG_APPEND_TIME_BIT = 0x08
 
 
 @part
@@ -41,13 +40,12 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
     """The verdict on the records in [at, stop). The first fault of the structure ends it."""
     before = -1
     span = batch.last_offset - batch.base_offset
-    largest = _NO_TIMESTAMP
+    largest = NO_TIMESTAMP
     verdict = GOOD
     for _ in range(batch.record_count):
-        length, at = read_int(at, stop)
-        if at < 0 or length < _BODY_BYTES_MIN or length > stop - at:
+        at, end = record_body(at, stop)
+        if at < 0:
             return BAD_RECORDS
-        end = at + length
         delta, at = read_long(at + 1, end)
         if at < 0:
             return BAD_RECORDS
@@ -63,7 +61,7 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
         return BAD_RECORDS
     out.last_record_offset = batch.base_offset + before
     out.max_timestamp = largest
-    is_appended = batch.attributes & _LOG_APPEND_TIME_BIT
+    is_appended = batch.attributes & LOG_APPEND_TIME_BIT
     if batch.record_count > 0 and not is_appended and largest != batch.max_timestamp:
         verdict = BAD_TIMESTAMP if verdict == GOOD else verdict
     return verdict
@@ -76,5 +74,5 @@ def check(batches: Any, payloads: Any, found: Any) -> None:
         at = payloads[b].address
         out = found[b]
         out.last_record_offset = batches[b].base_offset - 1
-        out.max_timestamp = _NO_TIMESTAMP
+        out.max_timestamp = NO_TIMESTAMP
         out.verdict = _check_one(batches[b], at, at + payloads[b].size_bytes, out)

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2
+from stratalog.format.batch import CODEC_MASK, CONTROL_BIT, HEADER_BYTES, MAGIC_2
 from stratalog.format.kernels.crc import is_right
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES, PAYLOADS
@@ -21,9 +21,6 @@ COMPRESSED, CONTROL, LEGACY = 1, 2, 4
 
 FOREIGN = -1
 
-_CODEC_MASK = 0x07
-_CONTROL_BIT = 0x20
-
 
 @part
 def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
@@ -32,15 +29,15 @@ def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
         return False
     if checks_crc and not is_right(buf, batch):
         return False
-    is_plain = batch.attributes & _CODEC_MASK == 0
+    is_plain = batch.attributes & CODEC_MASK == 0
     return not is_plain or batch.record_count * RECORD_BYTES_MIN <= batch.size_bytes - HEADER_BYTES
 
 
 @part
 def _kinds(batch: Any) -> int:
     attributes = batch.attributes
-    kinds = COMPRESSED if attributes & _CODEC_MASK else 0
-    return kinds | CONTROL if attributes & _CONTROL_BIT else kinds
+    kinds = COMPRESSED if attributes & CODEC_MASK else 0
+    return kinds | CONTROL if attributes & CONTROL_BIT else kinds
 
 
 @kernel(types.int64(types.int64, types.int64, BATCHES, PAYLOADS, types.int64[::1], types.boolean))

@@ -14,32 +14,33 @@ _LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 
 @part
 def read_int(at: int, end: int) -> tuple[int, int]:
     """The zig-zag int at `at`, and the position after it, or -1 if it does not end before `end`."""
-    if end - at >= 2:
-        byte = load_u8(at)
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
-        more = load_u8(at + 1)
-        if more < 0x80:
-            raw = byte & 0x7F | more << 7
-            return (raw >> 1) ^ -(raw & 1), at + 2
-    raw, after = _read_any(at, end, INT_BYTES_MAX)
-    raw &= 0xFFFF_FFFF
+    raw, after = _read_short(at, end)
+    if after < 0:
+        raw, after = _read_any(at, end, INT_BYTES_MAX)
+        raw &= 0xFFFF_FFFF
     return (raw >> 1) ^ -(raw & 1), after
 
 
 @part
 def read_long(at: int, end: int) -> tuple[int, int]:
     """The zig-zag long at `at`, and the position after it or -1, as for an int."""
+    raw, after = _read_short(at, end)
+    if after < 0:
+        raw, after = _read_any(at, end, LONG_BYTES_MAX)
+    return ((raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1), after
+
+
+@part
+def _read_short(at: int, end: int) -> tuple[int, int]:
+    """A number of one or two bytes, as most are, still zig-zagged; -1 for any other."""
     if end - at >= 2:
         byte = load_u8(at)
         if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), at + 1
+            return byte, at + 1
         more = load_u8(at + 1)
         if more < 0x80:
-            raw = byte & 0x7F | more << 7
-            return (raw >> 1) ^ -(raw & 1), at + 2
-    raw, after = _read_any(at, end, LONG_BYTES_MAX)
-    return ((raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1), after
+            return byte & 0x7F | more << 7, at + 2
+    return 0, -1
 
 
 @part

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import HEADER_BYTES
+from stratalog.format.batch import CODEC_MASK, HEADER_BYTES
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.layout import BATCHES
 from stratalog.format.kernels.memory import load_le_u16, load_le_u32, load_u8
@@ -14,7 +14,7 @@ from stratalog.format.kernels.memory import load_le_u16, load_le_u32, load_u8
 FAILED = -1
 
 _MAGIC = 0xFD2FB528
-_CODEC_MASK, _ZSTD = 0x07, 4
+_ZSTD = 4
 _BLOCK_BYTES_MAX = 128 << 10
 _RLE_BLOCK, _COMPRESSED_BLOCK, _RESERVED = 1, 2, 3
 
@@ -72,7 +72,7 @@ def declare(buf: int, batches: Any, out: Any) -> None:
     for i in range(len(batches)):
         batch = batches[i]
         out[i, 0] = FAILED
-        if batch.attributes & _CODEC_MASK == _ZSTD:
+        if batch.attributes & CODEC_MASK == _ZSTD:
             first = buf + batch.position
             least, most = _frame(first + HEADER_BYTES, first + batch.size_bytes)
             out[i, 0] = least

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import CorruptBatchError, CorruptRecordError
-from stratalog.format.batch import MAGIC_2, Entry
+from stratalog.format.batch import CODEC_MASK, MAGIC_2, Entry
 from stratalog.format.batch_table import Stop, scan_batches
 from stratalog.format.column_payloads import PayloadReader
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 4 << 20
 PART_BYTES: Final = 8 << 20
-_CODEC_MASK: Final = 0x07
 
 
 class BatchRun(NamedTuple):
@@ -106,7 +105,7 @@ class BatchReader:
 
     def _runs(self, piece: _Piece) -> Iterator[BatchRun]:
         rows, payloads, run = piece.rows, piece.payloads, piece.run
-        is_plain = rows["attributes"] & _CODEC_MASK == 0
+        is_plain = rows["attributes"] & CODEC_MASK == 0
         is_legacy = rows["magic"] != MAGIC_2
         if is_plain.all() and not is_legacy.any():
             yield run._replace(rows=rows, payloads=payloads)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from stratalog.format.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from stratalog.format.entry import records_of
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
 from stratalog.maintenance.cleaning.markers import marker_of
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
     from stratalog.maintenance.cleaning.offset_map import HashedKeys, OffsetMap
     from stratalog.maintenance.cleaning.sources import Source
-
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
 
 
 def map_keys(
@@ -106,7 +104,7 @@ def hashed_run(
     if run.payloads is None:
         return None
     rows = run.rows
-    is_wanted = (rows["attributes"] & _CONTROL_BIT == 0) & (rows["last_offset"] >= first_dirty)
+    is_wanted = (rows["attributes"] & CONTROL_BIT == 0) & (rows["last_offset"] >= first_dirty)
     for event in events_of(run):
         if event.apply(transactions):
             is_wanted[event.row] = False
@@ -137,9 +135,9 @@ def events_of(run: BatchRun) -> Iterator[TxnEvent]:
     if run.payloads is None:  # of the old formats: they know no transactions
         return
     rows = run.rows
-    takes_part: NDArray[np.bool_] = rows["attributes"] & (_TRANSACTIONAL_BIT | _CONTROL_BIT) != 0
+    takes_part: NDArray[np.bool_] = rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT) != 0
     for row in np.flatnonzero(takes_part).tolist():
-        is_control = bool(rows["attributes"][row] & _CONTROL_BIT)
+        is_control = bool(rows["attributes"][row] & CONTROL_BIT)
         marker = marker_of(run, row) if is_control else None
         producer_id, last_offset = int(rows["producer_id"][row]), int(rows["last_offset"][row])
         yield TxnEvent(row, producer_id, last_offset, is_control, marker)

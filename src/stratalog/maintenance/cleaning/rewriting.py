@@ -13,7 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import UnsupportedError
-from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, Codec
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    Codec,
+)
 from stratalog.format.compression import compress
 from stratalog.format.kernels import cleaning as kernel
 from stratalog.format.kernels import offset_map as map_kernel
@@ -38,10 +45,6 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.sources import Source
 
 OUT_BYTES: Final = 8 << 20
-
-_CODEC_MASK: Final = 0x07
-_CONTROL_BIT: Final = 0x20
-_HORIZON_BIT: Final = 0x40
 
 
 class Written(NamedTuple):
@@ -163,7 +166,10 @@ class Rewriter:
             return kernel.DISCARD if is_done else kernel.PROBE
         if not is_done:
             return kernel.KEEP
-        if batch["attributes"] & _HORIZON_BIT and batch["base_timestamp"] <= self._rules.now_ms:
+        if (
+            batch["attributes"] & DELETE_HORIZON_BIT
+            and batch["base_timestamp"] <= self._rules.now_ms
+        ):
             return kernel.DISCARD
         return kernel.KEEP | kernel.IS_EMPTY_TXN_MARKER
 
@@ -249,7 +255,7 @@ class _LastBatches:
             found |= self._offsets[slots] == rows["last_offset"]
             found &= self._ids[slots] == rows["producer_id"]
         if self._epochs:
-            is_control = rows["attributes"] & _CONTROL_BIT != 0
+            is_control = rows["attributes"] & CONTROL_BIT != 0
             for row in np.flatnonzero(is_control).tolist():
                 epoch = self._epochs.get(int(rows["producer_id"][row]))
                 found[row] |= epoch == int(rows["producer_epoch"][row])
@@ -257,7 +263,7 @@ class _LastBatches:
 
 
 def _compressed(batch: memoryview) -> bytearray:
-    codec = Codec(batch[ATTRIBUTES_AT + 1] & _CODEC_MASK)
+    codec = Codec(batch[ATTRIBUTES_AT + 1] & CODEC_MASK)
     return with_payload(batch, compress(codec, bytes(batch[HEADER_BYTES:])))
 
 

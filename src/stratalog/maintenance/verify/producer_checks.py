@@ -12,12 +12,12 @@ older ones only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stratalog.errors import CorruptError, StratalogError
-from stratalog.format.batch import MAGIC_2, BatchHeader, Entry
+from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, BatchHeader, Entry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, decode_snapshot
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.maintenance.verify.findings import Findings
     from stratalog.maintenance.verify.log_walk import Chunk
-
-_TRANSACTIONAL_BIT: Final = 0x10
-_CONTROL_BIT: Final = 0x20
 
 
 class Marker(NamedTuple):
@@ -85,7 +82,7 @@ class ProducerCheck:
         """These batches go by."""
         rows = chunk.rows
         is_ours = (rows["magic"] == MAGIC_2) & (
-            (rows["producer_id"] >= 0) | (rows["attributes"] & _CONTROL_BIT != 0)
+            (rows["producer_id"] >= 0) | (rows["attributes"] & CONTROL_BIT != 0)
         )
         ours = rows if is_ours.all() else rows[is_ours]
         while self._snapshots and self._snapshots[0][0] <= int(rows["last_offset"][-1]):
@@ -262,7 +259,7 @@ class _ByProducer(NamedTuple):
 
     def with_sequence(self) -> _ByProducer:
         """Only data of producers that count it."""
-        is_data = (self.attributes & _CONTROL_BIT == 0) & (self.first >= 0) & (self.producer >= 0)
+        is_data = (self.attributes & CONTROL_BIT == 0) & (self.first >= 0) & (self.producer >= 0)
         if is_data.all():
             return self
         return _ByProducer(*(column[is_data] for column in self))
@@ -270,9 +267,9 @@ class _ByProducer(NamedTuple):
     def turning_points(self) -> list[int]:
         """The rows that matter: each control batch, and first and last of every run of one producer
         between these. In order."""
-        is_control = self.attributes & _CONTROL_BIT != 0
+        is_control = self.attributes & CONTROL_BIT != 0
         breaks = is_control[1:] | is_control[:-1]
-        for column in (self.producer, self.epoch, self.attributes & _TRANSACTIONAL_BIT):
+        for column in (self.producer, self.epoch, self.attributes & TRANSACTIONAL_BIT):
             breaks |= column[1:] != column[:-1]
         is_point = np.concatenate(([True], breaks)) | np.concatenate((breaks, [True]))
         points: list[int] = np.sort(self.order[is_point]).tolist()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.errors import SegmentGoneError
-from stratalog.format.batch import MAGIC_2, NO_LEADER_EPOCH
+from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH
 from stratalog.format.index_table import first_offsets
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from stratalog.format.checkpoint import EpochEntry
 
-_HORIZON_BIT: Final = 0x40
 _FAULTS: Final = {
     Verdict.BAD_RECORDS: Fault.BAD_RECORDS,
     Verdict.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
@@ -245,7 +244,7 @@ class _SegmentCheck:
                 self._has_gaps = True
         spans = rows["last_offset"] - rows["base_offset"] + 1
         has_holes = (rows["magic"] == MAGIC_2) & (
-            (rows["record_count"] < spans) | (rows["attributes"] & _HORIZON_BIT != 0)
+            (rows["record_count"] < spans) | (rows["attributes"] & DELETE_HORIZON_BIT != 0)
         )
         self._is_compacted |= bool(has_holes.any())
 
