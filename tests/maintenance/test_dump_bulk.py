@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from stratalog.format import line_blocks
 from stratalog.format.batch import Codec
+from stratalog.format.filters import Filters
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.maintenance.dump import bulk, lines, log_values
-from stratalog.maintenance.dump.options import DumpOptions, Filters
+from stratalog.maintenance.dump.options import DumpOptions
 from tests.maintenance.dumping import Dump, dump
 from tests.strategies import GeneratedLog, logs
 

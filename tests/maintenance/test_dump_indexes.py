@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.format.filters import Filters
 from stratalog.format.record import Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.maintenance.dump import log_headers
-from stratalog.maintenance.dump.options import DumpOptions, Filters
+from stratalog.maintenance.dump.options import DumpOptions
 from tests.maintenance.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import MessageTooLargeError
-from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, Codec, attributes_of
+from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, Codec
 from stratalog.format.column_inputs import InputColumns
 from stratalog.format.compression import compress
 from stratalog.format.kernels import encode
@@ -102,7 +102,7 @@ class _Encoder:
             {
                 encode.BATCH_BYTES: min(limits.batch_bytes, self._bytes_max),
                 encode.BATCH_BYTES_MAX: self._bytes_max,
-                encode.ATTRIBUTES: _attributes(fields),
+                encode.ATTRIBUTES: fields.attributes,
                 encode.LEADER_EPOCH: fields.partition_leader_epoch,
                 encode.PRODUCER_ID: fields.producer_id,
                 encode.PRODUCER_EPOCH: fields.producer_epoch,
@@ -162,12 +162,3 @@ class _Encoder:
     def _fill(self, values: dict[int, int]) -> None:
         for slot, value in values.items():
             self._slots[slot] = value
-
-
-def _attributes(fields: BatchFields) -> int:
-    return attributes_of(
-        codec=fields.codec,
-        timestamp_type=fields.timestamp_type,
-        is_transactional=fields.is_transactional,
-        is_control=fields.is_control,
-    )

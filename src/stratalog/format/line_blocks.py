@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stratalog.format.filters import Filters
+
 BLOCK_BYTES: Final = 2 << 20
 _ROWS: Final = 1024
 _GAPS_MAX: Final = 4096
@@ -30,31 +32,23 @@ _NO_PAYLOAD = -1
 
 
 class LineOptions(NamedTuple):
-    """What to show. A bound that is None does not bind; upper bounds are exclusive."""
+    """What to show, and how much of it."""
 
     is_deep: bool
     has_data: bool
     has_metadata: bool
-    offset_min: int | None = None
-    offset_end: int | None = None
-    timestamp_min: int | None = None
-    timestamp_end: int | None = None
-    key: bytes | None = None
-    producer_id: int | None = None
+    filters: Filters
     shown_max: int | None = None
 
     @property
     def mode(self) -> int:
         """Bits for the kernel."""
-        ranges = (self.offset_min, self.offset_end, self.timestamp_min, self.timestamp_end)
-        filters_records = self.key is not None or any(bound is not None for bound in ranges)
-        filters_batches = filters_records or self.producer_id is not None
         return (
             (render.DEEP if self.is_deep else 0)
             | (render.DATA if self.has_data else 0)
             | (render.METADATA if self.has_metadata else 0)
-            | (render.FILTERED if filters_batches else 0)
-            | (render.RECORDS_FILTERED if filters_records else 0)
+            | (render.FILTERED if self.filters.binds_batches else 0)
+            | (render.RECORDS_FILTERED if self.filters.binds_records else 0)
         )
 
 
@@ -77,7 +71,7 @@ class LineRenderer:
     def __init__(self, options: LineOptions) -> None:
         self.options = options
         self._scratch = Scratch()
-        self._key = np.frombuffer(options.key or b"\0", np.uint8)
+        self._key = np.frombuffer(options.filters.key or b"\0", np.uint8)
         self._gaps = np.empty(2 * _GAPS_MAX, np.int64)
         self._state = np.zeros(render.STATE_SLOTS, np.int64)
         self._state[render.TABLE] = _address(words.TABLE)
@@ -189,17 +183,17 @@ class LineRenderer:
         return self._out[:size].tobytes()
 
     def _make_bounds(self) -> NDArray[np.int64]:
-        options = self.options
+        filters = self.options.filters
         bounds = np.zeros(render.BOUND_SLOTS, np.int64)
-        bounds[render.OFFSET_MIN] = _or(options.offset_min, _LONG_MIN)
-        bounds[render.OFFSET_MAX] = _before(options.offset_end)
-        bounds[render.TIMESTAMP_MIN] = _or(options.timestamp_min, _LONG_MIN)
-        bounds[render.TIMESTAMP_MAX] = _before(options.timestamp_end)
-        bounds[render.HAS_PRODUCER] = options.producer_id is not None
-        bounds[render.PRODUCER] = _or(options.producer_id, 0)
+        bounds[render.OFFSET_MIN] = _or(filters.offset_min, _LONG_MIN)
+        bounds[render.OFFSET_MAX] = _before(filters.offset_end)
+        bounds[render.TIMESTAMP_MIN] = _or(filters.timestamp_min, _LONG_MIN)
+        bounds[render.TIMESTAMP_MAX] = _before(filters.timestamp_end)
+        bounds[render.HAS_PRODUCER] = filters.producer_id is not None
+        bounds[render.PRODUCER] = _or(filters.producer_id, 0)
         bounds[render.KEY] = _address(self._key)
-        bounds[render.KEY_BYTES] = -1 if options.key is None else len(options.key)
-        bounds[render.SHOWN_MAX] = _or(options.shown_max, _LONG_MAX)
+        bounds[render.KEY_BYTES] = -1 if filters.key is None else len(filters.key)
+        bounds[render.SHOWN_MAX] = _or(self.options.shown_max, _LONG_MAX)
         return bounds
 
     def _payloads(self, data: bytes, rows: NDArray[Any]) -> NDArray[Any]:

@@ -189,6 +189,17 @@ class BatchFields(NamedTuple):
     max_timestamp: int | None = None
     """None: the largest of the records."""
 
+    @property
+    def attributes(self) -> int:
+        """As the header stores them."""
+        return attributes_of(
+            codec=self.codec,
+            timestamp_type=self.timestamp_type,
+            is_transactional=self.is_transactional,
+            is_control=self.is_control,
+            has_delete_horizon=self.delete_horizon_ms is not None,
+        )
+
 
 _PLAIN = BatchFields()
 
@@ -211,7 +222,7 @@ def encode_batch(records: Sequence[Record], fields: BatchFields = _PLAIN) -> byt
         partition_leader_epoch=fields.partition_leader_epoch,
         magic=MAGIC_2,
         crc=0,
-        attributes=_attributes(fields),
+        attributes=fields.attributes,
         last_offset_delta=last_offset - base_offset,
         base_timestamp=base_timestamp,
         max_timestamp=_or_else(fields.max_timestamp, max(record.timestamp for record in records)),
@@ -254,16 +265,6 @@ def with_payload(batch: Buffer, payload: Buffer) -> bytearray:
     crc = crc32c(memoryview(out)[ATTRIBUTES_AT:])
     out[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
     return out
-
-
-def _attributes(fields: BatchFields) -> int:
-    return attributes_of(
-        codec=fields.codec,
-        timestamp_type=fields.timestamp_type,
-        is_transactional=fields.is_transactional,
-        is_control=fields.is_control,
-        has_delete_horizon=fields.delete_horizon_ms is not None,
-    )
 
 
 def _encode_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:

@@ -38,18 +38,12 @@ class BulkWalk:
         self._report = report
         self._show = show
         self._limit = options.limit
-        filters = options.filters
         self._renderer = LineRenderer(
             LineOptions(
                 is_deep=options.is_deep,
                 has_data=options.print_data,
                 has_metadata=not options.skip_record_metadata,
-                offset_min=filters.offset_min,
-                offset_end=filters.offset_end,
-                timestamp_min=filters.timestamp_min,
-                timestamp_end=filters.timestamp_end,
-                key=filters.key,
-                producer_id=filters.producer_id,
+                filters=options.filters,
                 shown_max=options.limit,
             )
         )
