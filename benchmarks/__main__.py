@@ -64,6 +64,12 @@ def _pin_to_one_core() -> None:
 
 
 def _print(report: Report, console: Console) -> None:
+    if report.timings:
+        console.print(_timings(report))
+    console.print(_promises(report))
+
+
+def _timings(report: Report) -> Table:
     timings = Table(
         title=f"median of {report.rounds} rounds; one core, where a case does not say otherwise"
     )
@@ -77,7 +83,10 @@ def _print(report: Report, console: Console) -> None:
             timings.add_section()
         timings.add_row(*_row(timing, is_first=timing.case != previous))
         previous = timing.case
-    console.print(timings)
+    return timings
+
+
+def _promises(report: Report) -> Table:
     promises = Table(title="promises")
     promises.add_column("what")
     for heading in ("measured", "promised"):
@@ -85,7 +94,7 @@ def _print(report: Report, console: Console) -> None:
     promises.add_column("")
     for requirement in report.requirements:
         promises.add_row(*_promise(requirement))
-    console.print(promises)
+    return promises
 
 
 def _row(timing: Timing, *, is_first: bool) -> tuple[str, ...]:
@@ -107,6 +116,8 @@ def _promise(requirement: Requirement) -> tuple[str, ...]:
     if requirement.at_most is not None:
         bounds.append(f"<= {requirement.at_most:g}{unit}")
     verdict = "[green]kept[/green]" if requirement.is_met else "[red]broken[/red]"
+    if requirement.misses_aim:
+        verdict += f", misses its aim of {requirement.aim:g}{unit}"
     return requirement.what, f"{requirement.value:.2f}{unit}", " and ".join(bounds), verdict
 
 

@@ -39,18 +39,26 @@ class Timing:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A number that must lie on one side of a bound."""
+    """A number that must lie on one side of a bound, and should lie on that side of an aim."""
 
     what: str
     value: float
     at_least: float | None = None
     at_most: float | None = None
     unit: str = "x"
+    aim: float | None = None
+    """Where it is stricter than the bound."""
 
     @property
     def is_met(self) -> bool:
         above = self.at_least is None or self.value >= self.at_least
         return above and (self.at_most is None or self.value <= self.at_most)
+
+    @property
+    def misses_aim(self) -> bool:
+        if self.aim is None:
+            return False
+        return self.value < self.aim if self.at_least is not None else self.value > self.aim
 
 
 @dataclass(frozen=True)
@@ -126,9 +134,10 @@ class Report:
         at_least: float | None = None,
         at_most: float | None = None,
         unit: str = "x",
+        aim: float | None = None,
     ) -> None:
         """Promise that `value` is on the right side of a bound."""
-        self.requirements.append(Requirement(what, value, at_least, at_most, unit))
+        self.requirements.append(Requirement(what, value, at_least, at_most, unit, aim))
 
     def as_json(self) -> dict[str, Any]:
         return {

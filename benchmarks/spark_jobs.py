@@ -126,6 +126,7 @@ def _export(report: Report, spark: SparkSession, bench: BenchPartition, name: st
                 f"export of {name} over Spark's Parquet write, {codec}, speed",
                 found["Spark from memory"].seconds / found["export on Spark"].seconds,
                 at_least=OVER_SPARK[name, codec],
+                aim=2,
             )
     rows.unpersist()
     shutil.rmtree(target, ignore_errors=True)

@@ -40,6 +40,7 @@ ALL_COLUMNS = (
     "max(timestamp)",
     "max(timestampType)",
 )
+AIMS = {"two columns": 2, "all columns": 4}
 OVER_PARQUET: dict[str, dict[str, float]] = {
     # Of small records Spark's own work in any Python source is 2.5 times Parquet's (decision 0014).
     "100 B": {"two columns": 3.5, "all columns": 4},
@@ -131,6 +132,7 @@ def _require_scan(report: Report, found: dict[str, Timing], name: str, columns: 
         f"{what}, over Parquet's time",
         ours / found["Parquet"].seconds,
         at_most=OVER_PARQUET[name][columns],
+        aim=AIMS[columns],
     )
 
 

@@ -70,6 +70,7 @@ def _write(
         f"Spark write of {name}: Parquet's time over ours",
         found["Parquet, uncompressed"].seconds / found["stratalog"].seconds,
         at_least=0.5,
+        aim=1,
     )
     report.require(
         f"Spark write of {name}, over the time of a sink that drops its rows",
