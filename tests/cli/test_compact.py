@@ -53,27 +53,36 @@ def test_a_plan_in_a_table(made: Path) -> None:
 
 
 def test_a_plan_as_json(made: Path) -> None:
-    (row,) = inside("compact", made, "orders:0", "--dry-run", "--json").rows
+    row, summary = inside("compact", made, "orders:0", "--dry-run", "--json").rows
     assert row["isDue"] is True
     assert (row["firstDirtyOffset"], row["firstUncleanableOffset"]) == (0, 24)
     assert row["bound"]["kind"] == "active segment"
     assert (row["cleanBytes"], row["dirtyRatio"]) == (0, 1.0)
     assert row["cleanableBytes"] > 0
     assert row["groups"][0][0] == 0
+    assert summary == {
+        "kind": "summary",
+        "isDryRun": True,
+        "partitions": 1,
+        "failed": 0,
+        "due": 1,
+        "cleanBytes": 0,
+        "cleanableBytes": row["cleanableBytes"],
+    }
 
 
 def test_a_topic_that_is_named_is_told_whatever_its_policy(made: Path) -> None:
-    (row,) = inside("compact", made, "plain", "--dry-run", "--json").rows
+    row, _ = inside("compact", made, "plain", "--dry-run", "--json").rows
     assert row["isDue"] is False
     assert row["reasons"] == ["cleanup.policy is delete, so the log is not compacted"]
 
 
 def test_settings_for_this_run(made: Path) -> None:
     settings = ["-c", "min.compaction.lag.ms=1000", "--now", str(NOW_MS + 10)]
-    (row,) = inside("compact", made, "--explain", "--json", *settings).rows
+    row, _ = inside("compact", made, "--explain", "--json", *settings).rows
     assert row["isDue"] is False
     assert row["bound"]["kind"] == "min.compaction.lag.ms"
-    assert row["bound"]["cleanableFrom"] == NOW_MS + 1000
+    assert row["bound"]["cleanableFromMs"] == NOW_MS + 1000
     text = "\n".join(inside("compact", made, "--explain", *settings).lines)
     assert "orders-0: no round is due" in text
     assert "too young for min.compaction.lag.ms until 2027-01-15T08:00:01.000Z" in text
@@ -93,7 +102,7 @@ def test_compacting(directory: Path) -> None:
     header, row, total = result.lines
     assert header.split()[:3] == ["PARTITION", "BEFORE", "AFTER"]
     assert row.startswith("orders-0 ")
-    assert total.startswith("1 of 1 partitions compacted")
+    assert total.startswith("1 of 1 partition compacted: 24 records before, 5 after; ")
     assert not list(directory.rglob("*.deleted"))
     cleaned = decode_offsets((directory / RootFile.CLEANER_OFFSETS.value).read_bytes())
     assert cleaned == {TopicPartition("orders", 0): 24}
@@ -104,11 +113,19 @@ def test_compacting(directory: Path) -> None:
 
 
 def test_the_result_as_json(directory: Path) -> None:
-    (row,) = inside("compact", directory, "--json").rows
+    row, summary = inside("compact", directory, "--json").rows
     assert row["error"] is None
     (done,) = row["rounds"]
     assert (done["endOffset"], done["recordsRead"], done["recordsKept"]) == (24, 24, 5)
     assert row["afterBytes"] < row["beforeBytes"]
+    assert (row["kind"], summary["kind"]) == ("partition", "summary")
+    assert (summary["partitions"], summary["compacted"], summary["failed"]) == (1, 1, 0)
+    assert (summary["records"], summary["recordsKept"]) == (24, 5)
+    assert summary["sizeBytes"] == done["bytesRead"]
+    for name in ("beforeBytes", "afterBytes"):
+        assert summary[name] == row[name]
+    assert summary["recordsPerSecond"] == pytest.approx(24 / summary["seconds"], rel=0.1)
+    assert summary["bytesPerSecond"] > 0
 
 
 def test_small_memory_takes_several_rounds(directory: Path) -> None:
@@ -119,7 +136,7 @@ def test_small_memory_takes_several_rounds(directory: Path) -> None:
         with logs.producer() as producer:
             for number in range(10_000):
                 producer.append("orders", b"v", key=b"%d" % number)
-    (row,) = inside("compact", directory, "--json", "-c", memory, "-c", part).rows
+    row, _ = inside("compact", directory, "--json", "-c", memory, "-c", part).rows
     assert len(row["rounds"]) > 1
     assert row["rounds"][0]["isMemoryFull"]
     assert row["rounds"][-1]["endOffset"] == row["firstUncleanableOffset"]
@@ -130,13 +147,13 @@ def test_what_is_not_due_is_left_alone_unless_forced(directory: Path) -> None:
     lines = inside("compact", directory, "-c", ratio).lines
     assert len(lines) == 2
     assert "not above" in lines[1]
-    (row,) = inside("compact", directory, "-c", ratio, "--force", "--json").rows
+    row, _ = inside("compact", directory, "-c", ratio, "--force", "--json").rows
     assert len(row["rounds"]) == 1
 
 
 def test_force_does_not_compact_what_is_not_compacted(directory: Path) -> None:
     before = snapshot(directory / "plain-0")
-    (row,) = inside("compact", directory, "plain", "--force", "--json").rows
+    row, _ = inside("compact", directory, "plain", "--force", "--json").rows
     assert row["rounds"] == []
     assert snapshot(directory / "plain-0").items() >= before.items()
 
@@ -162,7 +179,8 @@ def test_damage_in_one_partition(directory: Path) -> None:
     assert "orders-0" in result.stderr
     assert "CRC" in result.stderr
     assert "Traceback" not in result.stderr
-    broken, sound = result.rows
+    broken, sound, summary = result.rows
+    assert (summary["failed"], summary["compacted"]) == (1, 1)
     assert broken["error"] is not None
     assert sound["error"] is None
     assert len(sound["rounds"]) == 1
@@ -189,8 +207,8 @@ def test_a_key_after_compaction(directory: Path) -> None:
     assert record["valueBytes"] is None
     assert record["isKept"] is True
     assert record["next"] == "goes with the first round after its delete horizon"
-    assert record["nextFrom"] > 1_700_000_000_000
-    later = ["--now", str(record["nextFrom"])]
+    assert record["nextFromMs"] > 1_700_000_000_000
+    later = ["--now", str(record["nextFromMs"])]
     (row,) = inside("compact", directory, "--key", "a2V5IDA=", "--key-format", "base64",
                     "--json", *later).rows  # fmt: skip
     assert row["records"][0]["reason"] == "tombstone past its delete horizon"
@@ -248,7 +266,7 @@ def test_on_a_terminal(directory: Path) -> None:
     assert "orders-0" in shown
     assert "wider terminal" in shown
     shown = on_terminal("compact", directory, columns=120)
-    assert "1 of 1 partitions compacted" in shown
+    assert "1 of 1 partition compacted" in shown
 
 
 def test_looking_loads_nothing_heavy(made: Path) -> None:

@@ -96,7 +96,7 @@ def test_every_case_is_explained_like_it_is_found(case: GoldenCase) -> None:
     record = loaded(case)[len(loaded(case)) // 2].record
     questions = [["-o", str(record.offset)]]
     if record.timestamp >= 0:
-        questions.append(["-t", str(record.timestamp)])
+        questions.append(["--time", str(record.timestamp)])
     for question in questions:
         (found,) = inside("find", case.partition_dir, *question, "--json").rows
         rows = inside("explain", case.partition_dir, *question, "--json").rows
@@ -136,7 +136,7 @@ def test_an_empty_segment_leads_to_the_next() -> None:
 
 @pytest.mark.parametrize(
     ("args", "text"),
-    [(["-o", "1501"], "out of range"), (["-t", "now"], "no record at or after")],
+    [(["-o", "1501"], "out of range"), (["--time", "now"], "no record at or after")],
 )
 def test_nothing_there(args: list[str], text: str) -> None:
     result = stratalog("explain", MULTISEG, *args)
@@ -160,7 +160,7 @@ def _titles(lines: list[str]) -> list[str]:
             ["1. Choose the segment", "2. Search the offset index", "3. Scan batch headers"],
         ),
         (
-            ["-t", "1700000002490"],
+            ["--time", "1700000002490"],
             [
                 "1. Choose the segment",
                 "2. Search the time index",
@@ -186,7 +186,7 @@ def test_damage_comes_after_the_steps_that_led_there(args: list[str], titles: li
     ("args", "steps"),
     [
         (["-o", "249"], ["segment", "index", "scan", "error"]),
-        (["-t", "1700000002490"], ["segment", "index", "index", "scan", "scan", "error"]),
+        (["--time", "1700000002490"], ["segment", "index", "index", "scan", "scan", "error"]),
     ],
 )
 def test_json_of_damage_ends_with_the_error(args: list[str], steps: list[str]) -> None:
@@ -217,7 +217,7 @@ def test_damage_of_one_partition_leaves_the_others_explained(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_gets_colours_and_lines_that_fit(columns: int) -> None:
-    shown = on_terminal("explain", MULTISEG, "-t", "2023-11-14T22:13:27.333", columns=columns)
+    shown = on_terminal("explain", MULTISEG, "--time", "2023-11-14T22:13:27.333", columns=columns)
     plain = Text.from_ansi(shown).plain.splitlines()
     assert "\x1b[1;36m1. Choose the segment" in shown
     assert max(map(len, plain)) <= columns

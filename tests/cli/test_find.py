@@ -125,7 +125,10 @@ def test_a_hole_leads_to_the_next_record() -> None:
         (["-o", "1500"], "offset 1500 is the log end offset: the next record will get it"),
         (["-o", "latest"], "offset 1500 is the log end offset"),
         (["-o", "1501"], "offset 1501 is out of range"),
-        (["-t", "2023-11-15"], "no record at or after 2023-11-15T00:00:00.000Z (1700006400000)"),
+        (
+            ["--time", "2023-11-15"],
+            "no record at or after 2023-11-15T00:00:00.000Z (1700006400000)",
+        ),
     ],
 )
 def test_nothing_there(args: list[str], text: str) -> None:
@@ -161,9 +164,9 @@ def test_each_partition_answers(tmp_path: Path) -> None:
     "args",
     [
         [],
-        ["-o", "1", "-t", "now"],
+        ["-o", "1", "--time", "now"],
         ["-o", "now"],
-        ["-t", "soon"],
+        ["--time", "soon"],
         ["-o", "1", "--max-timestamp"],
         ["-o", "1", "--key-format", "raw"],
     ],

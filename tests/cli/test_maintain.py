@@ -102,7 +102,7 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert json.loads(rest.splitlines()[-1])["kind"] == "total"
+    assert json.loads(rest.splitlines()[-1])["kind"] == "summary"
     assert errors.decode() == f"stratalog: maintaining {tmp_path}\n"
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert bases(tmp_path / "orders-0") == [1, 2]

@@ -155,10 +155,10 @@ def test_json(tmp_path: Path) -> None:
         "kind": "segment",
         "topic": "orders",
         "partition": 0,
-        "file": str(tmp_path / "orders-0" / "00000000000000000000.log"),
+        "path": str(tmp_path / "orders-0" / "00000000000000000000.log"),
         "baseOffset": 0,
         "endOffset": 1,
-        "size": 99,
+        "sizeBytes": 99,
         "isActive": False,
         "largestTimestamp": NOW_MS - 9 * DAY_MS,
         "timestampOffset": 0,
@@ -178,8 +178,8 @@ def test_json(tmp_path: Path) -> None:
         "kind": "partition",
         "topic": "orders",
         "partition": 0,
-        "directory": str(tmp_path / "orders-0"),
-        "now": NOW_MS,
+        "path": str(tmp_path / "orders-0"),
+        "nowMs": NOW_MS,
         "isDryRun": True,
         "config": {
             "cleanup.policy": "delete",
@@ -198,7 +198,7 @@ def test_json(tmp_path: Path) -> None:
         "error": None,
     }
     assert total == {
-        "kind": "total",
+        "kind": "summary",
         "isDryRun": True,
         "partitions": 1,
         "failed": 0,
@@ -209,7 +209,9 @@ def test_json(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal() -> None:
-    shown = on_terminal("retain", MULTISEG, "-e", "--defaults", "--now", "2023-11-21T22:13:27.5Z")
+    shown = on_terminal(
+        "retain", MULTISEG, "--explain", "--defaults", "--now", "2023-11-21T22:13:27.5Z"
+    )
     assert "expires in 91 ms" in shown
     assert all(len(line) < 90 for line in shown.splitlines() if line.startswith("0000"))
 
@@ -224,7 +226,7 @@ def test_looking_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
         assert inside("retain", tmp_path, flag, "--now", NOW).status == 0
     assert contents(tmp_path) == before
     with LogDir.open(tmp_path, background=False):
-        result = inside("retain", tmp_path, "orders", "-n", "--now", NOW)
+        result = inside("retain", tmp_path, "orders", "--dry-run", "--now", NOW)
         assert result.lines == [
             "orders-0: would delete 1 of 2 segments, 99 B of 198 B; log start offset 0 -> 1",
             "1 partition: would delete 1 segment, 99 B; 99 B stay",
@@ -249,9 +251,8 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (["-c", "retention.ms"], "is not NAME=VALUE"),
-        (["--now", "tomorrow", "-n"], "is not a time"),
+        (["--now", "tomorrow", "--dry-run"], "is not a time"),
         (["--now", NOW], "--now goes with --dry-run and --explain only"),
-        ([MULTISEG / "00000000000000000156.log"], "is a file; retention is for partitions"),
     ],
 )
 def test_a_wrong_command_line(tmp_path: Path, args: list[Path | str], message: str) -> None:
@@ -260,6 +261,17 @@ def test_a_wrong_command_line(tmp_path: Path, args: list[Path | str], message: s
     assert result.status == 2
     assert message in result.stderr
     assert bases(tmp_path / "orders-0") == [0, 1]
+
+
+def test_a_segment_alone_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, orders={"at": [[9], [1]]})
+    segment = tmp_path / "orders-0" / f"{0:020d}.log"
+    result = stratalog("retain", segment)
+    assert result.stderr == (
+        f"stratalog: error: {segment}: a single segment; give the whole partition, the directory "
+        f"{segment.parent}\n"
+    )
+    assert (result.stdout, result.status) == (b"", 1)
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
@@ -292,7 +304,7 @@ def test_deleting(tmp_path: Path) -> None:
     assert result.lines == ["2 partitions: nothing to delete; 396 B stay"]
     result = stratalog("retain", tmp_path, "-c", "retention.bytes=0", "--json")
     assert [row["rollsActiveSegment"] for row in rows(result, "partition")] == [True, True]
-    (total,) = rows(result, "total")
+    (total,) = rows(result, "summary")
     assert (total["deletedSegments"], total["isDryRun"]) == (4, False)
     with LogDir.open(tmp_path, background=False) as logs:
         assert bases(tmp_path / "orders-0") == [3]
@@ -303,7 +315,7 @@ def test_deleting(tmp_path: Path) -> None:
 
 def test_a_broker_s_settings_too(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [8]]}, own={"at": [[9], [8]], "retention.ms": -1})
-    result = inside("retain", tmp_path, "-n", "--now", NOW, "-c", "log.retention.hours=1")
+    result = inside("retain", tmp_path, "--dry-run", "--now", NOW, "-c", "log.retention.hours=1")
     assert result.lines == [
         "orders-0: would delete 2 of 2 segments, 198 B of 198 B; log start offset 0 -> 2; "
         "the active segment is rolled first",
@@ -330,7 +342,7 @@ def test_what_kafka_wrote_has_no_limit_that_nobody_has_given(copied: Path) -> No
     (row,) = rows(inside("retain", copied, "--explain", "--json"), "partition")
     policy = {"cleanup.policy": "delete"}
     assert row["config"] == {**policy, "retention.ms": None, "retention.bytes": None}
-    result = inside("retain", copied, "-e", "-c", "log.retention.hours=1")
+    result = inside("retain", copied, "--explain", "-c", "log.retention.hours=1")
     assert (
         ", by cleanup.policy=delete, retention.ms=3600000 (1 h), retention.bytes unknown"
         in (result.lines[1])

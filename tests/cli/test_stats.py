@@ -31,10 +31,12 @@ def test_json() -> None:
     partition, summary = inside("stats", "multiseg:0", "-d", GOLDEN_DIR / "multiseg", "--json").rows
     assert partition["kind"] == "partition"
     assert partition["records"] == partition["keys"] == 1500
-    assert partition["hours"] == [{"start": 1699999200000, "records": 1500, "bytes": 96750}]
+    assert partition["hours"] == [
+        {"startMs": 1699999200000, "records": 1500, "payloadBytes": 96750}
+    ]
     assert set(partition["codecs"]) == {"snappy", "lz4", "zstd", "gzip"}
     assert summary["records"] == 1500
-    assert summary["size_bytes"] == 147_513
+    assert summary["sizeBytes"] == 147_513
 
 
 def test_what_is_wrong_is_one_line() -> None:

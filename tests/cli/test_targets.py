@@ -107,7 +107,7 @@ def test_a_copy_under_any_name(tmp_path: Path) -> None:
     [
         ("nope", True, UnknownTopicOrPartitionError, "no topic 'nope'; topics here: multiseg, "),
         ("multiseg:5", True, UnknownTopicOrPartitionError, r"has partitions \[0, 2, 10\], not 5"),
-        ("/does/not/exist", False, NotALogDirError, "no such partition directory or segment"),
+        ("/does/not/exist", False, NotALogDirError, "/does/not/exist: no such file or directory$"),
         ("{log_dir}", False, UnknownTopicOrPartitionError, "is a log directory: name a topic"),
         ("{log_dir}/empty", False, NotALogDirError, "not a partition directory"),
         ("{log_dir}/multiseg-0/partition.metadata", False, NotALogDirError, "not a segment"),

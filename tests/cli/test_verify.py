@@ -19,7 +19,7 @@ MULTISEG = GOLDEN_DIR / "multiseg"
 def test_a_sound_directory_gives_one_line() -> None:
     result = inside("verify", MULTISEG)
     (line,) = result.lines
-    assert line.startswith("1 partitions, 10 segments, 1,500 records, 144.1 KiB in ")
+    assert line.startswith("1 partition, 10 segments, 1,500 records, 144.1 KiB in ")
     assert line.endswith(": 0 errors, 0 warnings, 0 notes")
     assert result.status == 0
 
@@ -30,7 +30,7 @@ def test_an_error_has_its_place_and_advice_and_the_status_is_1() -> None:
     assert "00000000000000000240.log at byte 978: CRC is f3882c31" in result.lines[0]
     assert result.lines[0].endswith("[bad-batch]")
     assert result.lines[1].startswith("    Kafka cuts the log here")
-    assert result.lines[-1].endswith("1 errors, 0 warnings, 2 notes")
+    assert result.lines[-1].endswith("1 error, 0 warnings, 2 notes")
     assert result.stderr == ""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from stratalog.cli.when import TIME_HELP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ShownFormat = Literal["utf-8", "hex", "base64", "json", "int32", "int64"]
 
@@ -40,7 +43,7 @@ OffsetOption = Annotated[
 TimeOption = Annotated[
     str | None,
     typer.Option(
-        "--time", "-t", metavar="TIME", help=f"The first record at or after a time: {TIME_HELP}."
+        "--time", metavar="TIME", help=f"The first record at or after a time: {TIME_HELP}."
     ),
 ]
 KeyFormatOption = Annotated[ShownFormat, typer.Option(help="How to show the key.")]
@@ -55,3 +58,9 @@ ConfigOption = Annotated[
         "Repeatable.",
     ),
 ]
+
+
+def check_conf(conf: Sequence[str] | None, master: str | None) -> None:
+    """Settings of a Spark that does not run would be passed over in silence."""
+    if conf and master is None:
+        raise typer.BadParameter("--conf goes with --master only")

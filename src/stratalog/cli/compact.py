@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
+from stratalog.cli import compact_json as json
 from stratalog.cli import compact_text as text
-from stratalog.cli.arguments import ConfigOption
+from stratalog.cli.arguments import ConfigOption, check_conf
 from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
 from stratalog.cli.output import Progress, json_line, report_error
 from stratalog.cli.overrides import Overrides
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
     from stratalog.maintenance.cleaning.selection import Selection
 
+FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
 
 ROUNDS_MAX: Final = 10_000
@@ -54,13 +56,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC[:PARTITION]]...",
+            metavar="TOPIC[:PARTITION]",
             help="What to compact; without any, every topic whose cleanup.policy has `compact`.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say what is due, and change nothing.")
+        bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="The same at length: what bounds a round, and why.")
@@ -93,6 +95,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     open transaction, or up to what is younger than min.compaction.lag.ms. It is due when the dirty
     part is large enough (min.cleanable.dirty.ratio), or old enough (max.compaction.lag.ms).
 
+    --dry-run, --explain and --key lock and write nothing, so they may look at a directory that a
+    broker uses. Otherwise the directory is locked, and recovered if need be.
+
     A Kafka cluster keeps the settings of its topics elsewhere: for a copied directory give
     --config cleanup.policy=compact and name the topics.
 
@@ -103,7 +108,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog compact /var/lib/kafka/data customers --key customer-17
       stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
       stratalog compact /mnt/shared/data --master spark://host:7077
+
+    With --json there is an object of kind partition for each, and but for --key a last one of kind
+    summary.
     """
+    check_conf(conf, master)
     job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Overrides.parse(config or ()))
     is_look = dry_run or explain or key is not None
     if now is not None and not is_look:
@@ -203,7 +212,8 @@ def _show_plans(job: Job, now_ms: int, *, is_long: bool, as_json: bool) -> None:
     plans = list(_plans(job, now_ms, problems))
     if as_json:
         for plan in plans:
-            print(json_line(text.plan_row(plan.selection, plan.config)))
+            print(json_line(json.plan_row(plan.selection, plan.config)))
+        print(json_line(json.plans_row([plan.selection for plan in plans], problems.count)))
     elif not plans and not problems.count:
         print(text.NOTHING_COMPACTED)
     elif is_long:
@@ -223,7 +233,7 @@ def _show_key(job: Job, key: bytes, now_ms: int, *, as_json: bool) -> None:
             trace = _traced(plan, key)
             is_found = is_found or bool(trace.record_count)
             if as_json:
-                print(json_line(text.trace_row(trace)))
+                print(json_line(json.trace_row(trace)))
             elif trace.record_count:
                 text.print_trace(trace)
     if not is_found and not problems.count:
@@ -279,17 +289,21 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
     open_dirs(job.directory)  # says what is wrong with a directory that is none
     broker = job.settings.broker
     outcomes = []
+    started = clock.perf_counter()
     with LogDir.open(job.directory, config=broker, create=False, background=False) as logs:
         logs_to_clean = _logs(logs, job)
         for log in logs_to_clean:
             outcome = _clean(logs, log, cleaner, is_forced=is_forced)
             outcomes.append(outcome)
             if as_json:
-                print(json_line(text.outcome_row(outcome, log.config)))
+                print(json_line(json.outcome_row(outcome, log.config)))
             if outcome.error is not None:
                 report_error(f"{log.topic_partition}: {outcome.error}")
-    if not as_json:
-        text.print_outcomes(outcomes)
+    seconds = clock.perf_counter() - started
+    if as_json:
+        print(json_line(json.outcomes_row(outcomes, seconds)))
+    else:
+        text.print_outcomes(outcomes, seconds)
     if any(outcome.error is not None for outcome in outcomes):
         raise typer.Exit(1)
 
@@ -313,7 +327,7 @@ def _clean(
 ) -> text.Outcome:
     """Rounds until nothing is due: more than one where keys do not fit the memory."""
     selection = logs.cleaning.selection(log)
-    size_bytes = sum(segment.size_bytes for segment in log.segments)
+    size_bytes = log.size_bytes
     # Kafka gives no round to a log whose policy is another; neither does force.
     if CleanupPolicy.COMPACT not in log.config.cleanup_policy:
         return text.Outcome(selection, size_bytes, size_bytes, (), None)
@@ -335,10 +349,9 @@ def _clean(
             break
     meter.clear()
     log.remove_discarded(selection.now_ms, at_once=True)  # no broker is here to read on
-    after_bytes = sum(segment.size_bytes for segment in log.segments)
     if error is not None and not isinstance(error, StratalogError | OSError):
         raise error
-    return text.Outcome(selection, size_bytes, after_bytes, tuple(rounds), error)
+    return text.Outcome(selection, size_bytes, log.size_bytes, tuple(rounds), error)
 
 
 class _Meter(Progress):

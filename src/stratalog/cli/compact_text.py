@@ -1,11 +1,11 @@
-"""Plans, results and keys of `stratalog compact`: as tables, in words, and as JSON."""
+"""Plans, results and keys of `stratalog compact`: as tables and in words."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.cli.record_text import visible
-from stratalog.cli.tables import NOTHING, Column, human_size, print_table, table_time
+from stratalog.cli.tables import NOTHING, Column, counted, human_size, print_table, table_time
 from stratalog.cli.when import format_time
 from stratalog.maintenance.cleaning.groups import group_segments
 from stratalog.maintenance.cleaning.selection import BoundKind
@@ -36,6 +36,21 @@ class Outcome(NamedTuple):
     rounds: tuple[CleaningResult, ...]
     """None when nothing was due."""
     error: Exception | None
+
+    @property
+    def records_kept(self) -> int:
+        """Of the records that rounds have read."""
+        return self.rounds[-1].records_kept if self.rounds else 0
+
+    @property
+    def records(self) -> int:
+        """That rounds have read, each counted once."""
+        removed = sum(done.records_read - done.records_kept for done in self.rounds)
+        return self.records_kept + removed
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(done.bytes_read for done in self.rounds)
 
 
 # -- plans
@@ -85,10 +100,11 @@ def plan_story(selection: Selection, config: LogConfig) -> Iterator[str]:
     )
     for number, reason in enumerate(selection.reasons):
         yield _line("" if number else "why", reason)
-    groups = _groups(selection, config)
+    groups = groups_of(selection, config)
     if groups and selection.cleanable_bytes:
         count = len(selection.segments)
-        yield _line("rewrites", f"{count} segments into {len(groups)}, if all keys fit the memory")
+        what = f"{counted(count, 'segment')} into {len(groups)}, if all keys fit the memory"
+        yield _line("rewrites", what)
         for group in groups[:_GROUPS_SHOWN]:
             yield _line("", f"{group[0]}: from {len(group)}")
         if len(groups) > _GROUPS_SHOWN:
@@ -106,7 +122,8 @@ def bound_text(bound: Bound) -> str:
     return str(bound)
 
 
-def _groups(selection: Selection, config: LogConfig) -> list[list[int]]:
+def groups_of(selection: Selection, config: LogConfig) -> list[list[int]]:
+    """Base offsets of the segments that a round would make one."""
     bound = selection.first_uncleanable_offset
     groups = group_segments(selection.segments, bound, bound, config)
     return [[segment.base_offset for segment in group] for group in groups]
@@ -116,34 +133,10 @@ def _line(label: str, text: str) -> str:
     return f"  {label:<{_LABEL_CHARS}} {text}"
 
 
-def plan_row(selection: Selection, config: LogConfig) -> dict[str, Any]:
-    """For JSON: exact numbers, milliseconds."""
-    bound, reset = selection.bound, selection.checkpoint_reset
-    return {
-        **selection.topic_partition._asdict(),
-        "isDue": selection.is_selected,
-        "reasons": list(selection.reasons),
-        "firstDirtyOffset": selection.first_dirty_offset,
-        "checkpointReset": None if reset is None else reset.value,
-        "firstUncleanableOffset": bound.offset,
-        "bound": {
-            "kind": bound.kind.value,
-            "rawOffset": bound.raw_offset,
-            "timestamp": bound.timestamp,
-            "cleanableFrom": bound.cleanable_from_ms,
-        },
-        "cleanBytes": selection.clean_bytes,
-        "cleanableBytes": selection.cleanable_bytes,
-        "dirtyRatio": selection.ratio,
-        "maxLagExceededMs": selection.max_lag_exceeded_ms,
-        "groups": _groups(selection, config) if selection.cleanable_bytes else [],
-    }
-
-
 # -- results
 
 
-def print_outcomes(outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(outcomes: Sequence[Outcome], seconds: float) -> None:
     """One line per partition, and what all of them freed."""
     if not outcomes:
         print(NOTHING_COMPACTED)
@@ -163,9 +156,13 @@ def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     before = sum(outcome.before_bytes for outcome in cleaned)
     after = sum(outcome.after_bytes for outcome in cleaned)
     if cleaned:
+        records = sum(outcome.records for outcome in cleaned)
+        kept = sum(outcome.records_kept for outcome in cleaned)
+        rate = human_size(round(before / seconds)) if seconds else NOTHING
         print(
-            f"{len(cleaned)} of {len(outcomes)} partitions compacted: "
-            f"{human_size(before)} before, {human_size(after)} after"
+            f"{len(cleaned)} of {counted(len(outcomes), 'partition')} compacted: "
+            f"{counted(records, 'record')} before, {kept:,} after; {human_size(before)} before, "
+            f"{human_size(after)} after, in {seconds:.1f} s ({rate}/s)"
         )
 
 
@@ -178,9 +175,7 @@ def _outcome_cells(outcome: Outcome) -> tuple[str, ...]:
         why = f"forced: {why}"
     records = kept = seconds = NOTHING
     if rounds:
-        removed = sum(done.records_read - done.records_kept for done in rounds)
-        kept = str(rounds[-1].records_kept)
-        records = str(rounds[-1].records_kept + removed)
+        kept, records = str(outcome.records_kept), str(outcome.records)
         seconds = f"{sum(done.seconds for done in rounds):.1f}"
     return (
         str(outcome.selection.topic_partition),
@@ -194,33 +189,6 @@ def _outcome_cells(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def outcome_row(outcome: Outcome, config: LogConfig) -> dict[str, Any]:
-    """The plan of the first round, and what came of it."""
-    return {
-        **plan_row(outcome.selection, config),
-        "beforeBytes": outcome.before_bytes,
-        "afterBytes": outcome.after_bytes,
-        "rounds": [_round_row(done) for done in outcome.rounds],
-        "error": None if outcome.error is None else str(outcome.error),
-    }
-
-
-def _round_row(done: CleaningResult) -> dict[str, Any]:
-    return {
-        "firstDirtyOffset": done.first_dirty_offset,
-        "endOffset": done.end_offset,
-        "groups": [list(group) for group in done.groups],
-        "keys": done.map_entries,
-        "isMemoryFull": done.is_map_full,
-        "bytesRead": done.bytes_read,
-        "bytesWritten": done.bytes_written,
-        "recordsRead": done.records_read,
-        "recordsKept": done.records_kept,
-        "recordsWithoutKey": done.records_without_key,
-        "seconds": round(done.seconds, 6),
-    }
-
-
 # -- one key
 
 
@@ -228,9 +196,8 @@ def print_trace(trace: KeyTrace) -> None:
     """Where the records of a key are in one partition, and what keeps each."""
     shown = visible("utf-8")(trace.key)
     more = trace.record_count - len(trace.records)
-    count = f"{trace.record_count} record{'' if trace.record_count == 1 else 's'}"
     print(
-        f"{trace.selection.topic_partition}: {count} of key {shown}"
+        f"{trace.selection.topic_partition}: {counted(trace.record_count, 'record')} of key {shown}"
         + (f"; the newest {len(trace.records)} of them:" if more else "")
     )
     columns = (
@@ -275,34 +242,3 @@ def _next_text(record: RecordTrace, selection: Selection) -> str:
     if record.next_event_ms is not None:
         return f"{record.next_event}, {format_time(record.next_event_ms)}"
     return str(record.next_event)
-
-
-def trace_row(trace: KeyTrace) -> dict[str, Any]:
-    """For JSON."""
-    return {
-        **trace.selection.topic_partition._asdict(),
-        "key": trace.key.hex(),
-        "isDue": trace.selection.is_selected,
-        "reasons": list(trace.selection.reasons),
-        "bound": bound_text(trace.selection.bound),
-        "recordCount": trace.record_count,
-        "records": [_record_row(record) for record in trace.records],
-    }
-
-
-def _record_row(record: RecordTrace) -> dict[str, Any]:
-    verdict = record.verdict
-    return {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "valueBytes": record.value_bytes,
-        "file": str(record.path),
-        "position": record.position,
-        "isKept": None if verdict is None else verdict.is_kept,
-        "reason": None if verdict is None else verdict.reason.value,
-        "supersededBy": None
-        if verdict is None or verdict.newer_offset < 0
-        else verdict.newer_offset,
-        "next": record.next_event.value,
-        "nextFrom": record.next_event_ms,
-    }

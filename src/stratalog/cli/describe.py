@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.cli.inventory import codec_name
 from stratalog.cli.record_text import escaped, visible
+from stratalog.cli.tables import counted
 from stratalog.cli.when import format_time
 from stratalog.errors import StratalogError
 from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
@@ -16,7 +17,7 @@ from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.maintenance.dump.decoders import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
@@ -79,16 +80,6 @@ class Look:
         }
 
 
-def camel_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same under the names JSON has: `last_offset` becomes `lastOffset`."""
-    return {_camel(name): value for name, value in values.items()}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(map(str.capitalize, rest))
-
-
 def batch_row(header: EntryHeader, position: int) -> dict[str, Any]:
     """The facts of a batch's header; what an old format lacks is null."""
     is_current = isinstance(header, BatchHeader)
@@ -119,15 +110,6 @@ def time_text(timestamp: int) -> str:
     if timestamp < 0:
         return "no timestamp" if timestamp == -1 else str(timestamp)
     return f"{format_time(timestamp)} ({timestamp})"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `2 records`, `2 batches`, `2 entries`."""
-    if number == 1:
-        return f"1 {noun}"
-    if noun.endswith("y"):
-        return f"{number} {noun[:-1]}ies"
-    return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"
 
 
 def offsets_text(header: EntryHeader) -> str:

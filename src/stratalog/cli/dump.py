@@ -9,11 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
+from stratalog.cli.plain_command import PlainCommand
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.errors import UnsupportedError
+from stratalog.format.filters import Filters
 from stratalog.maintenance.dump.decoders import (
     FORMATS,
     UTF_8,
@@ -25,7 +26,6 @@ from stratalog.maintenance.dump.options import (
     MAX_BYTES_DEFAULT,
     MESSAGE_BYTES_MAX_DEFAULT,
     DumpOptions,
-    Filters,
 )
 from stratalog.maintenance.dump.report import DumpReport
 from stratalog.maintenance.dump.targets import absolute_path, files_of, files_of_topic
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
     from stratalog.maintenance.dump.decoders import RecordDecoder
 
+FAILS_WHEN: Final = (
+    "a file could not be found or read, or an index is wrong (a damaged batch is in the output, "
+    "as isvalid: false)"
+)
 _BLOCK_ROWS: Final = 256
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
@@ -43,7 +47,7 @@ _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
 FormatName = Literal["utf-8", "hex", "base64", "json", "int32", "int64"]
 
 
-class Command(TyperCommand):
+class Command(PlainCommand):
     """Takes `--key-decoder-class` and its twin without a class too, as Kafka's tool does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -61,7 +65,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     paths: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH",
             help="Files, partition directories, topics below a log directory (DIR/TOPIC or "
             "DIR/TOPIC:PARTITION), or whole log directories.",
             show_default=False,
@@ -73,11 +77,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     log_dir: Annotated[
         list[str] | None,
-        typer.Option("--log-dir", metavar="DIR", help="Where to look for --topic. Repeatable."),
+        typer.Option(
+            "--log-dir",
+            "-d",
+            metavar="DIR",
+            help="Where to look for --topic (default: the current directory); without one, all of "
+            "it. Repeatable.",
+        ),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:PARTITION]", help="Repeatable."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:PARTITION]", help="A topic in --log-dir. Repeatable."
+        ),
     ] = None,
     kind: Annotated[
         list[str] | None,
@@ -106,16 +118,27 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, typer.Option("--skip-record-metadata", help="Of records, show data only.")
     ] = False,
     max_bytes: Annotated[
-        int, typer.Option("--max-bytes", min=0, help="Read no more than this of each log.")
+        int,
+        typer.Option(
+            "--max-bytes", min=0, metavar="BYTES", help="Read no more than this of each log."
+        ),
     ] = MAX_BYTES_DEFAULT,
     max_message_size: Annotated[
-        int, typer.Option("--max-message-size", min=0, help="Largest batch an index may point to.")
+        int,
+        typer.Option(
+            "--max-message-size",
+            min=0,
+            metavar="BYTES",
+            help="Largest batch an index may point to.",
+        ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
-        str | None, typer.Option("--key-decoder-class", help="One of Kafka's own decoders.")
+        str | None,
+        typer.Option("--key-decoder-class", metavar="CLASS", help="One of Kafka's own decoders."),
     ] = None,
     value_decoder_class: Annotated[
-        str | None, typer.Option("--value-decoder-class", help="One of Kafka's own decoders.")
+        str | None,
+        typer.Option("--value-decoder-class", metavar="CLASS", help="One of Kafka's own decoders."),
     ] = None,
     offsets_decoder: Annotated[
         bool, typer.Option("--offsets-decoder", help="Records of __consumer_offsets.")
@@ -130,30 +153,44 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, typer.Option("--json", help="One JSON object a line; header values included.")
     ] = False,
     key_format: Annotated[
-        FormatName | None, typer.Option("--key-format", help="How to show keys, and read --key.")
+        FormatName | None,
+        typer.Option("--key-format", help="How to show keys, and read --key; default: utf-8."),
     ] = None,
     value_format: Annotated[
-        FormatName | None, typer.Option("--value-format", help="How to show values.")
+        FormatName | None,
+        typer.Option("--value-format", help="How to show values; default: utf-8."),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", help="First offset to show.")
+        int | None, typer.Option("--from-offset", metavar="OFFSET", help="First offset to show.")
     ] = None,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", help="First offset not to show any more.")
+        int | None,
+        typer.Option("--to-offset", metavar="OFFSET", help="First offset not to show any more."),
     ] = None,
     from_time: Annotated[
-        str | None, typer.Option("--from-time", help=f"First time to show: {TIME_HELP}.")
+        str | None,
+        typer.Option("--from-time", metavar="TIME", help=f"First time to show: {TIME_HELP}."),
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to-time", help="First time not to show any more.")
+        str | None,
+        typer.Option("--to-time", metavar="TIME", help="First time not to show any more."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Only records with this key.")
+    ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", help="Only batches of this producer.")
+        int | None,
+        typer.Option("--producer-id", metavar="ID", help="Only batches of this producer."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=0, help="Stop after so many records, batches or entries."),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Stop after so many records, batches or entries.",
+        ),
     ] = None,
 ) -> None:
     """Print the contents of log segments, indexes and snapshots.
@@ -161,6 +198,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Output and flags are those of Kafka's own dump tool (kafka-dump-log), byte for byte. What it
     finds wrong goes to standard error. Unlike Kafka's tool, one bad batch or file does not end the
     run.
+
+    \b
+    Examples:
+      stratalog dump /var/lib/kafka/data/orders-3/00000000000000000000.log --print-data-log
+      stratalog dump --files a.log,b.index --deep-iteration
+      stratalog dump --topic orders:3 --log-dir /var/lib/kafka/data --kind timeindex
+      stratalog dump /backup/orders-0 --key customer-17 --json | jq .offset
+
+    With --json each object has a file and a kind: batch, record, offset-entry, time-entry,
+    aborted-transaction, producer, sanity or trailing (bytes that are no batch).
     """
     decoder, notices = _decoder(
         (offsets_decoder, transaction_log_decoder, cluster_metadata_decoder),

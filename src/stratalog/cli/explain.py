@@ -17,7 +17,7 @@ from stratalog.cli.arguments import (
     TimeOption,
     ValueFormatOption,
 )
-from stratalog.cli.describe import Look, camel_keys, counted
+from stratalog.cli.describe import Look
 from stratalog.cli.find import answer_offset, answer_time, question_of
 from stratalog.cli.inventory import codec_name, label_of
 from stratalog.cli.lookup_story import (
@@ -28,8 +28,8 @@ from stratalog.cli.lookup_story import (
     sections_of,
     totals_of,
 )
-from stratalog.cli.output import json_line, report_error
-from stratalog.cli.tables import human_size, plain_lines
+from stratalog.cli.output import json_line, json_names, report_error
+from stratalog.cli.tables import counted, human_size, plain_lines
 from stratalog.cli.targets import open_targets
 from stratalog.errors import CorruptError
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from stratalog.cli.lookup_story import Glyphs, Section, Totals
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.trace import Step
+
+
+FAILS_WHEN = "nothing is found, or damage is met on the way"
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
@@ -127,7 +130,7 @@ def _print_damage(view: PartitionView, trace: Trace, error: CorruptError, *, as_
 def _rows(answer: Answer, trace: Trace, totals: Totals, look: Look) -> Iterator[dict[str, Any]]:
     names = answer.view.topic_partition._asdict()
     yield from _step_rows(answer.view, trace)
-    yield {"step": "total", **names, **camel_keys(asdict(totals))}
+    yield {"step": "total", **names, **json_names(asdict(totals))}
     nothing = {"file": None, "batch": None, "record": None}
     found = nothing if answer.location is None else look.row(answer.location)
     yield {"step": "found", **names, "asked": answer.asked, **found}
@@ -175,7 +178,7 @@ def _step_row(step: Step) -> dict[str, Any]:
         return {
             "file": str(step.path),
             "position": step.start_position,
-            "size": step.bytes_scanned,
+            "sizeBytes": step.bytes_scanned,
             "batches": [
                 {
                     "position": position,
@@ -192,7 +195,7 @@ def _step_row(step: Step) -> dict[str, Any]:
 
 
 def _record_row(step: RecordStep) -> dict[str, Any]:
-    return camel_keys(asdict(step))
+    return json_names(asdict(step))
 
 
 # -- text

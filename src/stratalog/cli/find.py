@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from stratalog.storage.trace import Trace
 
 
+FAILS_WHEN = "no partition has an answer, or something could not be read"
+
+
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
     log_dir: SearchedDirsOption = None,
@@ -45,7 +48,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Find where an offset or a time lies: file, position, record.
 
     An offset that compaction removed leads to the next one there is. Of several partitions each
-    gives its answer; the status is 1 when none has any.
+    gives its answer.
 
     \b
     Examples:

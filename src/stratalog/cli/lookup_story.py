@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.cli.describe import counted, time_text
-from stratalog.cli.tables import Column, Row, human_size
+from stratalog.cli.describe import time_text
+from stratalog.cli.tables import Column, Row, counted, human_size
 from stratalog.cli.when import format_time
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import WARM_BYTES

@@ -20,8 +20,8 @@ from stratalog.cli.arguments import LogDirOption
 from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
 from stratalog.cli.ls_report import Report, TopicFacts, log_dir_facts, other_directories
 from stratalog.cli.output import report_error
-from stratalog.cli.targets import TopicSpec, is_partition_dir, open_segment, open_topic
-from stratalog.errors import CorruptError, NotALogDirError, StratalogError
+from stratalog.cli.targets import find_topic, is_partition_dir, open_segment, open_topic
+from stratalog.errors import CorruptError, StratalogError
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir import LogDirsView, LogDirView
 
@@ -88,10 +88,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     log_dir: LogDirOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITION]", help="Repeatable."),
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only this one. Repeatable."
+        ),
     ] = None,
     partitions: Annotated[
-        bool, typer.Option("--partitions", "-p", help="One line per partition.")
+        bool, typer.Option("--partitions", help="One line per partition.")
     ] = False,
     segments: Annotated[
         bool, typer.Option("--segments", "-s", help="One line per segment as well.")
@@ -177,14 +179,7 @@ def select(where: Sequence[str], log_dirs: Sequence[Path], topics: Sequence[str]
 def _select_topics(selection: Selection, roots: Sequence[Path], names: Sequence[str]) -> None:
     """Topics of the log directories given; `/data/orders` brings its own."""
     for name in names:
-        where = roots or [Path(name).parent]
-        try:
-            dirs = LogDirsView(where)
-        except NotALogDirError as error:
-            if roots:
-                raise
-            raise NotALogDirError(f"{name}: no such path, and no topic either: {error}") from None
-        spec = TopicSpec.parse(name if roots else Path(name).name)
+        dirs, spec = find_topic(name, roots)
         is_topic = spec.partition is None and spec.topic in dirs.topics
         chosen = selection.topics if is_topic else selection.partitions
         chosen.append(partial(open_topic, dirs, spec))

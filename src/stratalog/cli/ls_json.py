@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stratalog.cli.describe import camel_keys
-from stratalog.cli.output import json_line
+from stratalog.cli.output import json_line, json_names
 from stratalog.format.metadata import encode_id
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def _topic(found: TopicFacts) -> dict[str, Any]:
         "topicId": encode_id(found.topic_id) if found.topic_id else None,
         "partitions": found.partitions,
         "segments": found.segment_count,
-        "size": found.size_bytes,
+        "sizeBytes": found.size_bytes,
         "logStartOffsetMin": found.log_start_offset_min,
         "logEndOffsetMax": found.log_end_offset_max,
         "offsets": found.offsets,
@@ -70,11 +69,11 @@ def _partition(found: PartitionFacts) -> dict[str, Any]:
         "topicId": encode_id(found.topic_id) if found.topic_id else None,
         "path": str(found.path),
         "segments": found.segment_count,
-        "size": found.size_bytes,
+        "sizeBytes": found.size_bytes,
         "logStartOffset": found.log_start_offset,
         "lastStableOffset": found.last_stable_offset,
         "logEndOffset": found.log_end_offset,
-        **camel_keys(found.checkpoints),
+        **json_names(found.checkpoints),
         **_first(found.first),
         "largestTimestamp": found.largest_timestamp,
     }
@@ -87,13 +86,13 @@ def _details(partition: PartitionFacts) -> Iterator[dict[str, Any]]:
     for file in partition.in_transit:
         state = file.file.state.name.lower()
         yield {"kind": "file", **names, "path": str(file.path), "state": state,
-               "size": file.size_bytes}  # fmt: skip
+               "sizeBytes": file.size_bytes}  # fmt: skip
     for epoch in partition.epochs:
-        yield {"kind": "leader-epoch", **names, **camel_keys(epoch._asdict())}
+        yield {"kind": "leader-epoch", **names, **json_names(epoch._asdict())}
     for producer in partition.producers:
         yield {"kind": "producer", **names, **_producer(producer)}
     for txn in partition.aborted:
-        yield {"kind": "aborted-transaction", **names, **camel_keys(txn._asdict())}
+        yield {"kind": "aborted-transaction", **names, **json_names(txn._asdict())}
 
 
 def _segment(segment: SegmentFacts) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def _segment(segment: SegmentFacts) -> dict[str, Any]:
         "path": str(segment.path),
         "baseOffset": segment.base_offset,
         "nextOffset": segment.next_offset,
-        "size": segment.size_bytes,
+        "sizeBytes": segment.size_bytes,
         "offsetIndex": _index(segment.offset_index),
         "timeIndex": _index(segment.time_index),
         "abortedTransactions": segment.aborted_transactions,
@@ -112,12 +111,12 @@ def _segment(segment: SegmentFacts) -> dict[str, Any]:
 
 
 def _index(index: IndexFacts) -> dict[str, Any]:
-    return {"entries": index.entries, "size": index.size_bytes, "origin": index.origin}
+    return {"entries": index.entries, "sizeBytes": index.size_bytes, "origin": index.origin}
 
 
 def _producer(producer: ProducerEntry) -> dict[str, Any]:
     """With the names of `dump --json`; sequences and offsets are those of the newest batch."""
-    row = camel_keys(producer._asdict())
+    row = json_names(producer._asdict())
     row["lastTimestamp"] = row.pop("timestamp")
     row["firstSequence"] = producer.first_sequence if producer.has_batch else None
     row["currentTxnFirstOffset"] = producer.open_txn_first_offset
@@ -132,7 +131,7 @@ def _directory(found: DirectoryFacts) -> dict[str, Any]:
         "state": found.state,
         "topic": topic,
         "partition": partition,
-        "size": found.size_bytes,
+        "sizeBytes": found.size_bytes,
     }
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from stratalog.cli.describe import counted
 from stratalog.cli.inventory import label_of
-from stratalog.cli.tables import NOTHING, Column, Row, human_size, print_table, table_time
+from stratalog.cli.tables import (
+    NOTHING,
+    Column,
+    Row,
+    counted,
+    human_size,
+    print_table,
+    table_time,
+)
 from stratalog.storage.index_view import FROM_FILE
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Entry point and command group. A command's module is imported only when that command runs.
 
 To add a command `x`: write `cli/x.py` with a function `run` whose parameters Typer understands and
-whose docstring is the help text, and list it in `COMMANDS`. Heavy imports belong inside functions.
+whose docstring is the help text, and list it in `COMMANDS`. `FAILS_WHEN`, if the module has it, is
+when the exit status is 1. Heavy imports belong inside functions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from stratalog import __version__
@@ -21,6 +22,7 @@ from stratalog.cli.output import (
     stand_in_for_closed_streams,
     use_utf_8,
 )
+from stratalog.cli.plain_command import PlainCommand
 from stratalog.errors import ConfigError, StratalogError
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "ls": "List topics, partitions and segments of log directories.",
     "read": "Print records from an offset or a time on, and follow a growing log.",
     "find": "Find where an offset or a time lies: file, position, record.",
-    "explain": "Show every step of such a look-up.",
+    "explain": "Show every step of a look-up by offset or time.",
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
     "stats": "Count keys, dead records, sizes and times of topics.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
@@ -41,10 +43,14 @@ COMMANDS: Final[Mapping[str, str]] = {
     "ingest": "Write files of JSON lines, CSV, Parquet or text into topics.",
     "export": "Write topics as Parquet or lines of JSON.",
 }
-_EPILOG = (
-    "Exit status: 0 when all went well; 1 when something could not be found or read; 2 when the "
-    "command line is wrong. A closed pipe ends the command quietly, by SIGPIPE as in other Unix "
-    "tools."
+_FAILS_WHEN: Final = "something could not be found, read or done"
+_EPILOG: Final = (
+    "Exit status: 0 when all went well; 1 when {fails_when}; 2 when the command line or a setting "
+    "is wrong. A closed pipe ends the command quietly, by SIGPIPE as in other Unix tools."
+)
+_GROUP_EPILOG: Final = (
+    "'stratalog COMMAND --help' has all options, and examples. Commands that look at things have "
+    "--json: an object a line, names in camelCase, times in milliseconds, unknown is null."
 )
 
 
@@ -61,8 +67,9 @@ class LazyGroup(TyperGroup):
             return None
         module = import_module(f"stratalog.cli.{cmd_name}")
         single = new_typer(add_completion=False)
-        cls = getattr(module, "Command", TyperCommand)
-        single.command(name=cmd_name, cls=cls, epilog=_EPILOG)(module.run)
+        cls = getattr(module, "Command", PlainCommand)
+        epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
+        single.command(name=cmd_name, cls=cls, epilog=epilog)(module.run)
         return get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -80,7 +87,11 @@ def new_typer(**settings: Any) -> typer.Typer:
     )
 
 
-app = new_typer(cls=LazyGroup, no_args_is_help=True, epilog=_EPILOG)
+app = new_typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    epilog=f"{_GROUP_EPILOG}\n\n{_EPILOG.format(fails_when=_FAILS_WHEN)}",
+)
 
 
 def _show_version(is_asked: bool) -> None:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import ConfigOption
-from stratalog.cli.describe import camel_keys, counted
 from stratalog.cli.inventory import label_of
-from stratalog.cli.output import json_line, report_error, report_line
+from stratalog.cli.output import json_line, json_names, report_error, report_line
 from stratalog.cli.overrides import Overrides
-from stratalog.cli.tables import human_size
+from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
 from stratalog.config import BrokerConfig
 from stratalog.format.names import RootFile
@@ -32,16 +30,27 @@ if TYPE_CHECKING:
     from stratalog.log_dir.maintenance import MaintenanceState, PartitionState
 
 
+FAILS_WHEN = "a partition or a directory is failing at the end, or cannot be opened"
+
+
 def run(
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Log directories.", show_default=False),
+        typer.Argument(metavar="DIR", help="Log directories.", show_default=False),
     ],
     once: Annotated[bool, typer.Option("--once", help="Do all that is due now, and end.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="How often to tell what was done.")
     ] = 60,
-    config: ConfigOption = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="A broker's setting by Kafka's name, for this run only. Repeatable.",
+        ),
+    ] = None,
     defaults: Annotated[
         bool,
         typer.Option("--defaults", help="Go by Kafka's retention where settings are not known."),
@@ -58,13 +67,16 @@ def run(
     Kafka cluster wrote has no limit of age or size unless --config gives one, or --defaults does.
 
     A partition that fails does not stop the others: it is told on standard error, with --json with
-    the traceback as well. The exit status is 1 if any is failing at the end.
+    the traceback as well. The directories are locked, so this is refused while a broker runs.
 
     \b
     Examples:
       stratalog maintain data --once
       stratalog maintain data -c log.retention.check.interval.ms=60000
       stratalog maintain /disk1 /disk2 -c log.cleaner.threads=2 --json | jq .failures
+
+    With --json there is an object of kind partition for each change, and a last one of kind
+    summary.
     """
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
 
@@ -154,7 +166,7 @@ class _Told:
         total = {name: sum(each[name] for each in done) for name in _NOTHING_DONE["done"]}
         if self._as_json:
             failed = {"partitions": len(done), "failing": len(state.failing)}
-            print(json_line({"kind": "total", **failed, **total}))
+            print(json_line({"kind": "summary", **failed, **total}))
         else:
             what = _news(total, _NOTHING_DONE["done"]) or "nothing was due"
             print(f"{counted(len(done), 'partition')}: {what}")
@@ -184,7 +196,7 @@ def partition_row(partition: PartitionState) -> dict[str, Any]:
     return {
         "kind": "partition",
         **partition.topic_partition._asdict(),
-        "directory": str(partition.path),
+        "path": str(partition.path),
         "checkedMs": partition.checked_ms,
         "done": {
             "deletedSegments": partition.deleted_segments,
@@ -194,5 +206,5 @@ def partition_row(partition: PartitionState) -> dict[str, Any]:
         "cleaning": None if cleaning is None else cleaning.status.value,
         "cleanedMs": None if cleaning is None else cleaning.last_round_ms,
         "isFailing": partition.is_failing,
-        "failures": [camel_keys(vars(failure)) for failure in partition.failures],
+        "failures": [json_names(vars(failure)) for failure in partition.failures],
     }

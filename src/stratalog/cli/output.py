@@ -1,7 +1,7 @@
 """What all commands share when they print: streams, errors, JSON lines, progress.
 
 Output is UTF-8 whatever the locale says. Nothing is coloured or wrapped when it is not a terminal
-that reads it, and never with NO_COLOR set.
+that reads it, and never with NO_COLOR set. Names in JSON are in camelCase, as Kafka's own are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _PROGRESS_AFTER_S: Final = 1.0
 _PROGRESS_EVERY_S: Final = 0.1
@@ -72,6 +72,25 @@ def json_line(value: Any) -> str:
     except UnicodeEncodeError:  # a lone surrogate, from JSON in a record or an odd file name
         return json.dumps(value, separators=(",", ":"))
     return line
+
+
+def json_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same under the names that JSON has: `last_offset` becomes `lastOffset`."""
+    return {_camel(name): value for name, value in values.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def summary_row(records: int, size_bytes: int, seconds: float, **more: Any) -> dict[str, Any]:
+    """The last object of a job with `--json`: how much it went through, and how fast."""
+    row = {"kind": "summary", **more, "records": records, "sizeBytes": size_bytes}
+    row["seconds"] = round(seconds, 3)
+    row["recordsPerSecond"] = round(records / seconds) if seconds else None
+    row["bytesPerSecond"] = round(size_bytes / seconds) if seconds else None
+    return row
 
 
 def write_block(block: bytes) -> None:

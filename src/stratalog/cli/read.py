@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from stratalog.log.damage import Skipped
     from stratalog.log.partition_view import PartitionView
 
+FAILS_WHEN: Final = "something could not be found or read, or was skipped"
 POLL_SECONDS: Final = 0.2
 INTERRUPTED: Final = 130
 
@@ -95,14 +96,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="At the end, wait for more. Ctrl-C ends it, with status 0."
+            "--follow", "-f", help="At the end, wait for more. Ctrl-C ends it, with exit status 0."
         ),
     ] = False,
     skip_corrupt: Annotated[
         bool,
         typer.Option(
             "--skip-corrupt",
-            help="Go on after damage; what was skipped is told, and the status is 1.",
+            help="Go on after damage; what was skipped is told, and the exit status is 1.",
         ),
     ] = False,
     key_format: Annotated[

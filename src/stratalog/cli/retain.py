@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.arguments import ConfigOption, LogDirOption
-from stratalog.cli.describe import counted
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, report_error, report_line
 from stratalog.cli.overrides import Overrides
@@ -28,7 +27,8 @@ from stratalog.cli.retention_text import (
     settings_text,
     summary,
 )
-from stratalog.cli.tables import human_size, print_table
+from stratalog.cli.tables import counted, human_size, print_table
+from stratalog.cli.targets import not_a_directory
 from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
 from stratalog.errors import StratalogError
 from stratalog.maintenance.retention import apply, plan_retention
@@ -54,16 +54,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     log_dir: LogDirOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say what would be deleted; change nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be deleted; change nothing.")
     ] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", "-e", help="For every segment what takes or keeps it; dry run."),
+        typer.Option("--explain", help="For every segment what takes or keeps it; dry run."),
     ] = False,
     config: ConfigOption = None,
     defaults: Annotated[
         bool,
-        typer.Option("--defaults", help="Go by defaults where a topic's settings are not known."),
+        typer.Option(
+            "--defaults", help="Go by Kafka's defaults where a topic's settings are not known."
+        ),
     ] = False,
     now: Annotated[
         str | None, typer.Option("--now", metavar="TIME", help=f"As if it were: {TIME_HELP}.")
@@ -92,14 +94,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog retain /var/lib/kafka/data/orders-3 -c retention.bytes=1073741824
       stratalog retain data --explain --now 2027-01-01 --json | jq 'select(.action == "delete")'
 
-    With --json each object has a kind: segment, partition or total.
+    With --json each object has a kind: segment, partition or summary.
     """
     is_done = not (dry_run or explain)
     if now is not None and is_done:
         raise typer.BadParameter("--now goes with --dry-run and --explain only")
     for text in where or []:
         if Path(text).is_file():
-            raise typer.BadParameter(f"{text} is a file; retention is for partitions as a whole")
+            raise not_a_directory(Path(text))
     rules = Rules(_time_of(now), Overrides.parse(config or []), uses_defaults=defaults)
     outcomes = look(where or [], log_dir or [], rules)
     _note_unknown(outcomes)
@@ -189,7 +191,7 @@ def _print_json(outcomes: Sequence[Outcome], *, is_done: bool) -> None:
             print(json_line(row))
     plans = [outcome.plan for outcome in outcomes if isinstance(outcome, Planned)]
     total = {
-        "kind": "total",
+        "kind": "summary",
         "isDryRun": not is_done,
         "partitions": len(plans),
         "failed": len(outcomes) - len(plans),

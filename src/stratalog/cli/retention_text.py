@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.cli.describe import counted
 from stratalog.cli.inventory import label_of
-from stratalog.cli.tables import Column, human_size, table_time
+from stratalog.cli.tables import Column, counted, human_size, table_time
 from stratalog.cli.when import format_time
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.maintenance.retention import Pass, Reason
@@ -177,8 +176,8 @@ def partition_row(
     return {
         "kind": "partition",
         **plan.log.topic_partition._asdict(),
-        "directory": str(plan.log.path),
-        "now": plan.now_ms,
+        "path": str(plan.log.path),
+        "nowMs": plan.now_ms,
         "isDryRun": not is_done,
         "config": {name: None if name in unknown else config[name] for name in SETTINGS},
         "segments": len(plan.verdicts),
@@ -200,10 +199,10 @@ def segment_row(plan: RetentionPlan, verdict: SegmentVerdict) -> dict[str, Any]:
     return {
         "kind": "segment",
         **plan.log.topic_partition._asdict(),
-        "file": str(segment.path),
+        "path": str(segment.path),
         "baseOffset": segment.base_offset,
         "endOffset": segment.end_offset,
-        "size": segment.size_bytes,
+        "sizeBytes": segment.size_bytes,
         "isActive": segment.is_active,
         "largestTimestamp": None if segment.uses_mtime else segment.largest_timestamp,
         "timestampOffset": None if segment.uses_mtime else segment.timestamp_offset,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption
+from stratalog.cli.arguments import LogDirOption, check_conf
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
@@ -16,11 +15,11 @@ from stratalog.cli.bulk import (
     WhereArgument,
     key_values,
     result_text,
-    targets_of,
     workers_of,
 )
-from stratalog.cli.output import json_line
+from stratalog.cli.output import json_line, json_names, summary_row
 from stratalog.cli.tables import NOTHING, Column, human_size, print_table
+from stratalog.cli.targets import targets_of
 from stratalog.cli.when import format_time
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """
     from stratalog.spark.jobs.stats import run_stats  # noqa: PLC0415 - heavy
 
+    check_conf(conf, master)
     partitions = targets_of(where, log_dir).all_partitions()
     settings = key_values("--what-if", what_if or [])
     with (
@@ -97,9 +97,9 @@ def _size_of(partitions: Sequence[Path]) -> int:
 
 def _row(stats: PartitionStats) -> dict[str, Any]:
     facts = stats.facts._asdict()
-    facts["sizes"] = [{"bytes_max": size, "records": count} for size, count in stats.facts.sizes]
+    facts["sizes"] = [{"bytesMax": size, "records": count} for size, count in stats.facts.sizes]
     facts["hours"] = [
-        {"start": start, "records": records, "bytes": size}
+        {"startMs": start, "records": records, "payloadBytes": size}
         for start, records, size in stats.facts.hours
     ]
     facts["codecs"] = {codec: stats.size_with(codec) for codec, _ in stats.facts.codecs}
@@ -107,20 +107,19 @@ def _row(stats: PartitionStats) -> dict[str, Any]:
         "kind": "partition",
         "topic": stats.topic,
         "partition": stats.partition,
-        "size_bytes": stats.size_bytes,
-        **facts,
-        **stats.keys._asdict(),
-        "compaction_saves_bytes": stats.compaction_saves_bytes,
-        "freed_by": dict(stats.freed_by),
+        "sizeBytes": stats.size_bytes,
+        **json_names(facts),
+        **json_names(stats.keys._asdict()),
+        "compactionSavesBytes": stats.compaction_saves_bytes,
+        "freedBy": dict(stats.freed_by),
     }
 
 
 def _print_json(result: StatsResult) -> None:
     for partition in result.partitions:
         print(json_line(_row(partition)))
-    summary = {name: value for name, value in asdict(result).items() if name != "partitions"}
-    summary["seconds"] = round(result.seconds, 3)
-    print(json_line({"kind": "summary", **summary}))
+    more = {"partitions": len(result.partitions), "tasks": result.tasks}
+    print(json_line(summary_row(result.records, result.size_bytes, result.seconds, **more)))
 
 
 def _print_text(result: StatsResult, *, shows_histograms: bool) -> None:

@@ -95,6 +95,15 @@ def human_size(size_bytes: int) -> str:
     return f"{size_bytes} B" if not unit else f"{size:.1f} {_UNITS[unit]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `1,500 records`, `2 batches`, `2 entries`."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{number:,} {noun[:-1]}ies"
+    return f"{number:,} {noun}es" if noun.endswith("ch") else f"{number:,} {noun}s"
+
+
 def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     return [
         max(len(column.title), *(len(row[at]) for row in rows)) if rows else len(column.title)

@@ -1,11 +1,13 @@
 """What a command works on: paths and topics as users write them, turned into opened partitions.
 
-Every command takes the same spellings:
+Every command takes the same spellings, and says of a path that is something else what it is and
+what to give instead:
 
 * `orders` or `orders:3` with one or several `--log-dir` (default: the current directory);
 * a partition directory, `/data/orders-3`;
 * a topic below a log directory in one word, `/data/orders` or `/data/orders:3`;
-* a segment, `/data/orders-3/00000000000000000042.log`: that part of the log alone.
+* a segment, `/data/orders-3/00000000000000000042.log`: that part of the log alone, where records
+  are looked at (`read`, `find`, `explain`, `ls`).
 """
 
 from __future__ import annotations
@@ -48,15 +50,80 @@ def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
         return [open_directory(path)]
     if path.exists():
         return [open_segment(path)]
-    spec = TopicSpec.parse(path.name)
+    return open_topic(*find_topic(target, ()))
+
+
+class Targets(NamedTuple):
+    """What was named on the command line of a job."""
+
+    directories: tuple[Path, ...]
+    """Log directories as a whole."""
+    partitions: tuple[Path, ...]
+    """Partition directories, one by one."""
+
+    def all_partitions(self) -> list[Path]:
+        """Those of the log directories too."""
+        found = list(self.partitions)
+        for directory in self.directories:
+            dirs = LogDirsView([directory])
+            found += [dirs.partition(*each).path for each in dirs.topic_partitions]
+        return found
+
+
+def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:
+    """Tell directories from topics: what exists is a path, what does not is a topic."""
+    roots, names = list(log_dirs or []), []
+    partitions: list[Path] = []
+    for text in where or []:
+        path = Path(text)
+        if path.is_dir():
+            (partitions if is_partition_dir(path) else roots).append(path)
+        elif path.exists():
+            raise not_a_directory(path)
+        else:
+            names.append(text)
+    if not names:
+        if not roots and not partitions:
+            roots = [Path()]
+        return Targets(tuple(roots), tuple(partitions))
+    for name in names:
+        partitions += [view.path for view in open_topic(*find_topic(name, roots))]
+    return Targets((), tuple(partitions))
+
+
+def find_topic(name: str, roots: Sequence[Path]) -> tuple[LogDirsView, TopicSpec]:
+    """A topic in the log directories given; `/data/orders` brings its own."""
+    if roots:
+        return LogDirsView(roots), TopicSpec.parse(name)
+    path = Path(name)
     try:
-        dirs = open_dirs(path.parent)
+        return LogDirsView([path.parent]), TopicSpec.parse(path.name)
     except NotALogDirError:
-        raise NotALogDirError(
-            f"{target}: no such partition directory or segment, and {path.parent} is not a log "
-            "directory; give --log-dir to name a topic"
-        ) from None
-    return open_topic(dirs, spec)
+        raise _no_such_path(name) from None
+
+
+def _no_such_path(name: str) -> NotALogDirError:
+    path = Path(name)
+    if path.name == name:
+        return NotALogDirError(
+            f"{name}: no such file or directory; to name a topic, say where it is with --log-dir"
+        )
+    if not path.parent.is_dir():
+        return NotALogDirError(f"{name}: no such file or directory")
+    return NotALogDirError(
+        f"{name}: no such file or directory, nor a topic: {path.parent} is not a log directory"
+    )
+
+
+def not_a_directory(path: Path) -> NotALogDirError:
+    """For commands that work on whole partitions."""
+    if _SEGMENT.fullmatch(path.name):
+        return NotALogDirError(
+            f"{path}: a single segment; give the whole partition, the directory {path.parent}"
+        )
+    return NotALogDirError(
+        f"{path}: a file; give a log directory, a partition directory or a topic"
+    )
 
 
 def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
@@ -78,7 +145,8 @@ def open_directory(path: Path) -> PartitionView:
         dirs = open_dirs(path)
     except NotALogDirError:
         raise NotALogDirError(
-            f"{path}: not a partition directory (no *.log in it), nor a log directory"
+            f"{path}: not a partition directory (no segments in it), nor a log directory (no "
+            "directories TOPIC-NUMBER with segments)"
         ) from None
     topics = ", ".join(list(dirs.topics)[:10]) or "none"
     raise UnknownTopicOrPartitionError(
@@ -91,7 +159,9 @@ def open_segment(path: Path) -> PartitionView:
     """The log of one segment alone."""
     name = _SEGMENT.fullmatch(path.name)
     if name is None:
-        raise NotALogDirError(f"{path}: not a segment; these are named after an offset, NNN.log")
+        raise NotALogDirError(
+            f"{path}: a file, but not a segment: these are called {0:020d}.log and the like"
+        )
     return PartitionView(path.parent, base_offset=int(name[1]))
 
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption
+from stratalog.cli.arguments import LogDirOption, check_conf
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
     JsonOption,
     MasterOption,
-    Targets,
     WhereArgument,
     rate_text,
     spark_session,
-    targets_of,
 )
-from stratalog.cli.output import json_line, use_colour
+from stratalog.cli.output import json_line, json_names, summary_row, use_colour
+from stratalog.cli.tables import counted
+from stratalog.cli.targets import Targets, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.directory import Plan
     from stratalog.maintenance.verify.findings import Finding, Report
 
+FAILS_WHEN = "there are errors, or something could not be found (warnings and notes leave it 0)"
 _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 
 
@@ -34,11 +35,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     notes: Annotated[
-        bool, typer.Option("--notes", "-n", help="Show notes too, not only their number.")
+        bool, typer.Option("--notes", help="Show notes too, not only their number.")
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", help="Without Spark; default: all cores."),
+        typer.Option(
+            "--threads", metavar="N", min=1, help="Without --master; default: one for each core."
+        ),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -50,7 +53,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     broker mends by itself, or what is right only if the topic is compacted. A note is an oddity
     that Kafka itself leaves. Each comes with its file, its position and what to do.
 
-    A directory in use by a broker may be verified. The status is 1 when there are errors.
+    Nothing is locked, so a directory in use by a broker may be verified.
 
     \b
     Examples:
@@ -62,6 +65,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is an object for each finding (severity, code, path, position, what, advice;
     position is null when it is about the whole file), and a last one of kind summary.
     """
+    if threads is not None and master is not None:
+        raise typer.BadParameter("--threads goes without --master only")
+    check_conf(conf, master)
     started = time.perf_counter()
     plan = _plan(targets_of(where, log_dir))
     with BulkProgress(plan.size_bytes) as progress:
@@ -119,9 +125,10 @@ def _numbers(report: Report) -> dict[str, int]:
 def _print_json(report: Report, seconds: float) -> None:
     for finding in report.findings:
         print(json_line(_row(finding)))
-    counts = report.counts._asdict()
-    summary = {"kind": "summary", **_numbers(report), **counts, "seconds": round(seconds, 3)}
-    print(json_line(summary))
+    counts, more = report.counts, json_names(report.counts._asdict())
+    del more["records"], more["sizeBytes"]
+    row = summary_row(counts.records, counts.size_bytes, seconds, **_numbers(report), **more)
+    print(json_line(row))
 
 
 def _print_text(report: Report, seconds: float, *, shows_notes: bool) -> None:
@@ -136,6 +143,8 @@ def _print_text(report: Report, seconds: float, *, shows_notes: bool) -> None:
                 text = f"\x1b[{_COLOURS[grade]}m{grade}\x1b[0m:{rest}"
             print(f"{text}\n    {finding.advice}")
     counts = report.counts
-    told = ", ".join(f"{number:,} {name}" for name, number in _numbers(report).items())
-    amount = rate_text(counts.records, counts.size_bytes, seconds)
-    print(f"{counts.partitions:,} partitions, {counts.segments:,} segments, {amount}: {told}")
+    told = ", ".join(
+        counted(number, name.removesuffix("s")) for name, number in _numbers(report).items()
+    )
+    what = f"{counted(counts.partitions, 'partition')}, {counted(counts.segments, 'segment')}"
+    print(f"{what}, {rate_text(counts.records, counts.size_bytes, seconds)}: {told}")

@@ -1,0 +1,136 @@
+"""What all commands have in common: names in JSON, short options, help."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.main import get_command
+
+from stratalog.cli.main import COMMANDS, LazyGroup, app
+from stratalog.log_dir.manager import LogDir
+from tests.cli.command import inside
+from tests.golden.cases import GOLDEN_DIR, GoldenCase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
+MAPS = {"config", "codecs", "freedBy"}
+"""Objects whose keys are data: settings by Kafka's names, codecs."""
+OTHERS = {"ingest", "export", "reindex"}
+"""Not inspecting verbs."""
+
+TXN = GOLDEN_DIR / "txn" / "txn-0"
+LOG_DIR = GOLDEN_DIR / "_logdir-run1"
+COMPACT = GOLDEN_DIR / "compact"
+POLICY = ("-c", "cleanup.policy=compact")
+RUNS: list[tuple[str | Path, ...]] = [
+    ("ls", LOG_DIR),
+    ("ls", TXN, "--all"),
+    ("read", TXN, "-n", "3"),
+    ("find", TXN, "--offset", "100"),
+    ("find", TXN, "--max-timestamp"),
+    ("explain", TXN, "--offset", "100"),
+    ("explain", TXN, "--time", "0"),
+    ("dump", TXN, "--print-data-log"),
+    ("stats", COMPACT, "--what-if", "retention.ms=1"),
+    ("verify", GOLDEN_DIR / "u-badcrc" / "before"),
+    ("retain", COMPACT, "--explain", "--defaults"),
+    ("compact", COMPACT, "compact", "--explain", *POLICY),
+    ("compact", COMPACT, "compact", "--key", "k1", *POLICY),
+]
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """Every key of every object in it, but for maps."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            if name not in MAPS:
+                yield from keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+def wrong_keys(rows: list[dict[str, Any]]) -> set[str]:
+    assert rows
+    return {name for name in keys_of(rows) if not CAMEL.fullmatch(name)}
+
+
+@pytest.mark.parametrize("args", RUNS, ids=lambda args: "-".join(map(str, args[::2]))[-30:])
+def test_names_in_json_are_in_camel_case(args: tuple[str | Path, ...]) -> None:
+    assert wrong_keys(inside(*args, "--json").rows) == set()
+
+
+def test_so_they_are_where_something_is_done(tmp_path: Path) -> None:
+    copied = GoldenCase("compact").copy_to(tmp_path / "a")
+    assert wrong_keys(inside("compact", copied, "compact", *POLICY, "--json").rows) == set()
+    with LogDir.open(tmp_path / "b") as logs:
+        config = {"retention.ms": 1, "segment.bytes": 16384}
+        logs.create_topic("old", config=config)
+        for _ in range(20):
+            logs.append("old", bytes(2000), timestamp=1_700_000_000_000)
+    rows = inside("maintain", tmp_path / "b", "--once", "--json").rows
+    assert wrong_keys(rows) == set()
+    assert len(rows) > 1
+
+
+def test_the_check_can_fail() -> None:
+    assert wrong_keys([{"a": [{"size_bytes": 1}]}, {"config": {"retention.ms": 1}}]) == {
+        "size_bytes"
+    }
+
+
+def test_all_inspecting_verbs_are_walked() -> None:
+    assert {args[0] for args in RUNS} | OTHERS | {"maintain"} == set(COMMANDS)
+
+
+# -- options and help
+
+
+def command_of(name: str) -> Any:
+    group = get_command(app)
+    assert isinstance(group, LazyGroup)
+    return group.get_command(None, name)
+
+
+SHORT_OPTIONS = {
+    "-a": "--all",
+    "-c": "--config",
+    "-d": "--log-dir",
+    "-f": "--follow",
+    "-H": "--histograms",
+    "-h": "--help",
+    "-n": "--limit",
+    "-o": "--offset",
+    "-p": "--partitions",
+    "-s": "--segments",
+    "-t": "--topic",
+    "-V": "--version",
+}
+ALSO = {("read", "-o"): "--from"}
+"""The same under another name: an offset."""
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS))
+def test_a_letter_means_the_same_everywhere(name: str) -> None:
+    for parameter in command_of(name).params:
+        for letter in (flag for flag in parameter.opts if re.fullmatch(r"-\w", flag)):
+            assert ALSO.get((name, letter), SHORT_OPTIONS[letter]) in parameter.opts
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples_and_what_each_option_does(name: str) -> None:
+    text = inside(name, "--help").stdout.decode()
+    assert f"\n    stratalog {name} " in text
+    assert "Exit status:" in text
+    assert "--json" in text
+    assert max(map(len, text.splitlines())) <= 100
+    command = command_of(name)
+    assert [option.name for option in command.params if not option.help] == []
+    assert f"`stratalog {name}`" in (import_module(f"stratalog.cli.{name}").__doc__ or "")
