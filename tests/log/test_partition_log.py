@@ -1,4 +1,4 @@
-"""A partition that is written: what it answers, refuses, rolls, flushes, cuts and survives."""
+"""A partition that is written: what it answers and refuses, and what readers see of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.config import LogConfig
 from stratalog.errors import (
     AppendError,
     CorruptMessageError,
     InvalidProducerEpochError,
     InvalidRecordError,
     InvalidTxnStateError,
-    LogOfflineError,
-    MessageTooLargeError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     RecordListTooLargeError,
@@ -23,91 +20,25 @@ from stratalog.errors import (
     UnexpectedAppendOffsetError,
 )
 from stratalog.format.batch import NO_TIMESTAMP, TimestampType
-from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.format.record import BatchFields, Record
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.origin import AppendOrigin
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.producer_state import ProducerStateManager
-from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.segment import Segment
-from tests.disks import FaultyDisk
 from tests.log.building import log_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from stratalog.log.partition_log import PartitionLog
-
-NOW_MS = 1_700_000_000_000
-CONFIG = LogConfig(segment_bytes=1000, segment_index_bytes=240, index_interval_bytes=150)
-PRODUCER = 7
-
-
-class Setup:
-    """A log, its disk and its clock."""
-
-    def __init__(self, root: Path) -> None:
-        self.path = root / "t-0"
-        self.disk = FaultyDisk()
-        self.now_ms = NOW_MS
-        self.log = self.open()
-
-    def open(self, config: LogConfig = CONFIG, point: LoadPoint = LoadPoint()) -> PartitionLog:  # noqa: B008
-        self.log = open_log(
-            self.path, config, disk=self.disk.disk, now_ms=lambda: self.now_ms, point=point
-        )
-        return self.log
-
-    def reopen(self, config: LogConfig = CONFIG) -> PartitionLog:
-        self.log.close()
-        point = LoadPoint(self.log.log_start_offset, self.log.recovery_point, was_clean=True)
-        return self.open(config, point)
-
-
-@pytest.fixture
-def setup(tmp_path: Path) -> Iterator[Setup]:
-    made = Setup(tmp_path)
-    yield made
-    made.log.close()
-
-
-@pytest.fixture
-def log(setup: Setup) -> PartitionLog:
-    return setup.log
-
-
-def batch(
-    count: int = 1,
-    *,
-    timestamp: int = NOW_MS,
-    value_bytes: int = 20,
-    fields: BatchFields = BatchFields(),  # noqa: B008
-    first_offset: int = 0,
-) -> bytes:
-    records = [
-        Record(first_offset + n, timestamp, b"key-%d" % n, b"v" * value_bytes) for n in range(count)
-    ]
-    return encode_batch(records, fields)
-
-
-def sent(sequence: int, *, epoch: int = 0, in_txn: bool = False, count: int = 1) -> bytes:
-    fields = BatchFields(
-        producer_id=PRODUCER,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        is_transactional=in_txn,
-    )
-    return batch(count, fields=fields)
-
-
-def bases(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.writable_segments]
-
-
-def offsets(log: PartitionLog, **how: IsolationLevel) -> list[int]:
-    return [record.offset for record in log.read(**how)]  # type: ignore[arg-type]
-
+from tests.log.written_log import (
+    CONFIG,
+    NOW_MS,
+    PRODUCER,
+    Setup,
+    bases,
+    batch,
+    filled,
+    offsets,
+    sent,
+)
 
 # -- appending
 
@@ -294,286 +225,6 @@ def test_a_marker_of_a_client_is_refused(log: PartitionLog) -> None:
     fields = BatchFields(is_control=True, is_transactional=True, producer_id=1, producer_epoch=0)
     with pytest.raises(InvalidRecordError):
         log.append(batch(fields=fields), origin=AppendOrigin.CLIENT)
-
-
-# -- segments
-
-
-def test_a_segment_rolls_when_it_is_full(setup: Setup) -> None:
-    log = setup.log
-    for _ in range(20):
-        log.append(batch())
-    size = len(batch())
-    assert bases(log) == list(range(0, 20, 1000 // size))
-    assert all(segment.size_bytes <= 1000 for segment in log.writable_segments)
-    assert offsets(log) == list(range(20))
-    assert log.recovery_point == bases(log)[-1], "what was sealed is durable"
-    assert (setup.path / log_name(bases(log)[-1], ".snapshot")).exists()
-
-
-def test_a_segment_rolls_with_the_time_of_records(setup: Setup) -> None:
-    log = setup.reopen(replace(CONFIG, segment_ms=1000))
-    setup.now_ms += 100_000  # of no concern
-    for time in (0, 1000, 400, 1001, 1500):
-        log.append(batch(timestamp=NOW_MS + time))
-    assert bases(log) == [0, 3]
-
-
-def test_a_segment_rolls_when_an_index_is_full(setup: Setup) -> None:
-    """48 bytes are four time entries, one of them kept for the last."""
-    log = setup.reopen(replace(CONFIG, segment_index_bytes=48, index_interval_bytes=0))
-    for number in range(9):
-        log.append(batch(timestamp=NOW_MS + number))
-    assert bases(log) == [0, 4, 8]
-
-
-def test_a_segment_rolls_when_offsets_reach_too_far(log: PartitionLog) -> None:
-    far = (1 << 31) + 5
-    log.append_as_follower(batch(first_offset=3))
-    log.append_as_follower(batch(first_offset=far))
-    assert bases(log) == [0, far]
-    assert offsets(log) == [3, far]
-
-
-def test_jitter_is_drawn_for_each_segment(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([0, 900, 0])
-    monkeypatch.setattr("stratalog.log.segmented_log.random.randrange", lambda _: next(drawn))
-    log = setup.reopen(replace(CONFIG, segment_ms=1000, segment_jitter_ms=950))
-    log.append(batch())
-    log.roll()
-    for time in (0, 100, 101, 1101):
-        log.append(batch(timestamp=NOW_MS + time))
-    assert bases(log) == [0, 1, 3]
-    assert not list(drawn)
-
-
-def test_rolling_an_empty_segment_does_nothing(log: PartitionLog) -> None:
-    log.roll()
-    log.append(batch())
-    log.roll()
-    log.roll()
-    assert bases(log) == [0, 1]
-
-
-def test_settings_change_from_now_on(log: PartitionLog) -> None:
-    log.append(batch())
-    log.update_config(replace(CONFIG, max_message_bytes=200, segment_bytes=2000))
-    with pytest.raises(MessageTooLargeError):
-        log.append(batch(5))
-    for _ in range(15):
-        log.append(batch())
-    assert bases(log) == [0]
-    log.update_config(replace(CONFIG, message_timestamp_type=TimestampType.LOG_APPEND_TIME))
-    assert log.append(batch()).log_append_time_ms == NOW_MS
-    assert bases(log) == [0, 16]
-
-
-# -- durability
-
-
-def test_flush_after_so_many_messages(setup: Setup) -> None:
-    log = setup.reopen(replace(CONFIG, flush_messages=4))
-    for expected in (0, 0, 0, 4, 4):
-        log.append(batch())
-        assert log.recovery_point == expected
-    log.append(batch(3))
-    assert log.recovery_point == 8
-
-
-def test_flush_after_so_much_time(setup: Setup) -> None:
-    log = setup.reopen(replace(CONFIG, flush_ms=1000))
-    log.append(batch())
-    assert not log.flush_if_due(NOW_MS + 999)
-    assert log.recovery_point == 0
-    setup.now_ms = NOW_MS + 1000
-    assert log.flush_if_due(setup.now_ms)
-    assert log.recovery_point == 1
-    assert not log.flush_if_due(NOW_MS + 1999)
-
-
-def test_flush_in_order_and_only_what_is_new(setup: Setup) -> None:
-    log = setup.log
-    for _ in range(20):
-        log.append(batch())
-    log.flush()
-    calls = len(setup.disk.history)
-    log.flush()
-    assert setup.disk.history[calls:] == []
-    log.append(batch())
-    calls = len(setup.disk.history)
-    log.flush()
-    assert setup.disk.history[calls:] == ["fsync"] * 4  # log, two indexes, snapshot
-
-
-def test_a_failed_fsync_is_final(setup: Setup) -> None:
-    """Nobody knows what the disk holds then; only opening the log again can tell."""
-    log = setup.log
-    log.append(batch())
-    setup.disk.fail_next()
-    with pytest.raises(StorageError):
-        log.flush()
-    assert not log.is_usable
-    for change in (log.flush, log.roll, lambda: log.append(batch()), lambda: log.truncate_to(0)):
-        with pytest.raises(LogOfflineError, match="an earlier write failed"):
-            change()
-    assert offsets(log) == [0], "reading goes on"
-    log.close()
-    assert setup.open().append(batch()).first_offset == 1
-
-
-def test_an_interrupt_in_the_middle_of_an_append(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C between the write and its account: the log must not be written on."""
-    log = setup.log
-    log.append(batch())
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ProducerStateManager, "update", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            log.append(batch())
-    assert not log.is_usable
-    assert offsets(log) == [0]
-    log.close()
-    assert offsets(setup.open()) == [0, 1]
-
-
-def test_an_interrupt_before_an_append(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = setup.log
-
-    def interrupt(*_: object) -> int:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Segment, "append", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            log.append(batch())
-    assert log.is_usable
-    assert log.append(batch()).first_offset == 0
-
-
-def test_closing(setup: Setup) -> None:
-    log = setup.log
-    with log:
-        log.append(sent(0))
-    log.close()
-    assert log.recovery_point == 1
-    assert (setup.path / log_name(1, ".snapshot")).stat().st_size == 56
-    assert (setup.path / log_name(0, ".index")).stat().st_size == 0
-    assert (setup.path / log_name(0, ".timeindex")).stat().st_size == 12
-    with pytest.raises(LogOfflineError, match="closed"):
-        log.append(batch())
-    assert not log.is_usable
-    assert setup.open(point=LoadPoint(0, 1, was_clean=True)).append(sent(0)).is_duplicate
-
-
-def test_preallocated_segments_are_trimmed(setup: Setup) -> None:
-    log = setup.reopen(replace(CONFIG, preallocate=True))
-    log.roll()
-    for _ in range(12):
-        log.append(batch())
-    sizes = [(setup.path / log_name(base)).stat().st_size for base in bases(log)]
-    assert sizes[-1] == 1000
-    assert all(size % len(batch()) == 0 for size in sizes[:-1])
-    assert offsets(log) == list(range(12))
-    log.close()
-    assert (setup.path / log_name(bases(log)[-1])).stat().st_size % len(batch()) == 0
-
-
-# -- cutting
-
-
-def filled(log: PartitionLog, batches: int = 20) -> PartitionLog:
-    for number in range(batches):
-        log.append(batch(2, timestamp=NOW_MS + number))
-    return log
-
-
-def test_truncating(setup: Setup) -> None:
-    log = filled(setup.log)
-    assert len(bases(log)) == 3
-    log.truncate_to(9)  # inside a batch, which goes as a whole
-    assert offsets(log) == list(range(8))
-    assert log.log_end_offset == 9
-    assert log.find_time(NOW_MS + 4) is None
-    assert log.append(batch()).first_offset == 9
-    assert offsets(log) == [*range(8), 9]
-    names = {int(file.stem) for file in setup.path.glob("*.log")}
-    assert names == set(bases(log))
-    log.flush()
-    with pytest.raises(OffsetOutOfRangeError):
-        log.truncate_to(-1)
-
-
-def test_truncating_forgets_producers_and_transactions(log: PartitionLog) -> None:
-    log.append(sent(0, in_txn=True))
-    log.append(batch())
-    log.end_transaction(PRODUCER, 0, commit=False)
-    log.truncate_to(2)
-    assert log.last_stable_offset == 0
-    assert log.aborted_transactions() == []
-    assert log.producers.producers[PRODUCER].open_txn_first_offset == 0
-    log.truncate_to(0)
-    assert log.producers.is_empty
-    log.append(sent(0))
-    assert log.last_stable_offset == 1
-
-
-def test_truncating_above_the_end_only_trims_epochs(log: PartitionLog) -> None:
-    log.become_leader(2)
-    log.append(batch())
-    log.become_leader(5)
-    log.truncate_to(1)
-    assert (log.log_end_offset, offsets(log)) == (1, [0])
-    assert [tuple(entry) for entry in log.epochs.entries] == [(2, 0)]
-
-
-def test_truncating_below_the_first_segment_starts_over(setup: Setup) -> None:
-    log = setup.log
-    log.truncate_fully_and_start_at(50)
-    filled(log)
-    log.truncate_to(30)
-    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (30, 30, 30)
-    assert bases(log) == [30]
-    assert [file.name for file in setup.path.glob("*.log")] == [log_name(30)]
-    assert not list(setup.path.glob("*.snapshot"))
-    assert log.append(batch()).first_offset == 30
-
-
-def test_deleting_records(log: PartitionLog) -> None:
-    filled(log, 5)
-    log.become_leader(4)
-    assert log.delete_records(3) == 3
-    assert offsets(log) == list(range(3, 10))
-    assert log.delete_records(1) == 3
-    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 3), (4, 10)]
-    with pytest.raises(OffsetOutOfRangeError):
-        list(log.read(2))
-    with pytest.raises(OffsetOutOfRangeError):
-        log.delete_records(11)
-    assert log.is_usable
-    assert log.delete_records(-1) == 10
-    assert offsets(log) == []
-    assert log.append(batch()).first_offset == 10
-
-
-def test_leader_epochs(setup: Setup) -> None:
-    log = setup.log
-    log.become_leader(2)
-    log.append(batch(2))
-    log.become_leader(5)
-    log.append(batch())
-    assert [tuple(log.end_offset_for_epoch(epoch)) for epoch in (1, 2, 3, 5, 6)] == [
-        (1, 0),
-        (2, 2),
-        (2, 2),
-        (5, 3),
-        (-1, -1),
-    ]
-    assert setup.reopen().leader_epoch == 5
 
 
 def test_an_iterator_outlives_the_segments_it_reads(log: PartitionLog) -> None:

@@ -20,11 +20,6 @@ NOW_MS = 1_700_000_000_000
 ASSIGN = Assignment(next_offset=100, leader_epoch=3, now_ms=NOW_MS)
 
 
-@pytest.fixture(params=[False, True], ids=["readable", "compiled"])
-def leader(request: pytest.FixtureRequest) -> LeaderValidator:
-    return LeaderValidator(compiled=request.param)
-
-
 def request_of(count: int, codec: Codec = Codec.NONE) -> bytes:
     records = [Record(i, NOW_MS + i, b"k", b"value %d" % i) for i in range(count)]
     return encode_batch(records, BatchFields(codec=codec))
