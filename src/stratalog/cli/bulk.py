@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from stratalog.cli.output import Progress
+from stratalog.cli.output import Progress, report_line
 from stratalog.cli.tables import human_size
 from stratalog.cli.targets import TopicSpec, is_partition_dir, open_topic
 from stratalog.errors import NotALogDirError
@@ -108,8 +108,12 @@ class BulkProgress:
     def __enter__(self) -> BulkProgress:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        """An interrupt is told in a line; the status, 130, is Typer's."""
         self._bar.clear()
+        if kind is KeyboardInterrupt:
+            what = str(error)
+            report_line(f"stratalog: interrupted{what and f'; {what}'}")
 
     def add_bytes(self, count: int) -> None:
         with self._lock:

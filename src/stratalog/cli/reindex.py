@@ -87,8 +87,8 @@ def _run(
     from stratalog.spark.jobs.reindex import reindex  # noqa: PLC0415 - loads Spark
 
     with (
-        spark_session("stratalog reindex", master, conf) as spark,
         BulkProgress(1) as progress,
+        spark_session("stratalog reindex", master, conf) as spark,
     ):
         return reindex(
             spark,

@@ -30,7 +30,7 @@ from stratalog.spark.jobs.ingest_inputs import (
     format_of,
 )
 from stratalog.spark.jobs.ingest_topics import find_topics
-from stratalog.spark.jobs.running import Clock, JobError, described, told, watched
+from stratalog.spark.jobs.running import Clock, described, job_error, watched
 from stratalog.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def ingest(
         except BaseException as error:
             with suppress(StratalogError):
                 unmake_topics(parsed.target, made)
-            raise JobError(told(error)) if isinstance(error, Exception) else error from None
+            raise job_error(error) from None
     records = int(rows.get["records"])
     grown = _size_of(path) - size_before
     return IngestResult("ingest", records, grown, clock.seconds, 0)
@@ -132,7 +132,7 @@ def _read(spark: SparkSession, source: FileSource, counted: Observation | None) 
         else:
             frame = reader.csv(names, header=True) if chosen == "csv" else reader.parquet(*names)
     except Exception as error:
-        raise JobError(told(error)) from None
+        raise job_error(error) from None
     if chosen in {"json", "text"}:
         rows = _of_lines(frame, source.mapping, is_json=chosen == "json")
     else:

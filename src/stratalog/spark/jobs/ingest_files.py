@@ -35,7 +35,7 @@ from stratalog.spark.jobs.ingest_plan import IngestPlan, plan_ingest, plan_tasks
 from stratalog.spark.jobs.ingest_topics import find_topics
 from stratalog.spark.jobs.line_fields import LineError
 from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
-from stratalog.spark.jobs.running import Clock, JobError, SparkWorkers
+from stratalog.spark.jobs.running import Clock, JobError, SparkWorkers, interrupts_held
 from stratalog.spark.jobs.text_lines import read_lines
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_options import WriteOptions
@@ -115,13 +115,16 @@ def run_ingest(
         answers = workers.run(work, groups, title=f"stratalog ingest to {path}")
         runs = tuple(run for answer in answers for run in answer.runs)
         missing = _sum_of(answer.missing for answer in answers)
-        done = commit_staged(parsed.target, StagedCommit(runs, job, 0, parsed.identity))
+        with interrupts_held():
+            done = commit_staged(parsed.target, StagedCommit(runs, job, 0, parsed.identity))
     except BaseException as error:
         with suppress(StratalogError):  # what is left is swept one day
             abandon_job(parsed.target, job)
             unmake_topics(parsed.target, made)
         if isinstance(error, OSError):
             raise JobError(f"{error.filename}: {error.strerror}") from None
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt("nothing was written") from None
         raise
     return IngestResult(
         "ingest", done.record_count, done.size_bytes, clock.seconds, len(groups), missing

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -163,7 +164,7 @@ class SparkWorkers:
             try:
                 answers = work(context.parallelize(groups, len(groups))).collect()
             except Exception as error:
-                raise JobError(told(error)) from None
+                raise job_error(error) from None
         return _accepted(answers)
 
 
@@ -263,6 +264,17 @@ class _Merger:
         return found[0] if key == _REFUSED else self._merge(key, found)
 
 
+def job_error(error: BaseException) -> BaseException:
+    """What to raise for an error of Spark's. An interrupt stays one, whatever PySpark stumbles over
+    while it cleans up behind it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if not isinstance(cause, Exception):
+            return cause
+        cause = cause.__context__
+    return JobError(told(error))
+
+
 def told(error: BaseException) -> str:
     """The one line of a Spark error that says what happened."""
     text = str(error)
@@ -284,7 +296,8 @@ def described(context: SparkContext, title: str) -> Iterator[None]:
     try:
         yield
     finally:
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+        with suppress(Exception):  # the JVM is gone
+            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -297,14 +310,18 @@ def watched(
         return
     is_over = threading.Event()
 
-    def watch() -> None:
+    def look() -> None:
         tracker = context.statusTracker()
-        while not is_over.wait(_POLL_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-            due = total or sum(stage.numTasks for stage in stages if stage is not None)
-            if due:
-                on_progress(min(done, due), due)
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        due = total or sum(stage.numTasks for stage in stages if stage is not None)
+        if due:
+            on_progress(min(done, due), due)
+
+    def watch() -> None:
+        with suppress(Exception):  # the JVM is gone, which whoever waits for the job will be told
+            while not is_over.wait(_POLL_S):
+                look()
 
     watcher = threading.Thread(target=watch, name="stratalog-progress", daemon=True)
     watcher.start()
@@ -313,6 +330,22 @@ def watched(
     finally:
         is_over.set()
         watcher.join()
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C does nothing in here: a commit is short, and whoever stops it cannot tell if it was.
+
+    Elsewhere than in the main thread there are no interrupts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Clock:

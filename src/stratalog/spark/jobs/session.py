@@ -1,18 +1,25 @@
 """A SparkSession for the command line: quiet, embedded unless told otherwise.
 
 The JVM's log goes to a file instead of the terminal; when Spark does not start, the line of it that
-says why is the error.
+says why is the error. The JVM has a process group of its own: an interrupt ends it with all its
+workers before anything else is done about it, so nobody writes any more by the time what is staged
+is removed.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from stratalog.errors import StratalogError
@@ -33,6 +40,8 @@ _EMBEDDED: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_END_S: Final = 5.0
+"""For a JVM to remove its temporary files."""
 _LOGGED: Final = re.compile(r"^[0-9/]+ [0-9:]+ ERROR \w+: (.+)$", re.MULTILINE)
 _JAVA_ERROR: Final = re.compile(r"^: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _LAUNCHER: Final = re.compile(
@@ -50,16 +59,19 @@ def open_session(
     title: str, *, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """A session that is stopped at the end."""
-    with tempfile.TemporaryFile() as log:
-        session = _start(title, master, dict(conf or {}), log)
+    with tempfile.TemporaryFile() as log, _closed_sockets_survived():
+        jvm = _Jvm()
+        session = _start(_builder(title, master, dict(conf or {})), master, log, jvm)
         try:
-            yield session
+            with jvm.ended_by_interrupts():
+                yield session
         finally:
-            with suppress(Exception):  # the work is done, or has failed with its own error
-                session.stop()
+            if not jvm.is_ended:
+                with suppress(Exception):  # the work is done, or has failed with its own error
+                    session.stop()
 
 
-def _start(title: str, master: str, conf: dict[str, str], log: IO[bytes]) -> SparkSession:
+def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_QUIET, **(_EMBEDDED if master.startswith("local") else {}), **conf}
     try:
@@ -73,17 +85,100 @@ def _start(title: str, master: str, conf: dict[str, str], log: IO[bytes]) -> Spa
     builder: Any = SparkSession.builder.appName(title).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    return builder
+
+
+def _start(builder: Any, master: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with _stderr_to(log):
+            with _stderr_to(log), jvm.being_started():
                 session: SparkSession = builder.getOrCreate()
         except Exception as error:
             reason = _reason(error, log)
+        except KeyboardInterrupt:
+            jvm.end()
+            raise
         else:
             return session
+        jvm.end()
         gc.collect()  # Spark's launcher leaves a pipe to whoever collects it
     raise SparkStartError(f"Spark does not start on {master}: {reason}")
+
+
+class _Jvm:
+    """The process that PySpark starts, if it has none yet."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self.is_ended = False
+
+    @contextmanager
+    def being_started(self) -> Iterator[None]:
+        """PySpark keeps the process to itself until it answers, so it is seen here on its way."""
+        gateways: Any = import_module("pyspark.java_gateway")
+
+        def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+            self._process = subprocess.Popen(*args, **options, process_group=0)
+            return self._process
+
+        gateways.Popen = popen
+        try:
+            yield
+        finally:
+            gateways.Popen = subprocess.Popen
+
+    @contextmanager
+    def ended_by_interrupts(self) -> Iterator[None]:
+        """Of a JVM that is ours. PySpark's own handler would talk to it in the midst of a call."""
+        is_ours = self._process is not None
+        if not is_ours or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupted(*_: object) -> None:
+            logging.disable(logging.CRITICAL)  # PySpark will miss the JVM, at great length
+            self.end()
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+        except Exception:
+            if self.is_ended:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            logging.disable(logging.NOTSET)
+            signal.signal(signal.SIGINT, before)
+
+    def end(self) -> None:
+        """With all that it has started, and wait until it is gone."""
+        process, self.is_ended = self._process, True
+        if process is None:
+            return
+        for number, patience_s in ((signal.SIGTERM, _END_S), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+                break
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+
+
+@contextmanager
+def _closed_sockets_survived() -> Iterator[None]:
+    """Where closed pipes end a process, a JVM that died would, without a word."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPIPE"):
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 @contextmanager

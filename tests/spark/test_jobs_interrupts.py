@@ -1,0 +1,86 @@
+"""Ctrl-C at a terminal while Spark starts, and while a job runs: one line, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.command import COMMAND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+INTERRUPTED = "stratalog: interrupted"
+
+
+def interrupted(*args: str | Path, when: Callable[[], bool], mark: Path) -> list[str]:
+    """What a process says that is interrupted as by a terminal: with all of its group.
+
+    `mark` is a directory that its JVM, and nobody else's, is told to use.
+    """
+    conf = ("--conf", f"spark.local.dir={mark}", "--conf", "spark.driver.memory=512m")
+    with subprocess.Popen(
+        [*COMMAND, *map(str, args), *conf], stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 200
+        while not when() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
+        assert process.poll() is None, "it was over before"
+        assert running(mark)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        said = process.stderr.read().decode().splitlines()
+    assert not running(mark)
+    return said
+
+
+def running(mark: Path) -> list[int]:
+    """The JVMs, and what starts them, with `mark` on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if str(mark).encode() in words and b"org.apache.spark" in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_while_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    logs, mark = tmp_path / "logs", tmp_path / "local"
+    args = ("ingest", tmp_path / "a.csv", "--to", logs, "-t", "t", "-p", "1", "--master", "local")
+    said = interrupted(*args, when=lambda: bool(running(mark)), mark=mark)
+    assert said == [INTERRUPTED]
+    assert not logs.exists()
+
+
+def test_while_spark_writes(tmp_path: Path) -> None:
+    with (tmp_path / "a.csv").open("w") as file:
+        file.write("id,name\n")
+        file.writelines(f"{number},{'x' * 100}\n" for number in range(300_000))
+    logs, mark = tmp_path / "logs", tmp_path / "local"
+    args = ("ingest", tmp_path / "a.csv", "--to", logs, "-t", "t", "-p", "1", "--master", "local")
+    said = interrupted(*args, when=lambda: bool(list(logs.rglob("*.staged"))), mark=mark)
+    assert said == [INTERRUPTED]
+    assert [path for path in logs.rglob("*.log") if path.stat().st_size] == []
+
+
+def test_while_workers_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.jsonl").open("w") as file:
+        file.writelines(f'{{"id": {number}, "x": "{"x" * 100}"}}\n' for number in range(300_000))
+    logs, mark = tmp_path / "logs", tmp_path / "local"
+    args = ("ingest", tmp_path / "a.jsonl", "--to", logs, "-t", "t", "-p", "1", "--key", "id")
+    staged = lambda: bool(list(logs.rglob("*.staged")))  # noqa: E731
+    said = interrupted(*args, "--master", "local", when=staged, mark=mark)
+    assert said == [f"{INTERRUPTED}; nothing was written"]
+    assert list(logs.glob("t-*")) == []
