@@ -103,16 +103,9 @@ def find_topic(name: str, roots: Sequence[Path]) -> tuple[LogDirsView, TopicSpec
 
 
 def _no_such_path(name: str) -> NotALogDirError:
-    path = Path(name)
-    if path.name == name:
-        return NotALogDirError(
-            f"{name}: no such file or directory; to name a topic, say where it is with --log-dir"
-        )
-    if not path.parent.is_dir():
-        return NotALogDirError(f"{name}: no such file or directory")
-    return NotALogDirError(
-        f"{name}: no such file or directory, nor a topic: {path.parent} is not a log directory"
-    )
+    is_word = Path(name).name == name
+    hint = "; to name a topic, say where it is with --log-dir" if is_word else ""
+    return NotALogDirError(f"{name}: no such file or directory{hint}")
 
 
 def not_a_directory(path: Path) -> NotALogDirError:

@@ -53,7 +53,10 @@ def files_of(target: str, kinds: Collection[str] = KINDS) -> list[str]:
         if lexists(path):
             return [path]
         directory, slash, name = path.rpartition("/")
-        return files_of_topic(directory or slash or ".", name, kinds)
+        log_dir = directory or slash or "."
+        if not Path(log_dir).is_dir() or not _partitions_in(log_dir):
+            raise NotALogDirError(f"{target}: no such file or directory")
+        return files_of_topic(log_dir, name, kinds)
     if _files_in(path, KINDS):
         return _files_in(path, kinds)
     found = _partitions_in(path)
