@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from stratalog.errors import StratalogError
+from stratalog.errors import CorruptRecordError, StratalogError
 from stratalog.format import columns
 from stratalog.format.batch import TimestampType, next_entry
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
@@ -111,3 +111,11 @@ def guarded(data: bytes) -> memoryview:
     view = memoryview(memory)[end - len(data) : end]
     view[:] = data
     return view
+
+
+def assert_same(fast: Decoded, readable: Decoded) -> None:
+    """Both give the same records and fail alike; where records are bad, in the same words."""
+    assert fast.records == readable.records
+    assert fast.failure == readable.failure
+    if isinstance(fast.error, CorruptRecordError):
+        assert str(fast.error) == str(readable.error)

@@ -25,9 +25,6 @@ from stratalog.log.isolation import IsolationLevel
 from stratalog.log.origin import AppendOrigin
 from stratalog.log.partition_view import PartitionView
 from tests.log.building import log_name
-
-if TYPE_CHECKING:
-    from stratalog.log.partition_log import PartitionLog
 from tests.log.written_log import (
     CONFIG,
     NOW_MS,
@@ -39,6 +36,9 @@ from tests.log.written_log import (
     offsets,
     sent,
 )
+
+if TYPE_CHECKING:
+    from stratalog.log.partition_log import PartitionLog
 
 # -- appending
 

@@ -13,9 +13,6 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import TimestampType
 from tests.log.building import log_name
-
-if TYPE_CHECKING:
-    from stratalog.log.partition_log import PartitionLog
 from tests.log.written_log import (
     CONFIG,
     NOW_MS,
@@ -27,6 +24,9 @@ from tests.log.written_log import (
     offsets,
     sent,
 )
+
+if TYPE_CHECKING:
+    from stratalog.log.partition_log import PartitionLog
 
 
 def test_a_segment_rolls_when_it_is_full(setup: Setup) -> None:

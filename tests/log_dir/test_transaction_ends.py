@@ -14,13 +14,13 @@ from stratalog.format.names import TopicPartition
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, kill, open_logs
+from tests.log_dir.transaction_history import committed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.golden.cases import GoldenCase
-from tests.log_dir.transaction_history import committed
 
 
 def test_an_open_transaction_is_aborted_by_the_next_of_its_id(tmp_path: Path) -> None:

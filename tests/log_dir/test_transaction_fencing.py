@@ -15,11 +15,10 @@ from stratalog.errors import (
 from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 from tests.log_dir.opening import Clock, kill, open_logs
+from tests.log_dir.transaction_history import committed, history
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-from tests.log_dir.transaction_history import committed, history
 
 
 def test_a_second_producer_fences_the_first(tmp_path: Path) -> None:

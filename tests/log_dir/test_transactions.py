@@ -24,13 +24,13 @@ from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
 from stratalog.log_dir.transaction_log import java_abs, java_hash
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 from tests.log_dir.opening import open_logs
+from tests.log_dir.transaction_history import committed, history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.golden.cases import GoldenCase
-from tests.log_dir.transaction_history import committed, history
 
 # -- all or nothing
 

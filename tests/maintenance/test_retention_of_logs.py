@@ -21,6 +21,7 @@ from stratalog.maintenance.retention_facts import (
 )
 from stratalog.storage.disk import Disk
 from tests.log.building import log_name
+from tests.maintenance.retention_cases import COMPACTED, HOUR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import pytest
 
     from stratalog.log.partition_log import PartitionLog
-from tests.maintenance.retention_cases import COMPACTED, HOUR_MS
 
 LOG_NOW_MS = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=1000, segment_index_bytes=240, index_interval_bytes=150)

@@ -15,9 +15,11 @@ from stratalog.storage.segment import BatchSpan
 from tests.open_files import open_files
 from tests.storage.segments import (
     BATCH_BYTES,
+    EVERY_BATCH,
     TIMESTAMP,
     append,
     files_of,
+    filled,
     ignore,
     make_batch,
     new_segment,
@@ -27,7 +29,6 @@ from tests.storage.segments import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-from tests.storage.segments import EVERY_BATCH, filled
 
 # -- a new segment
 

@@ -10,9 +10,11 @@ from stratalog.format.record import BatchFields
 from stratalog.format.txn_index import AbortedTxn
 from tests.storage.segments import (
     BATCH_BYTES,
+    EVERY_BATCH,
     TIMESTAMP,
     append,
     files_of,
+    filled,
     ignore,
     make_batch,
     new_segment,
@@ -23,7 +25,6 @@ from tests.storage.segments import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-from tests.storage.segments import EVERY_BATCH, filled
 
 # -- truncating
 

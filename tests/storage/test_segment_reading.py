@@ -12,14 +12,13 @@ from tests.storage.segments import (
     SMALL,
     TIMESTAMP,
     append,
+    filled,
     make_batch,
     new_segment,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-from tests.storage.segments import filled
 
 
 def test_a_view_ends_where_the_log_ended_when_it_was_taken(tmp_path: Path) -> None:

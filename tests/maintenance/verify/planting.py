@@ -9,6 +9,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.checksum import crc32c
+from stratalog.maintenance.verify.findings import Fault, Severity
 from tests.log.building import batches_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,19 @@ class Spot(NamedTuple):
     file: str
     position: int
     """-1: the file as a whole."""
+
+
+class Plant(NamedTuple):
+    """One kind of fault."""
+
+    name: str
+    case: str
+    fault: Fault
+    do: Callable[[Path], Spot]
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def flip(path: Path, position: int, mask: int = 0xFF) -> None:
