@@ -241,3 +241,9 @@ def test_bars_of_one_entry() -> None:
     probe = Probe(0, 10, 0)
     step = IndexStep("offset", MULTISEG, "file", 1, 5, (probe, probe), None)
     assert search_bars(step, ASCII) == ["o", "o"]
+
+
+def test_it_names_only_its_own_options() -> None:
+    result = stratalog("explain", MULTISEG)
+    assert "give one of --offset and --time" in result.stderr
+    assert (result.stdout, result.status) == (b"", 2)

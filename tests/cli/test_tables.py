@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.tables import Column, fitting, human_size, plain_lines
+from stratalog.cli.bulk import rate_text
+from stratalog.cli.tables import Column, counted, fitting, human_size, plain_lines
 
 COLUMNS = [
     Column("NAME"),
@@ -63,3 +64,14 @@ def test_a_narrow_column_may_stay_where_a_wider_one_goes() -> None:
 )
 def test_human_size(size_bytes: int, expected: str) -> None:
     assert human_size(size_bytes) == expected
+
+
+def test_counting() -> None:
+    assert counted(1, "record") == "1 record"
+    assert counted(0, "record") == "0 records"
+    assert counted(1500, "record") == "1,500 records"
+    assert [counted(2, noun) for noun in ("batch", "index entry")] == [
+        "2 batches",
+        "2 index entries",
+    ]
+    assert rate_text(1, 99, 1.0) == "1 record, 99 B in 1.0 s (1 records/s, 99 B/s)"

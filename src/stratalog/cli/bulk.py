@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from stratalog.cli.output import Progress, report_line
-from stratalog.cli.tables import human_size
+from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec, is_partition_dir, open_topic
 from stratalog.errors import NotALogDirError
 from stratalog.log_dir import LogDirsView
@@ -164,7 +164,7 @@ def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:
 
 def rate_text(records: int, size_bytes: int, seconds: float) -> str:
     """`1,500 records, 144.1 KiB in 0.3 s (5,000 records/s, 480.2 KiB/s)`."""
-    parts = [f"{records:,} records"] if records else []
+    parts = [counted(records, "record")] if records else []
     parts.append(human_size(size_bytes))
     rates = [f"{records / seconds:,.0f} records/s"] if records and seconds else []
     if seconds:

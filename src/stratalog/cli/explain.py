@@ -73,7 +73,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     A look-up that meets damage has its steps up to there, and at last error: file, position and
     reason.
     """
-    question = question_of(offset, time, is_max_timestamp=False)
+    question = question_of(offset, time)
     is_found = is_damaged = False
     for at, view in enumerate(open_targets(target, log_dir or [])):
         if at and not as_json:

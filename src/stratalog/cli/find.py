@@ -93,10 +93,18 @@ class Answer(NamedTuple):
     location: Location | None
 
 
-def question_of(offset: str | None, time: str | None, *, is_max_timestamp: bool) -> Question:
-    """Raises a usage error unless exactly one question is asked."""
-    if sum((offset is not None, time is not None, is_max_timestamp)) != 1:
-        raise typer.BadParameter("give one of --offset, --time and --max-timestamp")
+def question_of(
+    offset: str | None, time: str | None, *, is_max_timestamp: bool | None = None
+) -> Question:
+    """Raises a usage error unless exactly one question is asked.
+
+    `is_max_timestamp` is None for a command that has no such option.
+    """
+    if sum((offset is not None, time is not None, bool(is_max_timestamp))) != 1:
+        choice = "--offset, --time and --max-timestamp"
+        if is_max_timestamp is None:
+            choice = "--offset and --time"
+        raise typer.BadParameter(f"give one of {choice}")
     try:
         if offset is not None:
             return Question(offset=parse_offset(offset))
