@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from stratalog.config import LogConfig
+from stratalog.format.batch import next_entry
+from stratalog.format.entry import header_of
+from stratalog.format.index_rules import IndexBuilder
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.storage.disk import Disk
 from tests.golden.cases import CompactionCase, compaction_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.selection import LogFacts, Selection
     from tests.golden.cases import Json
 
@@ -62,3 +69,31 @@ def rounds_of(case: CompactionCase, root: Path) -> Iterator[GoldenRound]:
             root / told["before"] / partition,
             None if after is None else root / after / partition,
         )
+
+
+def opened(golden: GoldenRound, path: Path, case: CompactionCase) -> PartitionLog:
+    """A copy of the round's log at `path`, as Kafka had it open."""
+    told = golden.told
+    return open_log(
+        path,
+        golden.config,
+        disk=Disk(),
+        now_ms=lambda: golden.now_ms,
+        point=LoadPoint(told["log_start_offset"], told["log_end_offset"], was_clean=True),
+        producer_config=ProducerStateConfig(
+            producer_id_expiration_ms=case.case["producer_id_expiration_ms"]
+        ),
+    )
+
+
+def indexes_of(log: bytes, base_offset: int, interval_bytes: int) -> IndexBuilder:
+    """By the rule of appending: denser than Kafka's, which indexes a cleaned segment by the chunks
+    in which it happened to be read."""
+    builder = IndexBuilder(base_offset, interval_bytes)
+    at = 0
+    while (entry := next_entry(log, at)) is not None:
+        header = header_of(log, entry)
+        builder.add(at, entry.size_bytes, header.next_offset - 1, header.max_timestamp)
+        at = entry.end
+    builder.finish()
+    return builder

@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.format.batch import next_entry
 from stratalog.format.checkpoint import encode_offsets
-from stratalog.format.entry import header_of
-from stratalog.format.index_rules import IndexBuilder
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.selection import facts_of, select
-from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk
 from tests.maintenance.cleaning.batch_contents import contents
-from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
+from tests.maintenance.cleaning.cleaning_cases import indexes_of, opened, over_cases, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,33 +99,6 @@ def check_files(golden: GoldenRound, path: Path, log: PartitionLog) -> None:
             assert raw == getattr(index, {"index": "offset_index"}.get(kind, "time_index")), name
         elif kind != "snapshot":
             assert raw == kafkas, name
-
-
-def indexes_of(log: bytes, base_offset: int, interval_bytes: int) -> IndexBuilder:
-    """By the rule of appending: denser than Kafka's, which indexes a cleaned segment by the chunks
-    in which it happened to be read."""
-    builder = IndexBuilder(base_offset, interval_bytes)
-    at = 0
-    while (entry := next_entry(log, at)) is not None:
-        header = header_of(log, entry)
-        builder.add(at, entry.size_bytes, header.next_offset - 1, header.max_timestamp)
-        at = entry.end
-    builder.finish()
-    return builder
-
-
-def opened(golden: GoldenRound, path: Path, case: CompactionCase) -> PartitionLog:
-    told = golden.told
-    return open_log(
-        path,
-        golden.config,
-        disk=Disk(),
-        now_ms=lambda: golden.now_ms,
-        point=LoadPoint(told["log_start_offset"], told["log_end_offset"], was_clean=True),
-        producer_config=ProducerStateConfig(
-            producer_id_expiration_ms=case.case["producer_id_expiration_ms"]
-        ),
-    )
 
 
 def copy_of(source: Path, target: Path) -> None:

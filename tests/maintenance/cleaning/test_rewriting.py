@@ -30,9 +30,9 @@ from stratalog.maintenance.cleaning.selection import SegmentFacts
 from stratalog.maintenance.cleaning.sources import Source
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents
+from tests.maintenance.cleaning.cleaning_cases import indexes_of
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments
 from tests.maintenance.cleaning.reference_round import KeyMap, keys_of_entry
-from tests.maintenance.cleaning.test_cleaner import indexes_of
 from tests.strategies import LONG_MIN
 
 if TYPE_CHECKING:

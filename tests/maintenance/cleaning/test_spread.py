@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -16,14 +16,15 @@ from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
 from stratalog.maintenance.settling import ROUND_DIRECTORY
 from tests.golden.cases import compaction_cases
-from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
-from tests.maintenance.cleaning.test_cleaner import opened
+from tests.maintenance.cleaning.cleaning_cases import opened, over_cases, rounds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.rounds import CleaningResult
+    from stratalog.maintenance.cleaning.selection import Selection
     from stratalog.maintenance.cleaning.spread import (
         MapPart,
         MapTask,
@@ -130,35 +131,47 @@ def test_merging_grows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {(a, b): c for a, b, c in merged.entries_in().tolist()} == expected
 
 
-def first_round(
-    compaction_dir: Callable[[str], Path], name: str
-) -> tuple[CompactionCase, GoldenRound]:
-    case = next(case for case in compaction_cases() if case.name == name)
-    return case, next(iter(rounds_of(case, compaction_dir(case.name))))
+class Plain(NamedTuple):
+    """The first round of the plain case, and a copy of its log."""
+
+    case: CompactionCase
+    golden: GoldenRound
+    path: Path
+
+    def open(self) -> PartitionLog:
+        return opened(self.golden, self.path, self.case)
+
+    def select(self, log: PartitionLog) -> Selection:
+        return select(facts_of(log, None), self.golden.config, self.golden.now_ms)
+
+    def check_nothing_is_left(self) -> None:
+        assert not (self.path / ROUND_DIRECTORY).exists()
+        assert not list(self.path.glob("*.cleaned"))
 
 
-def test_failed_task_leaves_the_log_as_it_was(
-    compaction_dir: Callable[[str], Path], tmp_path: Path
-) -> None:
-    case, golden = first_round(compaction_dir, "plain")
+@pytest.fixture
+def plain(compaction_dir: Callable[[str], Path], tmp_path: Path) -> Plain:
+    case = next(case for case in compaction_cases() if case.name == "plain")
+    golden = next(iter(rounds_of(case, compaction_dir(case.name))))
     path = tmp_path / golden.before.name
+    shutil.copytree(golden.before, path)
+    return Plain(case, golden, path)
 
+
+def test_failed_task_leaves_the_log_as_it_was(plain: Plain) -> None:
     class Failing(Elsewhere):
         def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
             super().rewrite_all(tasks)
             raise CorruptBatchError("made up", position=0)
 
-    with pytest.raises(CorruptBatchError, match="made up"):
-        clean(golden, case, path, SpreadCleaner(Failing()))
-    expected = {name for name in files_of(golden.before) if not name.endswith("snapshot")}
-    assert {name for name in files_of(path) if not name.endswith("snapshot")} == expected
+    with plain.open() as log, pytest.raises(CorruptBatchError, match="made up"):
+        SpreadCleaner(Failing()).clean(log, plain.select(log))
+    expected = {name for name in files_of(plain.golden.before) if not name.endswith("snapshot")}
+    assert {name for name in files_of(plain.path) if not name.endswith("snapshot")} == expected
 
 
-def test_log_that_is_cut_meanwhile(compaction_dir: Callable[[str], Path], tmp_path: Path) -> None:
-    case, golden = first_round(compaction_dir, "plain")
-    path = tmp_path / golden.before.name
-    shutil.copytree(golden.before, path)
-    with opened(golden, path, case) as log:
+def test_log_that_is_cut_meanwhile(plain: Plain) -> None:
+    with plain.open() as log:
 
         class Cutting(Elsewhere):
             def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
@@ -166,40 +179,27 @@ def test_log_that_is_cut_meanwhile(compaction_dir: Callable[[str], Path], tmp_pa
                 log.truncate_to(log.log_end_offset - 1)
                 return done
 
-        selection = select(facts_of(log, None), golden.config, golden.now_ms)
         before = [segment.base_offset for segment in log.segments]
         with pytest.raises(CleaningAbortedError, match="cut"):
-            SpreadCleaner(Cutting()).clean(log, selection)
+            SpreadCleaner(Cutting()).clean(log, plain.select(log))
         assert [segment.base_offset for segment in log.segments] == before
-        assert not (path / ROUND_DIRECTORY).exists()
-        assert not list(path.glob("*.cleaned"))
+        plain.check_nothing_is_left()
 
 
-def test_damage_that_is_a_cut_is_none(
-    compaction_dir: Callable[[str], Path], tmp_path: Path
-) -> None:
-    case, golden = first_round(compaction_dir, "plain")
-    path = tmp_path / golden.before.name
-    shutil.copytree(golden.before, path)
-    with opened(golden, path, case) as log:
+def test_damage_that_is_a_cut_is_none(plain: Plain) -> None:
+    with plain.open() as log:
 
         class Cutting(Elsewhere):
             def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
                 log.truncate_to(log.log_end_offset - 1)
                 raise CorruptBatchError("half of it is gone", path=tasks[0].source.path)
 
-        selection = select(facts_of(log, None), golden.config, golden.now_ms)
         with pytest.raises(CleaningAbortedError, match="cut meanwhile"):
-            SpreadCleaner(Cutting()).clean(log, selection)
+            SpreadCleaner(Cutting()).clean(log, plain.select(log))
 
 
-def test_segments_that_are_deleted_meanwhile(
-    compaction_dir: Callable[[str], Path], tmp_path: Path
-) -> None:
-    case, golden = first_round(compaction_dir, "plain")
-    path = tmp_path / golden.before.name
-    shutil.copytree(golden.before, path)
-    with opened(golden, path, case) as log:
+def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:
+    with plain.open() as log:
 
         class Deleting(Elsewhere):
             def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
@@ -207,22 +207,15 @@ def test_segments_that_are_deleted_meanwhile(
                 log.delete_oldest(len(tasks[0].sources))
                 return done
 
-        selection = select(facts_of(log, None), golden.config, golden.now_ms)
         with pytest.raises(CleaningAbortedError, match="deleted"):
-            SpreadCleaner(Deleting()).clean(log, selection)
+            SpreadCleaner(Deleting()).clean(log, plain.select(log))
         assert log.is_usable
-        assert not (path / ROUND_DIRECTORY).exists()
-        assert not list(path.glob("*.cleaned"))
+        plain.check_nothing_is_left()
 
 
-def test_opening_sweeps_what_a_dead_leader_left(
-    compaction_dir: Callable[[str], Path], tmp_path: Path
-) -> None:
-    case, golden = first_round(compaction_dir, "plain")
-    path = tmp_path / golden.before.name
-    shutil.copytree(golden.before, path)
-    left = path / ROUND_DIRECTORY / "group-0-0123"
+def test_opening_sweeps_what_a_dead_leader_left(plain: Plain) -> None:
+    left = plain.path / ROUND_DIRECTORY / "group-0-0123"
     left.mkdir(parents=True)
     (left / f"{0:020d}.log.cleaned").write_bytes(b"half a")
-    with opened(golden, path, case):
-        assert not (path / ROUND_DIRECTORY).exists()
+    with plain.open():
+        assert not (plain.path / ROUND_DIRECTORY).exists()
