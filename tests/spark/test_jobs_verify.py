@@ -9,8 +9,9 @@ import pytest
 from stratalog.errors import LogDirLockedError
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.maintenance.verify.running import verify_directory
+from stratalog.spark.failures import told
 from stratalog.spark.jobs.reindex import reindex
-from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack, told
+from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack
 from stratalog.spark.jobs.verify import verify
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase

@@ -4,13 +4,16 @@ Spark runs a data source in Python processes of its own and shows what they rais
 traceback, inside an exception of its own. A traceback through Spark's worker says nothing to who
 wrote a wrong option, so for errors raised on purpose it is left out, by the switch that Spark
 itself has for that. The process ends with the error, so nothing else is hidden.
+
+On the driver, what Spark raises is pages of both languages; `told` finds the line that matters.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+import re
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from stratalog.errors import StratalogError
 from stratalog.spark.worker_process import is_spark_worker
@@ -22,6 +25,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+_OUR_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
+_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: ")
+_UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE\b.*? reading file (?:file:/+)?(\S+?)\.?\s")
+_CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
+_WORKER_DIED: Final = re.compile(r"Python worker exited unexpectedly")
+_ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occurred)[^{]+$")
+_JAVA_ERROR: Final = re.compile(r"^: (?:[\w.$]+(?:Exception|Error): )+(.+)$", re.MULTILINE)
+_WRAPPED: Final = re.compile(
+    r"(?:Job aborted due to stage failure: Task .*?most recent failure: .*?\): )?"
+    r"(?:[\w.$]+(?:Exception|Error): )*(?:\[[A-Z_.0-9]+\] )?(.+?)(?: SQLSTATE: \w+)?"
+)
 
 
 class SourceError(StratalogError):
@@ -65,3 +79,40 @@ def _plain(error: StratalogError | PermissionError) -> StratalogError:
     if isinstance(error, StratalogError):
         return error
     return SourceError(f"{error.filename}: no permission to read it")
+
+
+def told(error: BaseException) -> str:
+    """The one line of an error of Spark's that says what happened."""
+    text = str(error)
+    ours = _OUR_ERROR.search(text) or _RAISED.search(text)
+    if ours is not None:
+        return ours[1].strip()
+    unreadable = _UNREADABLE.search(text)
+    if unreadable is not None:
+        causes = _CAUSE.findall(text)
+        path = unreadable[1] if ":" in unreadable[1] else f"/{unreadable[1]}"
+        return f"{path}: cannot be read: {causes[-1] if causes else 'it is damaged'}"
+    if _WORKER_DIED.search(text):
+        return (
+            "a Python worker of Spark's ended in the midst of a task: killed, maybe for want of "
+            "memory, or crashed"
+        )
+    return _line_of(text) or type(error).__name__
+
+
+def plain_line(line: str) -> str:
+    """Without Java's classes and Spark's codes around it."""
+    found = _WRAPPED.fullmatch(line.strip())
+    return found[1].strip() if found else line.strip()
+
+
+def _line_of(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines()]
+    for line in lines:
+        if _ERROR_LINE.match(line):
+            return line
+    java = _JAVA_ERROR.search(text)
+    if java is not None:
+        return plain_line(java[1])
+    meaningful = [line for line in lines if line and not line.startswith("at ")]
+    return meaningful[0] if meaningful else ""

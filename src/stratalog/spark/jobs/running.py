@@ -8,7 +8,6 @@ changes must bear that.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import threading
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from stratalog.errors import StratalogError
+from stratalog.spark.failures import told
 from stratalog.spark.worker_process import spare_imports_collection
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ TASK_COST_BYTES: Final = 1 << 20
 """What a small task costs, in bytes it could read instead."""
 _POLL_S: Final = 0.2
 _REFUSED: Final = "\0refused"
-_OUR_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
-_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: ")
-_ERROR_LINE: Final = re.compile(r"[A-Za-z_.]*(Error|Exception): (?!An error occurred)[^{]+$")
 
 
 class JobError(StratalogError):
@@ -273,20 +270,6 @@ def job_error(error: BaseException) -> BaseException:
             return cause
         cause = cause.__context__
     return JobError(told(error))
-
-
-def told(error: BaseException) -> str:
-    """The one line of a Spark error that says what happened."""
-    text = str(error)
-    ours = _OUR_ERROR.search(text) or _RAISED.search(text)
-    if ours is not None:
-        return ours[1].strip()
-    lines = [line.strip() for line in text.splitlines()]
-    for line in lines:
-        if _ERROR_LINE.match(line):
-            return line
-    meaningful = [line for line in lines if line and not line.startswith("at ")]
-    return meaningful[0] if meaningful else type(error).__name__
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from stratalog.errors import StratalogError
+from stratalog.errors import ConfigError, StratalogError
+from stratalog.spark.failures import plain_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,12 +43,17 @@ _EMBEDDED: Final = {
 }
 _END_S: Final = 5.0
 """For a JVM to remove its temporary files."""
-_LOGGED: Final = re.compile(r"^[0-9/]+ [0-9:]+ ERROR \w+: (.+)$", re.MULTILINE)
-_JAVA_ERROR: Final = re.compile(r"^: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_LOGGED: Final = re.compile(
+    r"^[0-9/]+ [0-9:]+ ERROR \w+: (?!Error initializing SparkContext)(.+)$", re.MULTILINE
+)
+_JAVA_ERROR: Final = re.compile(r"^: ([\w.$]+(?:Exception|Error): .+)$", re.MULTILINE)
 _LAUNCHER: Final = re.compile(
-    r"^(?:Exception in thread .*(?:Exception|Error): )?(.*(?:Error|JAVA_HOME|java: |must ).*)$",
+    r"^(?:Exception in thread .*(?:Exception|Error): )?"
+    r"(Invalid .*|.*(?:Error|JAVA_HOME|java: |must ).*)$",
     re.MULTILINE,
 )
+_SECRET: Final = re.compile(r"secret|password|token|key|credential", re.IGNORECASE)
+_MASTER: Final = re.compile(r"local(\[.*\])?|yarn|[A-Za-z][A-Za-z0-9+.-]*://.+")
 
 
 class SparkStartError(StratalogError):
@@ -61,7 +67,12 @@ def open_session(
     """A session that is stopped at the end."""
     with tempfile.TemporaryFile() as log, _closed_sockets_survived():
         jvm = _Jvm()
-        session = _start(_builder(title, master, dict(conf or {})), master, log, jvm)
+        given = dict(conf or {})
+        if not _MASTER.fullmatch(master):
+            raise ConfigError(
+                "master", f"{master!r} is none; give local[*], spark://HOST:PORT, yarn or k8s://…"
+            )
+        session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
         try:
             with jvm.ended_by_interrupts():
                 yield session
@@ -69,6 +80,12 @@ def open_session(
             if not jvm.is_ended:
                 with suppress(Exception):  # the work is done, or has failed with its own error
                     session.stop()
+
+
+def _shown(master: str, conf: Mapping[str, str]) -> str:
+    """What the user gave, but for secrets."""
+    settings = [f"{name}={value}" for name, value in conf.items() if not _SECRET.search(name)]
+    return f"{master} with {', '.join(settings)}" if settings else master
 
 
 def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
@@ -88,7 +105,7 @@ def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     return builder
 
 
-def _start(builder: Any, master: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
+def _start(builder: Any, where: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -103,7 +120,7 @@ def _start(builder: Any, master: str, log: IO[bytes], jvm: _Jvm) -> SparkSession
             return session
         jvm.end()
         gc.collect()  # Spark's launcher leaves a pipe to whoever collects it
-    raise SparkStartError(f"Spark does not start on {master}: {reason}")
+    raise SparkStartError(f"Spark does not start on {where}: {reason}")
 
 
 class _Jvm:
@@ -201,6 +218,6 @@ def _reason(error: Exception, log: IO[bytes]) -> str:
     for pattern, text in ((_LOGGED, told), (_JAVA_ERROR, str(error)), (_LAUNCHER, told)):
         found = pattern.search(text)
         if found is not None:
-            return found[1].strip().removeprefix("Application has been killed. Reason: ")
+            return plain_line(found[1]).removeprefix("Application has been killed. Reason: ")
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
