@@ -14,7 +14,8 @@ import pytest
 
 from stratalog.errors import DiskFullError
 from tests.disks import Fault
-from tests.model.log_driver import PREALLOCATED, SMALL, Draft, LogDriver, Outcome
+from tests.model.driven_log import PREALLOCATED, SMALL, Draft
+from tests.model.log_driver import LogDriver, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

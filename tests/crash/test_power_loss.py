@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.model.log_driver import PREALLOCATED, PRODUCER_IDS, SMALL, Draft, LogDriver
+from tests.model.driven_log import PREALLOCATED, PRODUCER_IDS, SMALL, Draft
+from tests.model.log_driver import LogDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,40 +7,28 @@ be there is bounded from below by what was flushed and from above by what was wr
 from __future__ import annotations
 
 import enum
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.config import LogConfig
 from stratalog.errors import (
     LogOfflineError,
     OutOfOrderSequenceError,
     StorageError,
     StratalogError,
 )
-from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.recovery import LoadPoint, open_log
-from tests.disks import Fault, FaultyDisk, SimulatedDisk
-from tests.model.index_checks import check_indexes
-from tests.model.log_model import LogModel, Marker, ModelBatch, Producer, Sent
+from stratalog.maintenance.recovery import LoadPoint
+from tests.disks import Fault, FaultyDisk
+from tests.model.driven_log import Draft
+from tests.model.log_checks import CheckedLog
+from tests.model.log_model import Marker, ModelBatch, Sent
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    from stratalog.log.partition_log import PartitionLog
-
-START_MS = 1_700_000_000_000
-SMALL = LogConfig(
-    segment_bytes=1000, segment_index_bytes=240, index_interval_bytes=150, segment_ms=60_000
-)
-PREALLOCATED = replace(SMALL, preallocate=True)
-PRODUCER_IDS = (101, 102)
+    from stratalog.config import LogConfig
 
 
 class Outcome(enum.Enum):
@@ -51,33 +39,8 @@ class Outcome(enum.Enum):
     REOPENED = "the log had to be opened again"
 
 
-class Draft(NamedTuple):
-    """A batch to be."""
-
-    producer_id: int = -1
-    record_count: int = 1
-    value_bytes: int = 10
-    is_transactional: bool = False
-    step_ms: int = 7
-    """From the clock to the first record's timestamp; records are a millisecond apart."""
-
-
-class LogDriver:
-    """One partition, and what is known of it."""
-
-    def __init__(self, root: Path, config: LogConfig = SMALL) -> None:
-        self.path = root / "t-0"
-        self.sim = SimulatedDisk(root)
-        self.faulty = FaultyDisk(self.sim.calls)
-        self.config = config
-        self.now_ms = START_MS
-        self.model = LogModel()
-        self.durable = 0  # this many batches of the model survive whatever happens
-        self.point = LoadPoint()
-        self.serial = 0
-        self.deleted_below = 0  # segments below are gone, but not what producers did in them
-        self.known_from = 0  # the log start once was there, so what lies below may be forgotten
-        self.log = self._open()
+class LogDriver(CheckedLog):
+    """Whatever can be done to a partition, done to both."""
 
     # -- appending
 
@@ -328,15 +291,6 @@ class LogDriver:
             self.model.batches, self.model.end = batches, end
         self.model.log_start_offset = min(start, self.model.log_start_offset)
 
-    def _open(self) -> PartitionLog:
-        return open_log(
-            self.path,
-            self.config,
-            disk=self.faulty.disk,
-            now_ms=lambda: self.now_ms,
-            point=self.point,
-        )
-
     def _unclean_again(self) -> None:
         self.checkpoint()
 
@@ -362,162 +316,3 @@ class LogDriver:
         model.end = max(model.batches_end(), log.writable_segments[-1].base_offset)
         model.log_start_offset = max(self.point.log_start_offset, first_base)
         self.known_from = min(self.known_from, model.end)
-
-    # -- comparing
-
-    def check(self) -> None:
-        """Everything that can be asked of a log."""
-        log, model = self.log, self.model
-        assert log.log_end_offset == model.end
-        assert log.high_watermark == model.end
-        assert log.log_start_offset == model.log_start_offset
-        assert list(log.read()) == model.records(model.log_start_offset)
-        assert log.recovery_point <= model.end
-        self._check_epochs()
-        self._check_transactions()
-
-    def check_lookups(self, offset: int, timestamp: int) -> None:
-        """Of one offset and one timestamp."""
-        log, model = self.log, self.model
-        if model.log_start_offset <= offset <= model.end:
-            expected = model.records(offset)[:3]
-            assert list(log.read(offset, max_records=3)) == expected
-        hit = log.find_time(timestamp)
-        assert (None if hit is None else tuple(hit)) == model.find_time(timestamp)
-
-    def check_files(self) -> None:
-        """What another reader finds in the directory, and whether the indexes are right."""
-        with PartitionView(self.path, log_start_offset=self.model.log_start_offset) as view:
-            records = self.model.records(self.model.log_start_offset)
-            assert list(view.read()) == records
-        check_indexes(self.path)
-
-    def _check_epochs(self) -> None:
-        for batch in self.model.batches:
-            if batch.first_offset >= self.known_from:
-                epoch = self.log.epochs.epoch_for_offset(batch.first_offset)
-                assert epoch == batch.leader_epoch, (self.log.epochs.entries, batch)
-
-    def _check_transactions(self) -> None:
-        """A reload begins at the log start, and may know less of what began before it."""
-        log, model = self.log, self.model
-        start, stable = model.log_start_offset, model.last_stable_offset()
-        expected = model.producers()
-        is_open_below = False
-        for producer_id, producer in expected.items():
-            if 0 <= producer.open_txn_first_offset < self.known_from:
-                is_open_below = True
-            elif producer.last_offset >= self.known_from:
-                assert self._known(producer_id) == producer
-        if is_open_below:
-            return
-        assert log.last_stable_offset == stable
-        start = max(start, self.known_from)
-        committed = list(log.read(start, isolation=IsolationLevel.READ_COMMITTED))
-        assert committed == model.committed(start, stable)
-        aborted = [txn for txn in model.aborted() if txn.last_offset >= start]
-        began_below = {txn.last_offset for txn in aborted if txn.first_offset < self.known_from}
-        assert [
-            (txn.producer_id, txn.first_offset, txn.last_offset)
-            for txn in log.aborted_transactions(start)
-            if txn.last_offset not in began_below
-        ] == [txn for txn in aborted if txn.last_offset not in began_below]
-
-    def _known(self, producer_id: int) -> Producer:
-        found = self.log.producers.producers[producer_id]
-        newest = found.batches[-1] if found.batches else None
-        return Producer(
-            found.producer_epoch,
-            -1 if newest is None else newest.last_sequence,
-            -1 if newest is None else newest.last_offset,
-            found.open_txn_first_offset,
-        )
-
-    # -- batches
-
-    @contextmanager
-    def _writing(self, batches: Sequence[ModelBatch]) -> Iterator[None]:
-        """Those that the log fails to write may be there all the same once the power is back."""
-        try:
-            yield
-        finally:
-            for batch in batches:
-                self.model.append(batch)
-
-    def _append_as_leader(self, batch: ModelBatch) -> None:
-        moved = batch.moved_to(self.model.end, self.log.leader_epoch)
-        with self._writing([moved]):
-            info = self.log.append(self._raw(batch, base_offset=0))
-        assert not info.is_duplicate
-        assert (info.first_offset, info.last_offset) == (moved.first_offset, moved.last_offset)
-
-    def _in_a_row(self, drafts: Sequence[Draft], gap: int) -> list[ModelBatch]:
-        """Without producers: whose sequences would hang on what comes before in the same call."""
-        batches: list[ModelBatch] = []
-        for draft in drafts:
-            batch = self._batch(draft._replace(producer_id=-1))
-            end = batches[-1].next_offset if batches else self.model.end
-            batches.append(batch.moved_to(end + gap, self.log.leader_epoch))
-        return batches
-
-    def _batch(self, draft: Draft) -> ModelBatch:
-        """At offset 0, for now."""
-        self.now_ms += 10
-        first_ms = self.now_ms + draft.step_ms
-        self.serial += 1
-        text = b"%d." % self.serial
-        records = tuple(
-            Record(n, first_ms + n, b"k%d" % n, (text * draft.value_bytes)[: draft.value_bytes])
-            for n in range(draft.record_count)
-        )
-        sent = Sent()
-        if draft.producer_id >= 0:
-            sent = self._sent_by(draft)
-        timestamps = tuple(record.timestamp for record in records)
-        return ModelBatch(0, draft.record_count - 1, -1, records, sent, timestamps=timestamps)
-
-    def _sent_by(self, draft: Draft) -> Sent:
-        """A producer in a transaction sends nothing else, or it would be refused."""
-        producer = self.model.producers().get(draft.producer_id)
-        epoch = 0 if producer is None else producer.producer_epoch
-        in_txn = producer is not None and producer.open_txn_first_offset >= 0
-        return Sent(
-            draft.producer_id,
-            epoch,
-            self._next_sequence(draft.producer_id),
-            draft.is_transactional or in_txn,
-        )
-
-    def _next_sequence(self, producer_id: int) -> int:
-        """As the log counts, which may have forgotten a producer below its start."""
-        known = self.log.producers.producers.get(producer_id)
-        return 0 if known is None else known.next_sequence
-
-    def _newest(self, producer_id: int) -> ModelBatch | None:
-        """The newest batch of a producer whose epoch is not over."""
-        producer = self.model.producers().get(producer_id)
-        known = self.log.producers.producers.get(producer_id)
-        if producer is None or known is None or not known.batches:
-            return None
-        found = [b for b in self.model.batches if b.last_offset == producer.last_offset]
-        return found[0] if found and known.batches[-1].last_offset == producer.last_offset else None
-
-    def raw(self, draft: Draft) -> bytes:
-        """A batch as a producer sends it."""
-        return self._raw(self._batch(draft), base_offset=0)
-
-    def _raw(self, batch: ModelBatch, base_offset: int | None = None) -> bytes:
-        if base_offset is not None:
-            batch = batch.moved_to(base_offset, -1)
-        sent = batch.sent
-        fields = BatchFields(
-            is_transactional=sent.is_transactional,
-            producer_id=sent.producer_id,
-            producer_epoch=sent.producer_epoch,
-            base_sequence=sent.base_sequence,
-            partition_leader_epoch=batch.leader_epoch,
-        )
-        return encode_batch(batch.records, fields)
-
-    def _first_base(self) -> int:
-        return self.log.writable_segments[0].base_offset

@@ -20,7 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratalog.errors import InvalidRecordError, OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from stratalog.format.record import BatchFields, Record, encode_batch
-from tests.model.log_driver import PREALLOCATED, PRODUCER_IDS, SMALL, START_MS, Draft, LogDriver
+from tests.model.driven_log import PREALLOCATED, PRODUCER_IDS, SMALL, START_MS, Draft
+from tests.model.log_driver import LogDriver
 
 if TYPE_CHECKING:
     from stratalog.config import LogConfig
