@@ -26,6 +26,7 @@ from stratalog.format import (
 )
 from stratalog.format.java_properties import decode_properties
 from stratalog.format.record import Record, decode_records
+from stratalog.log.epochs import LeaderEpochCache
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -384,7 +385,7 @@ def test_checkpoint_examples() -> None:
     epochs = checkpoint.decode_leader_epochs(block_of("checkpoints", "leader-epoch-checkpoint"))
     said = re.search(r"The epoch of offset (\d+) is (\d+)", text_of("checkpoints"))
     assert said is not None
-    assert checkpoint.epoch_for_offset(epochs, int(said[1])) == int(said[2])
+    assert LeaderEpochCache(epochs).epoch_for_offset(int(said[1])) == int(said[2])
     raw = block_of("checkpoints", "recovery-point-offset-checkpoint")
     assert checkpoint.decode_offsets(raw) == {names.TopicPartition("orders", 3): 1024}
     golden = ROOT / "tests/golden/compact-delete/compact-delete-0/leader-epoch-checkpoint"

@@ -18,7 +18,6 @@ from stratalog.format.checkpoint import (
     decode_offsets,
     encode_leader_epochs,
     encode_offsets,
-    epoch_for_offset,
 )
 from stratalog.format.names import TopicPartition
 
@@ -149,21 +148,6 @@ def test_cut_at_every_byte() -> None:
         # A cut inside the last number is the one loss that no reader can see.
         shortened = {**whole, TopicPartition("orders", 4): 7}
         assert offsets == ({} if cut <= 2 else shortened if cut == len(raw) - 2 else whole)
-
-
-EPOCHS = (EpochEntry(0, 137), EpochEntry(2, 150), EpochEntry(6, 200))
-
-
-@pytest.mark.parametrize(
-    ("offset", "epoch"),
-    [(0, -1), (136, -1), (137, 0), (149, 0), (150, 2), (199, 2), (200, 6), (1 << 62, 6)],
-)
-def test_epoch_for_offset(offset: int, epoch: int) -> None:
-    assert epoch_for_offset(EPOCHS, offset) == epoch
-
-
-def test_no_epochs_know_no_offset() -> None:
-    assert epoch_for_offset((), 5) == -1
 
 
 LINES = st.text("0123456789 -+\nax\t\r").map(str.encode)

@@ -15,7 +15,6 @@ from stratalog.format.index_search import (
     count_used,
     first_out_of_order,
     greatest_at_most,
-    smallest_at_least,
 )
 
 KEY = struct.Struct(">i4x")
@@ -37,10 +36,6 @@ def test_both_searches_agree_with_a_scan(values: list[int], target: int) -> None
     assert greatest_at_most(KEY, buf, len(values), target) == expected
     assert greatest_at_most(KEY, memoryview(buf), len(values), target) == expected
     assert greatest_at_most(KEY, buf, len(values), target, []) == expected
-    above = sum(value < target for value in values)
-    assert smallest_at_least(KEY, buf, len(values), target) == (
-        above if above < len(values) else -1
-    )
 
 
 def uneven(count: int) -> list[int]:
@@ -92,16 +87,14 @@ def test_time_entries_have_a_shorter_warm_section() -> None:
 def test_no_entries() -> None:
     assert greatest_at_most(KEY, b"", 0, 5) == -1
     assert greatest_at_most(KEY, b"", 0, 5, []) == -1
-    assert smallest_at_least(KEY, b"", 0, 5) == -1
     assert first_out_of_order(KEY, b"", 0) is None
 
 
 def test_fewer_bytes_than_entries_is_an_error() -> None:
     buf = entries_of([1, 2, 3])
     for cut in range(24):
-        for search in (greatest_at_most, smallest_at_least):
-            with pytest.raises(CorruptIndexError, match="too few for 3 entries"):
-                search(KEY, buf[:cut], 3, 5)
+        with pytest.raises(CorruptIndexError, match="too few for 3 entries"):
+            greatest_at_most(KEY, buf[:cut], 3, 5)
         with pytest.raises(CorruptIndexError, match="too few for 3 entries"):
             first_out_of_order(KEY, buf[:cut], 3)
 

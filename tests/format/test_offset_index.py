@@ -95,23 +95,6 @@ def test_lookup_in_an_empty_index_starts_at_the_base() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "size_bytes", "expected"),
-    [
-        (0, 0, OffsetHit(0, 15, 156)),
-        (0, 156, OffsetHit(0, 15, 156)),
-        (0, 157, OffsetHit(1, 17, 328)),
-        (156, 300, OffsetHit(2, 19, 463)),
-        (463, 143, OffsetHit(3, 21, 606)),
-        (463, 144, None),
-        (0, 1 << 31, None),
-    ],
-)
-def test_fetch_upper_bound(position: int, size_bytes: int, expected: OffsetHit | None) -> None:
-    found = offset_index.fetch_upper_bound(GOLDEN, 4, GOLDEN_BASE, position, size_bytes)
-    assert found == expected
-
-
-@pytest.mark.parametrize(
     ("offset", "kept"), [(0, 0), (15, 0), (16, 1), (17, 1), (18, 2), (21, 3), (22, 4), (99, 4)]
 )
 def test_truncation_drops_an_exact_match_too(offset: int, kept: int) -> None:
@@ -165,7 +148,6 @@ def test_any_bytes_give_a_value_or_a_typed_error(buf: bytes, target: int, base: 
     entries = offset_index.count_valid_entries(buf)
     hit = offset_index.lookup(buf, entries, base, target)
     assert -1 <= hit.slot < max(1, entries)
-    offset_index.fetch_upper_bound(buf, entries, base, 0, 1000)
     assert 0 <= offset_index.entries_below(buf, entries, base, target) <= entries
     assert len(list(offset_index.read_entries(buf, 1 << 40, base))) == len(buf) // 8
     with contextlib.suppress(CorruptIndexError):

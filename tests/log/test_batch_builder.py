@@ -40,7 +40,6 @@ def record(size: int = 10) -> NewRecord:
 
 def test_nothing() -> None:
     builder = BatchBuilder()
-    assert not builder.ready(NOW_MS)
     assert builder.ready_in_ms(NOW_MS) is None
     assert builder.drain(NOW_MS) == builder.flush() == []
 
@@ -50,9 +49,8 @@ def test_linger() -> None:
     builder.add(record(), NOW_MS)
     builder.add(record(), NOW_MS + 4)
     assert builder.ready_in_ms(NOW_MS + 4) == 1
-    assert not builder.ready(NOW_MS + 4)
     assert builder.drain(NOW_MS + 4) == []
-    assert builder.ready(NOW_MS + 5)
+    assert builder.ready_in_ms(NOW_MS + 5) == 0
     assert counts(builder.drain(NOW_MS + 5)) == [2]
     assert builder.record_count == 0
     builder.add(record(), NOW_MS + 6)  # a new batch waits anew
@@ -62,16 +60,16 @@ def test_linger() -> None:
 def test_no_linger() -> None:
     builder = BatchBuilder(BuilderOptions(linger_ms=0))
     builder.add(record(), NOW_MS)
-    assert builder.ready(NOW_MS)
+    assert builder.ready_in_ms(NOW_MS) == 0
 
 
 def test_a_full_batch_does_not_wait() -> None:
     two = len(encode_batch([Record(i, NOW_MS, None, bytes(10)) for i in range(2)]))
     builder = BatchBuilder(BuilderOptions(batch_bytes=two))
     builder.add(record(), NOW_MS)
-    assert not builder.ready(NOW_MS)
+    assert builder.ready_in_ms(NOW_MS) != 0
     builder.add(record(), NOW_MS)
-    assert builder.ready(NOW_MS)  # exactly full
+    assert builder.ready_in_ms(NOW_MS) == 0  # exactly full
     builder.add(record(), NOW_MS)
     assert counts(builder.drain(NOW_MS)) == [2]
     assert builder.record_count == 1
@@ -131,7 +129,7 @@ class TestCompression:
         builder = self.builder(Codec.GZIP, batch_bytes=2000)
         sizes = []
         for _ in range(150):
-            while not builder.ready(NOW_MS):
+            while builder.ready_in_ms(NOW_MS) != 0:
                 builder.add(record(100), NOW_MS)
             sizes += counts(builder.drain(NOW_MS))
         assert sizes[0] < 20

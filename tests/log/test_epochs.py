@@ -74,11 +74,12 @@ def test_end_offset(epoch: int, expected: tuple[int, int]) -> None:
     assert LeaderEpochCache(ENTRIES).end_offset_for(epoch, LOG_END) == expected
 
 
-def test_epoch_of_an_offset() -> None:
-    epochs = LeaderEpochCache(ENTRIES)
-    offsets = (0, 9, 10, 19, 20, 39, 40, 1000)
-    found = [epochs.epoch_for_offset(offset) for offset in offsets]
-    assert found == [None, None, 2, 2, 3, 3, 6, 6]
+@pytest.mark.parametrize(
+    ("offset", "epoch"),
+    [(0, None), (9, None), (10, 2), (19, 2), (20, 3), (39, 3), (40, 6), (1000, 6), (1 << 62, 6)],
+)
+def test_epoch_of_an_offset(offset: int, epoch: int | None) -> None:
+    assert LeaderEpochCache(ENTRIES).epoch_for_offset(offset) == epoch
 
 
 class Assignment(NamedTuple):

@@ -22,12 +22,11 @@ from stratalog.format.java_text import Line, parse_int, read_lines
 from stratalog.format.names import TopicPartition, check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from stratalog.format.buffers import Buffer
 
 VERSION: Final = 0
-NO_EPOCH: Final = -1
 
 _WHITE = re.compile(r"[ \t\n\x0b\f\r]+")  # what Java calls white space
 
@@ -61,14 +60,6 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
         check_topic_name(topic)  # a topic with a space in it would make the file unreadable
         lines.append(f"{topic} {partition} {offset}")
     return _encode(lines)
-
-
-def epoch_for_offset(entries: Sequence[EpochEntry], offset: int) -> int:
-    """The epoch of the last entry that starts at or below `offset`, or -1 when all start above."""
-    for entry in reversed(entries):
-        if entry.start_offset <= offset:
-            return entry.epoch
-    return NO_EPOCH
 
 
 def _entry_lines(buf: Buffer) -> list[Line]:

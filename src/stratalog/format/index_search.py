@@ -54,12 +54,6 @@ def greatest_at_most(
         raise _too_short(buf, entries) from None
 
 
-def smallest_at_least(column: struct.Struct, buf: Buffer, entries: int, target: int) -> int:
-    """The slot of the smallest value >= `target`, or -1 when there is none."""
-    slot = greatest_at_most(column, buf, entries, target - 1) + 1
-    return slot if slot < entries else NO_SLOT
-
-
 def _search_from_guess(column: struct.Struct, buf: Buffer, entries: int, target: int) -> int:
     unpack, stride = column.unpack_from, column.size
     low, high = 0, entries - 1

@@ -24,7 +24,6 @@ from stratalog.format.index_search import (
     count_used,
     first_out_of_order,
     greatest_at_most,
-    smallest_at_least,
 )
 
 if TYPE_CHECKING:
@@ -90,19 +89,6 @@ def lookup(
         return OffsetHit(NO_SLOT, base_offset, 0)
     relative_offset, position = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
     return OffsetHit(slot, base_offset + relative_offset, position)
-
-
-def fetch_upper_bound(
-    buf: Buffer, entries: int, base_offset: int, position: int, size_bytes: int
-) -> OffsetHit | None:
-    """The first entry at or past the end of a read of `size_bytes` from `position`, if any.
-
-    Its offset lies above all the read can return; it bounds the search for aborted transactions.
-    """
-    slot = smallest_at_least(_POSITION, buf, entries, position + size_bytes)
-    if slot == NO_SLOT:
-        return None
-    return OffsetHit(slot, *OffsetEntry.unpack(buf, slot * ENTRY_BYTES, base_offset=base_offset))
 
 
 def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> int:

@@ -101,12 +101,9 @@ class BatchBuilder:
         open_count = len(self._open.records) if self._open is not None else 0
         return open_count + sum(len(batch.records) for batch in self._closed)
 
-    def ready(self, now_ms: int) -> bool:
-        """Whether `drain` has anything to give."""
-        return self.ready_in_ms(now_ms) == 0
-
     def ready_in_ms(self, now_ms: int) -> int | None:
-        """How long until a batch is ready if nothing more is added; None if there is none."""
+        """How long until `drain` has something to give if nothing more is added; None if there is
+        nothing at all."""
         if self._closed:
             return 0
         if self._open is None:

@@ -204,8 +204,6 @@ class TimeIndexCheck(_IndexCheck):
         self._coarse = 0
         self.max_timestamp = NO_TIMESTAMP
         """Of all batches so far."""
-        self._is_doubtful = False
-        """Damage was passed: a later timestamp may have been lost in it."""
 
     def add(self, rows: NDArray[Any]) -> None:
         """These batches go by."""
@@ -247,7 +245,6 @@ class TimeIndexCheck(_IndexCheck):
     def pass_over(self, next_offset: int) -> None:
         """Offsets below `next_offset` that were not met are damaged."""
         self._done = max(self._done, int(np.searchsorted(self._sorted, next_offset)))
-        self._is_doubtful = True
 
     def finish(self, next_offset: int, *, is_closed: bool) -> None:
         """The log has ended before `next_offset`."""
