@@ -57,7 +57,7 @@ def test_lines_of_json_by_topic_alone(tmp_path: Path) -> None:
     assert (tmp_path / file["path"]).read_bytes().count(b"\n") == 1500
     assert file["path"].startswith("topic=multiseg/part-00000-")
     assert summary["files"] == 1
-    assert summary["output_bytes"] == (tmp_path / file["path"]).stat().st_size
+    assert summary["outputBytes"] == (tmp_path / file["path"]).stat().st_size
 
 
 def test_internal_topics_only_when_named(tmp_path: Path) -> None:
@@ -80,3 +80,11 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         "stratalog: error: splitByte: there is no such option; did you mean 'splitBytes'?"
     ]
     assert stratalog("export", MULTISEG, "--to", tmp_path, "--since", "tea time").status == 2
+
+
+@pytest.mark.parametrize("args", [("--codec", "zstd"), ("--text",)], ids=["codec", "text"])
+def test_options_of_parquet_are_refused_for_json(args: tuple[str, ...], tmp_path: Path) -> None:
+    result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "-f", "jsonl", *args)
+    assert result.status == 2
+    assert f"{args[0]} is for Parquet; lines of JSON are text" in result.stderr
+    assert not (tmp_path / "o").exists()

@@ -43,7 +43,7 @@ def test_a_dry_run_changes_nothing_and_takes_no_lock(root: Path) -> None:
     with lock_dirs(Disk(), [root]):
         result = inside("reindex", path.parent, "--dry-run", *INTERVAL)
     assert result.lines[0] == f"{path}: would be created (0 to 360 bytes)"
-    assert result.lines[1].endswith(": 1 files to change")
+    assert result.lines[1].endswith(": 1 file to change")
     assert not path.exists()
 
 
@@ -68,8 +68,23 @@ def test_json(root: Path) -> None:
     (root / "multiseg-0" / "00000000000000000156.index").unlink()
     file, summary = inside("reindex", "multiseg", "-d", root, "--json", *INTERVAL).rows
     assert file["change"] == "created"
-    assert (file["bytes_before"], file["bytes_after"]) == (0, 360)
+    assert (file["bytesBefore"], file["bytesAfter"]) == (0, 360)
     assert summary["segments"] == 10
-    assert summary["changed_files"] == 1
-    assert summary["size_bytes"] == 147_513
-    assert summary["dry_run"] is False
+    assert summary["changedFiles"] == 1
+    assert summary["sizeBytes"] == 147_513
+    assert summary["dryRun"] is False
+
+
+def test_right_indexes_of_another_interval_stay_unless_forced(root: Path) -> None:
+    before = files_of(root / "multiseg-0")
+    (line,) = inside("reindex", root, "--dry-run").lines
+    assert line.endswith(": 0 files to change, 20 left that are right in another way (see --force)")
+    *files, summary = inside("reindex", root, "--json").rows
+    assert {file["change"] for file in files} == {"kept"}
+    assert (summary["changedFiles"], summary["keptFiles"]) == (0, 20)
+    assert files_of(root / "multiseg-0") == before
+    *_, line = inside("reindex", root, "--force").lines
+    assert line.endswith(": 20 files changed")
+    assert files_of(root / "multiseg-0") != before
+    inside("reindex", root, "--force", *INTERVAL)
+    assert files_of(root / "multiseg-0") == before

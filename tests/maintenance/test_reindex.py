@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
+from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.reindex import Change, Reindexed, plan_reindex, reindex_segment
 from stratalog.storage.disk import Disk
@@ -19,6 +20,7 @@ from tests.storage.segments import files_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+UNCHANGED = Change.UNCHANGED
 NOW_MS = 1_700_000_000_000
 DERIVED = (".index", ".timeindex", ".txnindex")
 
@@ -126,3 +128,41 @@ def test_transactions_that_began_before_the_segment_without_its_snapshot(tmp_pat
             path.unlink()
     reindex(partition)
     assert files_of(partition, ".txnindex") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("00000000000000000156.index", b"\0\0\0\x0f\0\0\x01\x02"),  # no batch begins there
+        ("00000000000000000156.index", b"\0" * 16),  # not trimmed
+        ("00000000000000000156.timeindex", b""),  # the largest timestamp is missing
+    ],
+    ids=["wrong entry", "zeros", "no last entry"],
+)
+def test_what_is_not_right_is_replaced(name: str, data: bytes, tmp_path: Path) -> None:
+    (source,) = (GOLDEN_DIR / "multiseg").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    before = files_of(partition)
+    (partition / name).write_bytes(data)
+    changes = [change for each in reindex(partition, 256) for change in each.changes]
+    assert [change.path for change in changes if change.is_made] == [str(partition / name)]
+    assert files_of(partition) == before
+
+
+def test_a_log_that_was_closed_after_every_append_is_right(tmp_path: Path) -> None:
+    """As in Kafka, the bytes to the next entry are counted anew, and each stop leaves a time."""
+    for number in range(8):
+        with LogDir.open(tmp_path, background=False) as logs:
+            if not number:
+                logs.create_topic("t")
+            logs.append("t", bytes(2000), timestamp=NOW_MS + number)
+    partition = tmp_path / "t-0"
+    before = files_of(partition, *DERIVED)
+    assert before["00000000000000000000.index"] == b""
+    (done,) = reindex(partition)
+    assert [change.change for change in done.changes] == [Change.KEPT, Change.KEPT, UNCHANGED]
+    assert files_of(partition, *DERIVED) == before
+    for task in plan_reindex(partition, is_forced=True):
+        forced = reindex_segment(task, Disk())
+        assert [change.change for change in forced.changes[:2]] == [Change.REPLACED] * 2
+    assert len(files_of(partition, ".index")["00000000000000000000.index"]) == 24

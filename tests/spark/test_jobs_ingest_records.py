@@ -124,7 +124,7 @@ def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     done = stratalog(*args, "--key", "id", "--timestamp", "at", "--allow-missing", "--json")
     assert (done.status, done.stderr) == (0, "")
     (row,) = done.rows
-    assert (row["missing_keys"], row["missing_values"], row["missing_times"]) == (1, 0, 1)
+    assert (row["missingKeys"], row["missingValues"], row["missingTimes"]) == (1, 0, 1)
     assert [given.key for given in records_in(new)] == [b"a", None, b"c"]
     said = inside(*args, "--key", "id", "--allow-missing").lines
     assert said[0].endswith(f"written to {new}; 1 without the field of their key")

@@ -21,8 +21,8 @@ from stratalog.cli.bulk import (
     targets_of,
     workers_of,
 )
-from stratalog.cli.output import json_line
-from stratalog.cli.tables import human_size
+from stratalog.cli.output import json_line, json_names
+from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
@@ -44,7 +44,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     format_: Annotated[
         Literal["parquet", "jsonl"], typer.Option("--format", "-f", help="What to write.")
     ] = "parquet",
-    codec: Annotated[Codec, typer.Option("--codec", help="Of Parquet pages.")] = "snappy",
+    codec: Annotated[
+        Codec | None, typer.Option("--codec", help="Of Parquet pages. Default: snappy.")
+    ] = None,
     text: Annotated[
         bool, typer.Option("--text", help="Keys and values as strings, not as bytes (Parquet).")
     ] = False,
@@ -98,6 +100,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         **({"kafka.isolation.level": "read_committed"} if committed else {}),
         **key_values("--option", option or []),
     }
+    if format_ == "jsonl" and (codec is not None or text):
+        flag = "--text" if codec is None else "--codec"
+        raise typer.BadParameter(f"{flag} is for Parquet; lines of JSON are text, and not packed")
     spec = FileSpec(format_, codec, text, by_date, headers, append)
     paths, assigned = _assignment(partitions)
     plan = plan_export(paths, options={"assign": assigned, **options}, spec=spec)
@@ -139,9 +144,8 @@ def _ranges(since: str | None, until: str | None) -> dict[str, str]:
 def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:
     if as_json:
         for file in result.files:
-            print(json_line({"kind": "file", **file._asdict()}))
+            print(json_line({"kind": "file", **json_names(file._asdict())}))
         summary = {
-            "kind": "summary",
             "records": result.records,
             "size_bytes": result.size_bytes,
             "output_bytes": result.output_bytes,
@@ -149,7 +153,7 @@ def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:
             "tasks": result.tasks,
             "seconds": round(result.seconds, 3),
         }
-        print(json_line(summary))
+        print(json_line({"kind": "summary", **json_names(summary)}))
         return
-    written = f"{len(result.files):,} files, {human_size(result.output_bytes)}, in {to}"
+    written = f"{counted(len(result.files), 'file')}, {human_size(result.output_bytes)}, in {to}"
     print(f"{result_text(result)}: {written}")

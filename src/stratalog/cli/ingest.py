@@ -17,7 +17,7 @@ from stratalog.cli.bulk import (
     result_text,
     spark_session,
 )
-from stratalog.cli.output import json_line, report_line
+from stratalog.cli.output import json_line, json_names, report_line
 
 if TYPE_CHECKING:
     from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
@@ -29,7 +29,7 @@ CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="Files, directories of files, or patterns."),
+        typer.Argument(metavar="FILE", help="Files, directories of files, or patterns."),
     ],
     to: Annotated[Path, typer.Option("--to", "-o", metavar="DIR", help="The log directory.")],
     topic: Annotated[
@@ -131,7 +131,6 @@ def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
     missing = result.missing
     if as_json:
         summary = {
-            "kind": "summary",
             "records": result.records,
             "size_bytes": result.size_bytes,
             "missing_keys": missing.keys,
@@ -139,7 +138,7 @@ def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
             "missing_times": missing.times,
             "seconds": round(result.seconds, 3),
         }
-        print(json_line(summary))
+        print(json_line({"kind": "summary", **json_names(summary)}))
         return
     counts = [
         f"{count:,} without the field of their {name}"

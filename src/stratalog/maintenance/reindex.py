@@ -4,6 +4,10 @@ Segments are independent: each takes its producers from the snapshot at its base
 newest one before and the batches since. So a plan gives one task a segment, and tasks may be done
 anywhere. Whoever acts holds the lock of the log directory; a task takes none.
 
+An index may be right and still be another: with a topic's own `index.interval.bytes`, from a
+cleaner or a follower, or after a restart, when Kafka counts the bytes to the next entry anew. One
+that `verify` has no complaint about is left alone, unless the task is forced.
+
 The log itself is never touched. A segment that is damaged in its middle is left alone: an index of
 what lies before the damage would hide what lies behind it.
 """
@@ -13,7 +17,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
@@ -23,6 +27,7 @@ from stratalog.log.listing import list_partition
 from stratalog.log.producers import markers_in
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import replay_producers
+from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.storage.segment_recovery import check_segment
 from stratalog.storage.segment_view import SegmentView
 
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment_recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch
+
+_HARMLESS: Final = {Fault.INDEX_COARSE.code, Fault.INDEX_SPARSE.code}
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,16 @@ class ReindexTask:
     size_bytes: int
     interval_bytes: int = INTERVAL_BYTES_DEFAULT
     """The topic's `index.interval.bytes`."""
+    is_forced: bool = False
+    """Replace indexes that are right, too, if recovery would write them otherwise."""
 
 
 class Change(enum.StrEnum):
     """What becomes of an index file."""
 
     UNCHANGED = "unchanged"
+    KEPT = "kept"
+    """It is right, though not what recovery would write."""
     CREATED = "created"
     REPLACED = "replaced"
     REMOVED = "removed"
@@ -62,6 +73,12 @@ class FileChange(NamedTuple):
     change: Change
     bytes_before: int
     bytes_after: int
+    """As recovery would write it, if it is kept."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether anything is done to the file."""
+        return self.change not in {Change.UNCHANGED, Change.KEPT}
 
 
 class Reindexed(NamedTuple):
@@ -87,11 +104,13 @@ class IndexBytes(NamedTuple):
 
 
 def plan_reindex(
-    partition: Path, *, interval_bytes: int = INTERVAL_BYTES_DEFAULT
+    partition: Path, *, interval_bytes: int = INTERVAL_BYTES_DEFAULT, is_forced: bool = False
 ) -> tuple[ReindexTask, ...]:
     """One task for each segment of a partition directory."""
     return tuple(
-        ReindexTask(str(segment.path), segment.base_offset, segment.size_bytes, interval_bytes)
+        ReindexTask(
+            str(segment.path), segment.base_offset, segment.size_bytes, interval_bytes, is_forced
+        )
         for segment in list_partition(partition).segments
     )
 
@@ -132,13 +151,40 @@ def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) 
         return Reindexed(task.path, task.size_bytes, (), str(error))
     if not isinstance(built, IndexBytes):
         return Reindexed(task.path, task.size_bytes, (), str(built))
-    changes = []
+    planned = []
     for kind, data in built.by_kind():
         path = Path(task.path).with_suffix(kind.value)
-        changes.append(_change(path, data, is_needed=bool(data) or kind is not FileKind.TXN_INDEX))
-        if not is_dry_run:
-            _apply(disk, path, data, changes[-1].change)
-    return Reindexed(task.path, task.size_bytes, tuple(changes))
+        is_needed = bool(data) or kind is not FileKind.TXN_INDEX
+        planned.append((_change(path, data, is_needed=is_needed), data))
+    if not task.is_forced:
+        planned = list(zip(_kept([change for change, _ in planned], task), built, strict=True))
+    if not is_dry_run:
+        for change, data in planned:
+            _apply(disk, Path(change.path), data, change.change)
+    return Reindexed(task.path, task.size_bytes, tuple(change for change, _ in planned))
+
+
+def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
+    """The same, but that files stay which are right as they are."""
+    doubtful = [change.path for change in changes if change.change is Change.REPLACED]
+    if not doubtful:
+        return changes
+    from stratalog.maintenance.verify.segment import SegmentTask, verify_segment  # noqa: PLC0415 - kernels
+
+    verified = verify_segment(
+        SegmentTask(task.path, task.base_offset, task.size_bytes, was_clean=True)
+    )
+    wrong = {
+        finding.path
+        for finding in verified.findings
+        if finding.code not in _HARMLESS or finding.severity is not Severity.NOTE
+    }
+    return [
+        change._replace(change=Change.KEPT)
+        if change.path in doubtful and change.path not in wrong
+        else change
+        for change in changes
+    ]
 
 
 def _change(path: Path, data: bytes, *, is_needed: bool) -> FileChange:

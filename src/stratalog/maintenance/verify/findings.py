@@ -90,7 +90,7 @@ class Fault(enum.Enum):
     INDEX_SPARSE = (
         "index-sparse",
         Severity.NOTE,
-        "nothing, unless lookups are slow: stratalog reindex",
+        "nothing, unless lookups are slow: stratalog reindex --force",
     )
     TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
     TXN_INDEX_MISMATCH = ("txn-index-mismatch", Severity.ERROR, _REINDEX)

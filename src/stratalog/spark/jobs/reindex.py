@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
 from stratalog.log_dir.lock import lock_dirs
 from stratalog.maintenance.reindex import (
-    Change,
     Reindexed,
     ReindexTask,
     plan_reindex,
@@ -39,11 +38,7 @@ class ReindexResult(JobResult):
 
     @property
     def changed_files(self) -> int:
-        return sum(
-            change.change is not Change.UNCHANGED
-            for segment in self.segments
-            for change in segment.changes
-        )
+        return sum(change.is_made for segment in self.segments for change in segment.changes)
 
     @property
     def damaged(self) -> tuple[Reindexed, ...]:
@@ -55,10 +50,11 @@ def reindex(
     partitions: Iterable[Path | str],
     *,
     interval_bytes: int = INTERVAL_BYTES_DEFAULT,
+    is_forced: bool = False,
     is_dry_run: bool = False,
     on_progress: OnProgress | None = None,
 ) -> ReindexResult:
-    """Build the indexes of these partition directories again.
+    """Build the indexes of these partition directories again; those that are right only if forced.
 
     Every worker must see the files under the same paths, and may write there. Raises
     LogDirLockedError while a broker or another writer holds a directory.
@@ -68,7 +64,9 @@ def reindex(
     roots = sorted({path.parent for path in paths})
     with lock_dirs(Disk(), [] if is_dry_run else roots):
         tasks = [
-            task for path in paths for task in plan_reindex(path, interval_bytes=interval_bytes)
+            task
+            for path in paths
+            for task in plan_reindex(path, interval_bytes=interval_bytes, is_forced=is_forced)
         ]
         workers = SparkWorkers(spark, on_progress)
         groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
