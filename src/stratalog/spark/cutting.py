@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import CorruptError
 from stratalog.format.batch import MAGIC_2
 from stratalog.format.entry import records_of
+from stratalog.storage.segment_view import Seek
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.log_reader import LogReader
     from stratalog.spark.ranges import OffsetRange
-    from stratalog.storage.segment_view import Seek, SegmentView
+    from stratalog.storage.segment_view import SegmentView
 
 from stratalog.spark.splits import Piece
 
@@ -114,24 +115,30 @@ def cut_by_bytes(segment: SegmentView, whole: Stretch, bytes_max: int) -> Iterat
 
 
 def cut_by_offsets(segment: SegmentView, whole: Stretch, offsets_max: int) -> Iterator[Stretch]:
-    """Stretches of at most so many offsets. A batch that is cut is read for both."""
-    start = whole.start_offset
-    while start < whole.end_offset:
-        end = min(start + offsets_max, whole.end_offset)
-        start_position, end_position = whole.start_position, whole.end_position
-        if start > whole.start_offset:
-            start_position = max(start_position, segment.seek(start).position)
-        if end < whole.end_offset:
-            end_position = min(end_position, _end_position(segment.seek(end), end, end_position))
-        if start_position < end_position:
-            yield replace(
-                whole,
-                start_position=start_position,
-                end_position=end_position,
-                start_offset=start,
-                end_offset=end,
-            )
-        start = end
+    """Stretches of at most so many offsets. A batch that is cut is read for both.
+
+    Offsets without records, of which compaction may leave billions, are passed over.
+    """
+    left = whole
+    while left.start_offset < whole.end_offset:
+        end = min(left.start_offset + offsets_max, whole.end_offset)
+        following = segment.seek(end) if end < whole.end_offset else Seek(whole.end_position, None)
+        end_position = min(whole.end_position, _end_position(following, end, whole.end_position))
+        if left.start_position < end_position:
+            yield replace(left, end_position=end_position, end_offset=end)
+        if following.batch is None:
+            return  # no record is left for another stretch
+        left = replace(
+            left,
+            start_position=max(left.start_position, following.position),
+            start_offset=max(end, _first_offset(following)),
+        )
+
+
+def _first_offset(at: Seek) -> int:
+    """No record of the batch is below it. Old messages tell their last offset only."""
+    batch = at.batch
+    return batch.base_offset if batch is not None and batch.magic == MAGIC_2 else 0
 
 
 def _cut_at(segment: SegmentView, target: int) -> Cut | None:

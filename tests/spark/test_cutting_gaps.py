@@ -1,0 +1,43 @@
+"""Offsets that compaction left empty cost no tasks and no time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.spark.planning import plan_read
+from tests.handmade import Head, Rec, batch, plain, write_segment
+from tests.spark.reading import read_plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAR = 300_000
+SECONDS_MAX = 2.0  # looking for each offset takes several times as long
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    path = tmp_path / "gaps-0"
+    survivors = [Rec(2, 0, b"k", b"v12"), Rec(7, 0, b"k", b"v17")]
+    sparse = batch(10, survivors, Head(last_offset_delta=9))
+    write_segment(path, 0, plain(3), sparse, plain(FAR, 5), plain(2 * FAR, 1))
+    write_segment(path, 3 * FAR)
+    return {"path": str(tmp_path), "subscribe": "gaps"}
+
+
+@pytest.mark.parametrize("records_max", [1, 2, 3, 100, FAR])
+def test_every_record_is_read_once(options: dict[str, str], records_max: int) -> None:
+    begun = time.process_time()
+    plan = plan_read({**options, "maxRecordsPerPartition": str(records_max)})
+    assert time.process_time() - begun < SECONDS_MAX
+    assert [record.offset for record in read_plan(plan)[0]] == [
+        *(3, 4, 12, 17),
+        *range(FAR, FAR + 5),
+        2 * FAR,
+    ]
+    pieces = [piece for split in plan.splits for piece in split.pieces]
+    assert all(piece.end_offset - piece.start_offset <= records_max for piece in pieces[:-1])
+    assert len(pieces) <= 18  # gaps inside a batch are not known
