@@ -19,7 +19,8 @@ from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import retain
-from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.disk import Disk
+from stratalog.storage.system_calls import SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 
 if TYPE_CHECKING:

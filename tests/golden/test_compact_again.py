@@ -20,7 +20,8 @@ from stratalog.log.isolation import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.disk import Disk
+from stratalog.storage.system_calls import SystemCalls
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, consumed_offsets
 

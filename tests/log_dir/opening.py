@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stratalog.log_dir.manager import LogDir
-from stratalog.storage.disk import SystemCalls
+from stratalog.storage.system_calls import SystemCalls
 
 if TYPE_CHECKING:
     from pathlib import Path

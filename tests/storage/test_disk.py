@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import DiskFullError, LockedError, StorageError
-from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.disk import Disk
+from stratalog.storage.system_calls import SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 
 if TYPE_CHECKING:

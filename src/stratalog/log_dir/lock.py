@@ -65,12 +65,14 @@ def _locking_process(path: Path) -> int | None:
 
 def _process_with_open(path: Path) -> int | None:
     wanted = path.stat()
-    for process in _PROCESSES.iterdir():
-        if not process.name.isdigit():
-            continue
-        with suppress(OSError):  # it has ended, or is another user's
-            for descriptor in (process / "fd").iterdir():
-                with suppress(OSError):
-                    if os.path.samestat(descriptor.stat(), wanted):
-                        return int(process.name)
-    return None
+    ids = (int(process.name) for process in _PROCESSES.iterdir() if process.name.isdigit())
+    return next((process_id for process_id in ids if _has_open(process_id, wanted)), None)
+
+
+def _has_open(process_id: int, wanted: os.stat_result) -> bool:
+    with suppress(OSError):  # it has ended, or is another user's
+        for descriptor in (_PROCESSES / str(process_id) / "fd").iterdir():
+            with suppress(OSError):
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return True
+    return False

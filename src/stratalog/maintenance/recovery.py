@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
@@ -199,34 +200,13 @@ class _Loader:
 
         With `drops_later`, later segments go if this one loses bytes: they would leave a hole.
         """
-        producers = ProducerStateManager(self._producer_config)
-        before = [other for other in self._segments if other.base_offset < segment.base_offset]
-        if before:
-            start_offset = max(log_start_offset, before[0].base_offset)
-            reload = ProducerReload(producers, self._snapshots, before, start_offset)
-            reload.run(segment.base_offset, self._now_ms())
-        producers.map_end_offset = segment.base_offset
-
-        def on_batch(batch: LoadedBatch) -> None:
-            header = batch.header
-            if not isinstance(header, BatchHeader):
-                return
-            if header.partition_leader_epoch > _or_none(self._epochs.latest_epoch):
-                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-            markers = markers_in(batch.buf, [(batch.entry.position, header)])
-            marker = markers.get(header.base_offset)
-            if header.is_control and marker is None:
-                return
-            txn = producers.replay(header, marker)
-            if txn is not None and txn.is_aborted:
-                segment.append_aborted(txn.index_entry())
-
-        def drop_later() -> None:
-            self._drop_after(segment)
-
+        producers = self._producers_before(segment, log_start_offset)
         self._recovered.append(segment.base_offset)
         size_bytes = segment.size_bytes
-        survivors = segment.recover(on_batch, before_cut=drop_later if drops_later else None)
+        survivors = segment.recover(
+            partial(self._replay, segment, producers),
+            before_cut=partial(self._drop_after, segment) if drops_later else None,
+        )
         if segment.size_bytes < size_bytes:
             _log.warning(
                 "%s: cut from %d to %d bytes: no whole batch follows; the next offset is %d",
@@ -237,6 +217,33 @@ class _Loader:
             )
         producers.map_end_offset = survivors.next_offset
         self._snapshots.take(producers)
+
+    def _producers_before(self, segment: Segment, log_start_offset: int) -> ProducerStateManager:
+        """As they were when the segment began."""
+        producers = ProducerStateManager(self._producer_config)
+        before = [other for other in self._segments if other.base_offset < segment.base_offset]
+        if before:
+            start_offset = max(log_start_offset, before[0].base_offset)
+            reload = ProducerReload(producers, self._snapshots, before, start_offset)
+            reload.run(segment.base_offset, self._now_ms())
+        producers.map_end_offset = segment.base_offset
+        return producers
+
+    def _replay(
+        self, segment: Segment, producers: ProducerStateManager, batch: LoadedBatch
+    ) -> None:
+        """Note what a batch says of leaders, producers and aborted transactions."""
+        header = batch.header
+        if not isinstance(header, BatchHeader):
+            return
+        if header.partition_leader_epoch > _or_none(self._epochs.latest_epoch):
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+        marker = markers_in(batch.buf, [(batch.entry.position, header)]).get(header.base_offset)
+        if header.is_control and marker is None:
+            return
+        txn = producers.replay(header, marker)
+        if txn is not None and txn.is_aborted:
+            segment.append_aborted(txn.index_entry())
 
     def _drop_after(self, segment: Segment) -> None:
         slot = self._segments.index(segment) + 1

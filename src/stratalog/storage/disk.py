@@ -6,61 +6,32 @@ them or forget what no fsync covers, and still run the code below. Reading needs
 Invariants:
 
 * an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
-* an append is there as a whole or not at all, as far as this process can see;
-* `write_atomically` leaves the old content or the new one, whenever the power goes;
-* after an fsync failed, nobody knows what the disk holds (the kernel drops the pages it could not
-  write), so the file refuses everything until it is opened again.
+* `write_atomically` leaves the old content or the new one, whenever the power goes.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from threading import Lock
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import DiskFullError, StorageError
+from stratalog.errors import StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
+from stratalog.storage.append_file import AppendFile
 from stratalog.storage.file_lock import FileLock
+from stratalog.storage.system_calls import SystemCalls, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stratalog.format.buffers import Buffer
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _FILE_MODE: Final = 0o644
 _DIR_MODE: Final = 0o755
 _MS_NS: Final = 1_000_000
-
-
-def _utime(path: Path, mtime_ns: int) -> None:
-    os.utime(path, ns=(mtime_ns, mtime_ns))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SystemCalls:
-    """The calls that change a disk, or make changes durable. Each raises OSError."""
-
-    open: Callable[[Path, int, int], int] = os.open
-    close: Callable[[int], None] = os.close
-    pwrite: Callable[[int, Buffer, int], int] = os.pwrite
-    fsync: Callable[[int], None] = os.fsync
-    ftruncate: Callable[[int, int], None] = os.ftruncate
-    truncate: Callable[[Path, int], None] = os.truncate
-    posix_fallocate: Callable[[int, int, int], None] = os.posix_fallocate
-    rename: Callable[[Path, Path], None] = os.replace
-    unlink: Callable[[Path], None] = os.unlink
-    mkdir: Callable[[Path, int], None] = os.mkdir
-    rmdir: Callable[[Path], None] = os.rmdir
-    utime: Callable[[Path, int], None] = _utime
-    map: Callable[[int, int], mmap.mmap] = mmap.mmap
 
 
 class Disk:
@@ -79,7 +50,7 @@ class Disk:
         With `is_new` the file must not exist yet.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_new else 0)
-        with _told("open", path):
+        with told("open", path):
             fd = self._calls.open(path, flags, _FILE_MODE)
             allocated = os.fstat(fd).st_size
         end = allocated if size_bytes is None else min(size_bytes, allocated)
@@ -90,7 +61,7 @@ class Disk:
     def write_file(self, path: Path, data: Buffer, *, is_synced: bool = True) -> None:
         """Give the file this content. A crash before the end may leave a part of it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with _told("write", path):
+        with told("write", path):
             fd = self._calls.open(path, flags, _FILE_MODE)
             try:
                 written = 0
@@ -126,7 +97,7 @@ class Disk:
         Zeros fill what is new; no space is taken for them until they are touched or reserved.
         Nobody may cut the file below what is still used: touching the rest would be a SIGBUS.
         """
-        with _told("map", path):
+        with told("map", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.ftruncate(fd, size_bytes)
@@ -142,7 +113,7 @@ class Disk:
         A mapped write for which the disk has no space would end the process with SIGBUS. File
         systems that cannot reserve are left to that risk.
         """
-        with _told("reserve space", path):
+        with told("reserve space", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.posix_fallocate(fd, start, end - start)
@@ -155,7 +126,7 @@ class Disk:
     # -- any file
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        with _told("truncate", path):
+        with told("truncate", path):
             self._calls.truncate(path, size_bytes)
 
     def fsync(self, path: Path) -> None:
@@ -167,7 +138,7 @@ class Disk:
         self._fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _fsync(self, path: Path, flags: int) -> None:
-        with _told("fsync", path):
+        with told("fsync", path):
             fd = self._calls.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.fsync(fd)
@@ -176,12 +147,12 @@ class Disk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Durable only after `fsync_dir`. Replaces the target, if there is one."""
-        with _told(f"rename to {target.name}", source):
+        with told(f"rename to {target.name}", source):
             self._calls.rename(source, target)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> bool:
         """Remove a file; whether there was one."""
-        with _told("remove", path):
+        with told("remove", path):
             try:
                 self._calls.unlink(path)
             except FileNotFoundError:
@@ -191,11 +162,11 @@ class Disk:
         return True
 
     def mtime_ms(self, path: Path) -> int:
-        with _told("stat", path):
+        with told("stat", path):
             return path.stat().st_mtime_ns // _MS_NS
 
     def set_mtime_ms(self, path: Path, mtime_ms: int) -> None:
-        with _told("set the time of", path):
+        with told("set the time of", path):
             self._calls.utime(path, mtime_ms * _MS_NS)
 
     def exists(self, path: Path) -> bool:
@@ -203,7 +174,7 @@ class Disk:
 
     def size_of(self, path: Path) -> int | None:
         """None when there is no such file."""
-        with _told("stat", path):
+        with told("stat", path):
             try:
                 return path.stat().st_size
             except FileNotFoundError:
@@ -213,12 +184,12 @@ class Disk:
 
     def list_names(self, path: Path) -> list[str]:
         """Names in the directory, sorted."""
-        with _told("list", path):
+        with told("list", path):
             return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
 
     def mkdir(self, path: Path, *, exist_ok: bool = False) -> None:
         """Durable only after `fsync_dir` of the parent."""
-        with _told("create", path):
+        with told("create", path):
             try:
                 self._calls.mkdir(path, _DIR_MODE)
             except FileExistsError:
@@ -227,7 +198,7 @@ class Disk:
 
     def remove_tree(self, path: Path) -> None:
         """Remove a directory and all it holds. What is gone already is no error."""
-        with _told("remove", path):
+        with told("remove", path):
             try:
                 names = os.listdir(path)  # noqa: PTH208 - names, not paths
             except FileNotFoundError:
@@ -245,135 +216,6 @@ class Disk:
 
         The kernel drops it when the process ends, however it ends.
         """
-        with _told("lock", path):
+        with told("lock", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             return FileLock(path, fd)
-
-
-class AppendFile:
-    """A file held open for appending by its only writer."""
-
-    def __init__(
-        self, calls: SystemCalls, path: Path, fd: int, size_bytes: int, allocated_bytes: int
-    ) -> None:
-        self.path = path
-        self.size_bytes = size_bytes
-        """Up to here the content is good. A preallocated file goes on with zeros."""
-        self._calls = calls
-        self._fd = fd
-        self._allocated_bytes = allocated_bytes
-        self._pwrite = calls.pwrite
-        self._is_failed = False
-        self._closing = Lock()  # nobody may close the file, and give its number away, in an fsync
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            with suppress(OSError):
-                self._calls.close(fd)
-
-    def write(self, data: Buffer) -> None:
-        """Append all of `data`, or raise and leave the file as it was."""
-        position = self.size_bytes
-        try:
-            written = self._pwrite(self._fd, data, position)
-            if written != len(data):
-                self._write_rest(data, position, written)
-        except OSError as error:
-            self._undo()
-            raise _storage_error(error, "write", self.path) from error
-        self.size_bytes = position + len(data)
-
-    def _write_rest(self, data: Buffer, position: int, written: int) -> None:
-        """The kernel takes less than asked for when space runs out, or above 2 GiB."""
-        rest = memoryview(data)
-        while written < len(data):
-            written += self._pwrite(self._fd, rest[written:], position + written)
-
-    def _undo(self) -> None:
-        """Remove what a failed write left. If that fails as well, the next write tries again."""
-        if self._is_failed:
-            return
-        try:
-            self._clear_tail()
-        except OSError:
-            self._pwrite = self._pwrite_after_clearing
-
-    def _pwrite_after_clearing(self, fd: int, data: Buffer, position: int, /) -> int:
-        self._clear_tail()
-        self._pwrite = self._calls.pwrite
-        return self._pwrite(fd, data, position)
-
-    def _clear_tail(self) -> None:
-        self._calls.ftruncate(self._fd, self.size_bytes)
-        if self._allocated_bytes > self.size_bytes:
-            self._calls.ftruncate(self._fd, self._allocated_bytes)
-
-    def fsync(self) -> bool:
-        """All that was written is on disk afterwards. A failure is final for this handle.
-
-        Any thread may call it, while others write or close; False if the file is closed already.
-        """
-        with self._closing:
-            if self._fd < 0:
-                return False
-            try:
-                self._calls.fsync(self._fd)
-            except OSError as error:
-                self._is_failed = True
-                self._pwrite = self._refuse
-                raise _storage_error(error, "fsync", self.path) from error
-        return True
-
-    def _refuse(self, _fd: int, _data: Buffer, _position: int, /) -> NoReturn:
-        raise OSError(errno.EIO, "an fsync failed before; the file must be opened again")
-
-    def preallocate(self, size_bytes: int) -> None:
-        """Let zeros follow the content up to `size_bytes`, as Kafka does: sparsely."""
-        if size_bytes > self._allocated_bytes:
-            with _told("preallocate", self.path):
-                self._calls.ftruncate(self._fd, size_bytes)
-            self._allocated_bytes = size_bytes
-
-    def truncate(self, size_bytes: int) -> None:
-        """Keep the first `size_bytes` bytes and drop the rest, preallocated zeros too."""
-        size_bytes = min(size_bytes, self.size_bytes)
-        with _told("truncate", self.path):
-            self._calls.ftruncate(self._fd, size_bytes)
-        self.size_bytes = self._allocated_bytes = size_bytes
-
-    def trim(self) -> None:
-        """Drop whatever follows: preallocated zeros, or what an interrupted write left."""
-        if self._fd < 0:
-            return
-        with _told("stat", self.path):
-            file_bytes = os.fstat(self._fd).st_size
-        if file_bytes > self.size_bytes:
-            self.truncate(self.size_bytes)
-
-    def close(self) -> None:
-        """Cuts nothing: `trim` first if zeros may follow."""
-        with self._closing, _told("close", self.path):
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
-                self._calls.close(fd)
-
-
-@contextmanager
-def _told(operation: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _storage_error(error, operation, path) from error
-
-
-def _storage_error(error: OSError, operation: str, path: Path) -> StorageError:
-    number = error.errno or errno.EIO
-    kind = DiskFullError if number in _FULL else StorageError
-    return kind(path, operation, number, error.strerror or str(error))

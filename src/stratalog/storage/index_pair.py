@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.index_rules import IndexBuilder
     from stratalog.storage.disk import Disk
-    from stratalog.storage.segment_view import SegmentEnd
+    from stratalog.storage.segment_end import SegmentEnd
 
 
 class IndexPair(NamedTuple):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stratalog.storage.index_file import IndexFile
     from stratalog.storage.index_view import IndexFormat
     from stratalog.storage.log_file import LogFile
-    from stratalog.storage.segment_view import SegmentEnd
+    from stratalog.storage.segment_end import SegmentEnd
     from stratalog.storage.trace import IndexKind
 
 

@@ -23,9 +23,10 @@ from stratalog.format.batch_span import BatchSpan
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.storage.index_pair import IndexPair
 from stratalog.storage.roll import NO_FIRST_TIMESTAMP, RollLimits
+from stratalog.storage.segment_end import SegmentEnd
 from stratalog.storage.segment_readers import SegmentReaders
 from stratalog.storage.segment_recovery import check_segment
-from stratalog.storage.segment_view import Seek, SegmentEnd, SegmentView
+from stratalog.storage.segment_view import Seek, SegmentView
 from stratalog.storage.segment_writer import SegmentWriter
 from stratalog.storage.txn_index_file import TxnIndexFile
 

@@ -20,6 +20,7 @@ from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
 from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
 from stratalog.storage.rebuild import rebuild_indexes
 from stratalog.storage.resync import next_valid_batch
+from stratalog.storage.segment_end import find_end
 from stratalog.storage.segment_times import SegmentTimes
 from stratalog.storage.trace import ScanStep
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from stratalog.format.index_rules import IndexBuilder
     from stratalog.format.peek import Peek
     from stratalog.storage.index_view import Anchor
+    from stratalog.storage.segment_end import SegmentEnd
     from stratalog.storage.trace import Trace
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -43,13 +45,6 @@ class Seek(NamedTuple):
     position: int
     """Of the batch that was found; without one, where the walk had to stop."""
     batch: Peek | None
-
-
-class SegmentEnd(NamedTuple):
-    """Where the valid batches of a segment end."""
-
-    position: int
-    next_offset: int
 
 
 class LoadedBatch(NamedTuple):
@@ -305,50 +300,8 @@ class SegmentView:
 
     @cached_property
     def end(self) -> SegmentEnd:
-        """Where the last whole, valid batch ends. Meant for the last segment of a log.
-
-        The index is read before the size, so on a live log it never points past the bytes seen.
-        Damage in the middle is passed over: what follows it is part of the log still.
-        """
-        last = self.offset_index.last()
-        self.size_bytes = max(self.size_bytes, self.file.size_bytes)
-        if last is not None:
-            self.seek(last[1])  # replaces the index if the log contradicts it
-        index, stop = self.offset_index, self.size_bytes
-        slot, back = index.entries - 1, 1
-        while True:
-            start = self.seek(index.entry(slot)[1]).position if slot >= 0 else 0
-            found = self._last_valid_batch(start, stop)
-            if found is not None:
-                return SegmentEnd(found.position + found.entry.size_bytes, found.header.next_offset)
-            if slot < 0:
-                return SegmentEnd(0, self.base_offset)
-            slot, back, stop = max(-1, slot - back), back * 2, min(start, stop)
-
-    def _last_valid_batch(self, position: int, stop: int) -> LoadedBatch | None:
-        """The last good batch that begins in [position, stop), whatever lies between.
-
-        One whose base offset is damaged has a right CRC all the same. What follows gives it away
-        when it fits the batch before.
-        """
-        before, found = None, None
-        for batch in self._good_batches(position, stop):
-            if found is None or batch.entry.offset >= found.header.next_offset:
-                before, found = found, batch
-            elif before is None or batch.entry.offset >= before.header.next_offset:
-                found = batch
-        return found
-
-    def _good_batches(self, position: int, stop: int) -> Iterator[LoadedBatch]:
-        """Every batch with a right CRC that begins in [position, stop), in any order of offsets."""
-        resume: int | None = position
-        while resume is not None and resume < stop:
-            try:
-                yield from self.batches(resume, stop, is_ordered=False)
-                return
-            except CorruptError as error:
-                start = error.position + 1
-                resume = self.next_valid_batch(start, offset_min=self.base_offset)
+        """Where the last whole, valid batch ends. Meant for the last segment of a log."""
+        return find_end(self)
 
     def is_valid(self, position: int) -> bool:
         """Whether a whole batch with a right CRC starts at `position`."""

@@ -21,14 +21,14 @@ from stratalog.storage.roll import (
     SegmentFacts,
     roll_reason,
 )
+from stratalog.storage.segment_end import SegmentEnd
 from stratalog.storage.segment_times import LargestTimestamp
-from stratalog.storage.segment_view import SegmentEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.storage.disk import AppendFile
+    from stratalog.storage.append_file import AppendFile
     from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
     from stratalog.storage.log_file import LogFile
 

@@ -24,7 +24,7 @@ from stratalog.maintenance.cleaning.rewriting import Written
 from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.settling import settle_files
-from stratalog.storage.disk import SystemCalls
+from stratalog.storage.system_calls import SystemCalls
 from tests.crash.cleaned_history import CONFIG, START_MS, UNSYNCED, open_at, write_history
 from tests.disks import FaultyDisk
 from tests.log.building import log_name, write_partition

@@ -28,7 +28,8 @@ from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from stratalog.maintenance.cleaning.selection import SegmentFacts
 from stratalog.maintenance.cleaning.sources import Source
-from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.disk import Disk
+from stratalog.storage.system_calls import SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments
