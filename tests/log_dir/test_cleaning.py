@@ -10,7 +10,7 @@ import pytest
 from stratalog.errors import CorruptBatchError
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.log_dir.cleaning import CleaningStatus
+from stratalog.log_dir.cleaner_claims import CleaningStatus
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from tests.log_dir.opening import Clock, open_logs
 

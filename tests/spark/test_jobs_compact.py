@@ -12,7 +12,7 @@ import pytest
 from stratalog.errors import CorruptBatchError, LogDirLockedError
 from stratalog.format.encode_columns import encode_columns
 from stratalog.format.names import TopicPartition
-from stratalog.log_dir.cleaning import CleaningStatus
+from stratalog.log_dir.cleaner_claims import CleaningStatus
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
-    from stratalog.log_dir.cleaning import CleanerManager, PartitionCleaning
+    from stratalog.log_dir.cleaner_claims import PartitionCleaning
+    from stratalog.log_dir.cleaning import CleanerManager
     from stratalog.log_dir.health import Health
     from stratalog.maintenance.cleaning.cleaner import Cleaner
 

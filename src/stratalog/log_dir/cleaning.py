@@ -17,56 +17,29 @@ Invariants:
 
 from __future__ import annotations
 
-import enum
 import logging
-import threading
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import CleaningAbortedError, LogOfflineError, StratalogError
+from stratalog.log_dir.cleaner_claims import Claims
 from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.retention import retain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from stratalog.config import LogConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.catalog import TopicCatalog
+    from stratalog.log_dir.cleaner_claims import PartitionCleaning, Work
     from stratalog.log_dir.root import Engine, PartitionSlot
     from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
     from stratalog.maintenance.cleaning.selection import Selection
 
 _log = logging.getLogger(__name__)
-
-
-class CleaningStatus(enum.StrEnum):
-    """What a partition's cleaning is doing."""
-
-    IDLE = "idle"
-    BUSY = "busy"
-    """Being cleaned, or its old segments deleted."""
-    PAUSED = "paused"
-    FAILED = "failed"
-    """Not to be cleaned until the directory is opened again."""
-
-
-class PartitionCleaning(NamedTuple):
-    """How a partition stands with the cleaner."""
-
-    topic_partition: TopicPartition
-    status: CleaningStatus
-    rounds: int
-    """Done since the directory was opened."""
-    last_selection: Selection | None
-    """Of the last look at it."""
-    last_round_ms: int | None
-    """When the last round ended."""
-    error: Exception | None
-    """What the last round failed with."""
 
 
 class RoundReport(NamedTuple):
@@ -76,35 +49,6 @@ class RoundReport(NamedTuple):
     selection: Selection
     result: CleaningResult | None
     error: Exception | None
-
-
-@dataclass
-class _Work:
-    """State of one partition. Changed under the manager's lock only."""
-
-    slot: PartitionSlot
-    is_busy: bool = False
-    cuts: int = 0
-    """Of the slot, when the work was begun: the log may have been truncated since."""
-    pauses: int = 0
-    is_failed: bool = False
-    rounds: int = 0
-    last_selection: Selection | None = None
-    last_round_ms: int | None = None
-    error: Exception | None = None
-    stops: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def is_free(self) -> bool:
-        return not (self.is_busy or self.pauses or self.is_failed)
-
-    @property
-    def status(self) -> CleaningStatus:
-        if self.is_failed:
-            return CleaningStatus.FAILED
-        if self.is_busy:
-            return CleaningStatus.BUSY
-        return CleaningStatus.PAUSED if self.pauses else CleaningStatus.IDLE
 
 
 def _ignore(_bytes_done: int) -> None:
@@ -117,9 +61,7 @@ class CleanerManager:
     def __init__(self, catalog: TopicCatalog, engine: Engine) -> None:
         self._catalog = catalog
         self._engine = engine
-        self._released = threading.Condition()
-        self._works: dict[TopicPartition, _Work] = {}
-        self._is_closed = False
+        self._claims = Claims(self._is_gone)
 
     # -- looking
 
@@ -131,18 +73,7 @@ class CleanerManager:
 
     def states(self) -> list[PartitionCleaning]:
         """Every compacted partition that was looked at, by name."""
-        with self._released:
-            return [
-                PartitionCleaning(
-                    topic_partition,
-                    work.status,
-                    work.rounds,
-                    work.last_selection,
-                    work.last_round_ms,
-                    work.error,
-                )
-                for topic_partition, work in sorted(self._works.items())
-            ]
+        return self._claims.states()
 
     # -- working
 
@@ -151,7 +82,7 @@ class CleanerManager:
     ) -> RoundReport | None:
         """Clean the log that needs it most; None when none does now."""
         for slot in self._candidates():
-            with self._claimed(slot) as work:
+            with self._claims.claimed(slot) as work:
                 if work is None:
                     continue
                 selection = self._look(slot, work)  # another thread may just have cleaned it
@@ -172,7 +103,7 @@ class CleanerManager:
         None when there is not, or the partition is busy, paused or has failed before.
         """
         slot = self._catalog.slot(topic_partition)
-        with self._claimed(slot) as work:
+        with self._claims.claimed(slot) as work:
             if work is None:
                 return None
             selection = self.selection(slot.log())
@@ -189,7 +120,7 @@ class CleanerManager:
         """
         count = 0
         for slot in self._compacted_slots():
-            with self._claimed(slot) as work:
+            with self._claims.claimed(slot) as work:
                 if work is None:
                     continue
                 try:
@@ -197,48 +128,21 @@ class CleanerManager:
                     count += bool(plan.deleted)
                 except StratalogError as error:
                     _log.exception("%s: retention failed", slot.topic_partition)
-                    self._note(work, error, is_failed=False)
+                    self._claims.note_error(work, error, is_failed=False)
         return count
 
-    @contextmanager
-    def paused(self, topic_partitions: Iterable[TopicPartition]) -> Iterator[None]:
+    def paused(self, topic_partitions: Iterable[TopicPartition]) -> AbstractContextManager[None]:
         """Nobody cleans these partitions in here. Rounds that are under way are stopped first."""
-        with self._released:
-            found = [slot for tp in topic_partitions if (slot := self._catalog.find(tp))]
-            works = [self._work_of(slot) for slot in found]
-            for work in works:
-                work.pauses += 1
-                work.stops.set()
-            self._wait_for(works)
-        try:
-            yield
-        finally:
-            with self._released:
-                for work in works:
-                    work.pauses -= 1
-                    if not work.pauses:
-                        work.stops.clear()
+        found = (self._catalog.find(topic_partition) for topic_partition in topic_partitions)
+        return self._claims.paused(slot for slot in found if slot is not None)
 
     def interrupt(self) -> None:
         """Stop the rounds that are under way; returns once they have ended."""
-        with self._released:
-            busy = [work for work in self._works.values() if work.is_busy]
-            for work in busy:
-                work.stops.set()
-            self._wait_for(busy)
-            for work in busy:
-                if not work.pauses:
-                    work.stops.clear()
+        self._claims.interrupt()
 
     def close(self) -> None:
         """Stop what is under way, and begin nothing any more."""
-        with self._released:
-            self._is_closed = True
-        self.interrupt()
-
-    def _wait_for(self, works: Iterable[_Work]) -> None:
-        while any(work.is_busy for work in works):
-            self._released.wait()
+        self._claims.close()
 
     # -- inside
 
@@ -255,18 +159,16 @@ class CleanerManager:
         """Those that are due, the dirtiest first."""
         due = []
         slots = self._compacted_slots()
-        self._forget_others(slots)
+        self._claims.forget_others(slots)
         for slot in slots:
-            with self._released:
-                work = self._work_of(slot)
-                is_free = work.is_free
-            selection = self._look(slot, work) if is_free else None
+            work = self._claims.free_work(slot)
+            selection = None if work is None else self._look(slot, work)
             if selection is not None and selection.is_selected:
                 due.append((selection.ratio, slot))
         due.sort(key=lambda pair: pair[0], reverse=True)
         return [slot for _, slot in due]
 
-    def _look(self, slot: PartitionSlot, work: _Work) -> Selection | None:
+    def _look(self, slot: PartitionSlot, work: Work) -> Selection | None:
         """None when it cannot be looked at. A checkpoint that is not in the log is set right."""
         try:
             log = slot.log()
@@ -277,10 +179,11 @@ class CleanerManager:
         except Exception as error:
             if not self._is_gone(slot):
                 _log.exception("%s: cannot tell whether it is to be cleaned", slot.topic_partition)
-                self._note(work, error, is_failed=not isinstance(error, LogOfflineError))
+                self._claims.note_error(
+                    work, error, is_failed=not isinstance(error, LogOfflineError)
+                )
             return None
-        with self._released:
-            work.last_selection = selection
+        self._claims.note_selection(work, selection)
         return selection
 
     def _report_reset(self, selection: Selection, config: LogConfig) -> None:
@@ -299,7 +202,7 @@ class CleanerManager:
     def _clean(
         self,
         slot: PartitionSlot,
-        work: _Work,
+        work: Work,
         selection: Selection,
         cleaner: RoundCleaner,
         on_progress: Callable[[int], None],
@@ -322,51 +225,10 @@ class CleanerManager:
             if self._is_gone(slot):
                 return None
             _log.exception("%s: cleaning failed; it is left alone from now on", topic_partition)
-            self._note(work, error, is_failed=True)
+            self._claims.note_error(work, error, is_failed=True)
             return RoundReport(topic_partition, selection, None, error)
-        with self._released:
-            work.rounds += 1
-            work.last_round_ms = self._engine.now_ms()
-            work.error = None
+        self._claims.note_round(work, self._engine.now_ms())
         return RoundReport(topic_partition, selection, result, None)
-
-    def _note(self, work: _Work, error: Exception, *, is_failed: bool) -> None:
-        with self._released:
-            work.error = error
-            work.is_failed = work.is_failed or is_failed
-
-    @contextmanager
-    def _claimed(self, slot: PartitionSlot) -> Iterator[_Work | None]:
-        """The partition's state, nobody else working on it; None if it is not free."""
-        with self._released:
-            of_slot = self._work_of(slot)
-            is_free = of_slot.is_free and not self._is_closed and not self._is_gone(slot)
-            work = of_slot if is_free else None
-            if work is not None:
-                work.is_busy = True
-                work.cuts = slot.cuts
-        try:
-            yield work
-        finally:
-            if work is not None:
-                with self._released:
-                    work.is_busy = False
-                    self._released.notify_all()
-
-    def _work_of(self, slot: PartitionSlot) -> _Work:
-        """A topic that was deleted and made again starts afresh."""
-        work = self._works.get(slot.topic_partition)
-        if work is None or work.slot is not slot:
-            work = self._works[slot.topic_partition] = _Work(slot)
-        return work
-
-    def _forget_others(self, slots: list[PartitionSlot]) -> None:
-        """Of partitions that are gone, or not compacted any more."""
-        present = {slot.topic_partition for slot in slots}
-        with self._released:
-            for topic_partition, work in list(self._works.items()):
-                if topic_partition not in present and not (work.is_busy or work.pauses):
-                    del self._works[topic_partition]
 
     def _is_gone(self, slot: PartitionSlot) -> bool:
         return self._catalog.find(slot.topic_partition) is not slot

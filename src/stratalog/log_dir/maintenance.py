@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.names import TopicPartition
     from stratalog.log_dir.catalog import TopicCatalog
-    from stratalog.log_dir.cleaning import PartitionCleaning
+    from stratalog.log_dir.cleaner_claims import PartitionCleaning
     from stratalog.log_dir.health import Failure, Health
     from stratalog.log_dir.root import Engine, PartitionSlot
     from stratalog.maintenance.retention import RetentionPlan
