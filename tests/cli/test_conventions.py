@@ -22,7 +22,7 @@ CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
 MAPS = {"config", "codecs", "freedBy"}
 """Objects whose keys are data: settings by Kafka's names, codecs."""
 OTHERS = {"ingest", "export", "reindex"}
-"""Not inspecting verbs."""
+"""Verbs that move data or write indexes."""
 
 TXN = GOLDEN_DIR / "txn" / "txn-0"
 LOG_DIR = GOLDEN_DIR / "_logdir-run1"
@@ -78,6 +78,20 @@ def test_so_they_are_where_something_is_done(tmp_path: Path) -> None:
     rows = inside("maintain", tmp_path / "b", "--once", "--json").rows
     assert wrong_keys(rows) == set()
     assert len(rows) > 1
+
+
+def test_so_they_are_where_data_is_moved(tmp_path: Path) -> None:
+    copied = GoldenCase("multiseg").copy_to(tmp_path / "a")
+    next(copied.rglob("*.timeindex")).unlink()
+    lines = tmp_path / "lines.txt"
+    lines.write_text("one\ntwo\n")
+    runs: tuple[tuple[str | Path, ...], ...] = (
+        ("reindex", copied),
+        ("export", copied, "--to", tmp_path / "out"),
+        ("ingest", lines, "--to", tmp_path / "b", "--topic", "t", "--partitions", "1"),
+    )
+    for args in runs:
+        assert wrong_keys(inside(*args, "--json").rows) == set()
 
 
 def test_the_check_can_fail() -> None:
