@@ -16,12 +16,13 @@ import pytest
 
 from stratalog.log.isolation import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.crash import cleaner_process
 from tests.crash.cleaner_process import ABORTED, CONFIG, START_MS, value_at
-from tests.crash.test_kill import Nursery
+from tests.crash.nursery import Nursery
 from tests.model.index_checks import check_indexes
 
 if TYPE_CHECKING:

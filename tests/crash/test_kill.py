@@ -7,14 +7,10 @@ each kill a copy of the directory is opened and examined. A failure names its se
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +22,7 @@ from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.crash import writer_process
+from tests.crash.nursery import Nursery
 from tests.crash.writer_process import CONFIG, record_at
 from tests.golden.replaying import known
 from tests.log.building import batches_of
@@ -42,7 +39,6 @@ KILLS = int(os.environ.get("STRATALOG_KILLS", "200"))
 SEED = os.environ.get("STRATALOG_KILL_SEED")
 SEEDS = range(max(1, KILLS // KILLS_A_LOG)) if SEED is None else [int(SEED)]
 EVENTS_MAX = 80
-PATIENCE_S = 120.0
 NOW_MS = writer_process.START_MS
 
 
@@ -72,70 +68,9 @@ class Reported:
         return LoadPoint(0, self.flushed, self.is_closed)
 
 
-class Nursery:
-    """Starts writers, and kills them."""
-
-    def __init__(self, program: str = writer_process.__file__) -> None:
-        self._pipe, report = os.pipe()
-        os.set_blocking(self._pipe, False)
-        path = os.pathsep.join(filter(None, sys.path))
-        self._process = subprocess.Popen(
-            [sys.executable, program, str(report)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[report],
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        os.close(report)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=PATIENCE_S)
-        self._process.stdout.close()
-        os.close(self._pipe)
-
-    def kill_after(
-        self, events: int, delay_s: float, request: dict[str, object]
-    ) -> tuple[int, str]:
-        """Let a writer live until it has reported so much, and a moment longer.
-
-        Counting events, not time: how far a writer gets in a time hangs on the machine's load.
-        """
-        pid = self._ask(json.dumps(request) + "\n")
-        lines = b""
-        end = time.monotonic() + PATIENCE_S
-        while lines.count(b"\n") < events and b"\nX" not in lines:
-            assert time.monotonic() < end, f"the writer hangs after {lines[-200:]!r}"
-            time.sleep(0.0005)
-            lines += self._drain()
-        time.sleep(delay_s)
-        os.kill(pid, signal.SIGKILL)
-        status = self._ask("")
-        return status, (lines + self._drain()).decode()
-
-    def _ask(self, line: str) -> int:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(line)
-        stdin.flush()
-        return int(stdout.readline())
-
-    def _drain(self) -> bytes:
-        found = b""
-        while True:
-            try:
-                found += os.read(self._pipe, 1 << 16)
-            except BlockingIOError:
-                return found
-
-
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    started = Nursery()
+    started = Nursery(writer_process.__file__)
     yield started
     started.close()
 

@@ -18,7 +18,8 @@ from stratalog.log.isolation import IsolationLevel
 from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.filtering import last_records
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from stratalog.storage.system_calls import SystemCalls
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.filtering import BatchReason, Fate
     from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.verdicts import BatchReason, Fate
     from tests.maintenance.cleaning.reference_round import ReferenceRound
 
 START_MS = 1_700_000_000_000

@@ -29,7 +29,8 @@ from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.names import RootFile
 from stratalog.log_dir import LogDirsView, open_dirs
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import CleaningAbortedError, LogOfflineError, StratalogError
 from stratalog.log_dir.cleaner_claims import Claims
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.retention import retain
 
 if TYPE_CHECKING:

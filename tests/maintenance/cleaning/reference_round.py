@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.log_reader import LogReader
-    from stratalog.maintenance.cleaning.filtering import FilteredEntry, LastRecord
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.filtering import LastRecord
+    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
+    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.verdicts import FilteredEntry
     from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
 

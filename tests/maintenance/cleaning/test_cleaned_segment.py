@@ -20,8 +20,9 @@ from stratalog.format.names import FileKind, FileState
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.rewriting import Written
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.settling import settle_files
 from stratalog.storage.system_calls import SystemCalls

@@ -11,7 +11,8 @@ from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of, opened, over_cases, rounds_of
 

@@ -15,7 +15,8 @@ from stratalog.errors import CleaningAbortedError, LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.isolation import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import open_log
 from tests.crash.cleaned_history import CONFIG, RETENTION_MS, UNSYNCED
 

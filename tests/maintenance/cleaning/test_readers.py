@@ -15,7 +15,8 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.segments import OPEN_SEGMENTS_MAX
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from stratalog.storage.system_calls import SystemCalls

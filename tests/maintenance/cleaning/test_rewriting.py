@@ -22,12 +22,13 @@ from stratalog.maintenance.cleaning import batch_runs, offset_map, rewriting
 from stratalog.maintenance.cleaning.batch_runs import BatchReader
 from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import Fate, PassRules, RecordReason, filter_entry
+from stratalog.maintenance.cleaning.filtering import PassRules, filter_entry
+from stratalog.maintenance.cleaning.log_facts import SegmentFacts
 from stratalog.maintenance.cleaning.mapping import map_keys
 from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
-from stratalog.maintenance.cleaning.selection import SegmentFacts
 from stratalog.maintenance.cleaning.sources import Source
+from stratalog.maintenance.cleaning.verdicts import Fate, RecordReason
 from stratalog.storage.disk import Disk
 from stratalog.storage.system_calls import SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents

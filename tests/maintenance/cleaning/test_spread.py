@@ -12,7 +12,8 @@ import pytest
 from stratalog.errors import CleaningAbortedError, CorruptBatchError
 from stratalog.maintenance.cleaning import spread
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
 from stratalog.maintenance.settling import ROUND_DIRECTORY
 from tests.golden.cases import compaction_cases

@@ -11,9 +11,8 @@ last sequence number of a live producer or ends where the round does.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import UnsupportedError
 from stratalog.format.batch import MAGIC_2, BatchHeader, Codec
@@ -22,6 +21,14 @@ from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import encode_legacy, inner_magics
 from stratalog.format.record import BatchFields, encode_batch, encode_empty_batch
 from stratalog.format.snapshot import NO_OFFSET
+from stratalog.maintenance.cleaning.verdicts import (
+    NOT_MAPPED,
+    BatchReason,
+    Fate,
+    FilteredEntry,
+    RecordReason,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,8 +39,6 @@ if TYPE_CHECKING:
     from stratalog.format.record import Record
     from stratalog.log.producers import ProducerState
     from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-
-NOT_MAPPED: Final = -1
 
 
 class LastRecord(NamedTuple):
@@ -59,73 +64,6 @@ class PassRules:
     legacy_horizon_ms: int
     producers: Mapping[int, LastRecord]
     """Live producers by id."""
-
-
-class RecordReason(enum.StrEnum):
-    """Why a record stays or goes."""
-
-    NEWEST = "newest record of its key"
-    NOT_MAPPED = "no newer record of its key among the dirty ones"
-    BEYOND_MAP = "beyond the part that this pass looked at"
-    TOMBSTONE_PROTECTED = "tombstone that readers may still need"
-    MARKER = "transaction marker"
-    SUPERSEDED = "superseded by a newer record of its key"
-    TOMBSTONE_EXPIRED = "tombstone past its delete horizon"
-    NO_KEY = "no key"
-    ABORTED = "of an aborted transaction"
-    MARKER_EXPIRED = "marker of a transaction without data, past its delete horizon"
-
-
-class Fate(enum.StrEnum):
-    """What becomes of a batch."""
-
-    COPIED = "copied"
-    REBUILT = "rebuilt"
-    EMPTIED = "kept as a header without records"
-    DROPPED = "dropped"
-
-
-class BatchReason(enum.StrEnum):
-    """Why that becomes of a batch."""
-
-    ALL_KEPT = "every record stays"
-    RECORDS_DROPPED = "some records go"
-    HORIZON_SET = "it gets a delete horizon"
-    MAGIC_MENDED = "its messages are of another format than their wrapper"
-    LAST_OF_PRODUCER = "it holds the last sequence number of a live producer"
-    ENDS_AT_BOUND = "it ends where the round ends"
-    NOTHING_LEFT = "no record stays"
-    ABORTED = "its transaction was aborted"
-    MARKER_EXPIRED = "a marker without data, past its delete horizon"
-
-
-class Verdict(NamedTuple):
-    """What becomes of one record."""
-
-    offset: int
-    is_kept: bool
-    reason: RecordReason
-    newer_offset: int = NOT_MAPPED
-    """With SUPERSEDED: of the record that took its place."""
-
-
-class FilteredEntry(NamedTuple):
-    """What a pass makes of one batch."""
-
-    header: EntryHeader
-    fate: Fate
-    reason: BatchReason
-    data: bytes
-    """What is written; empty when the batch is dropped."""
-    kept: tuple[Record, ...]
-    verdicts: tuple[Verdict, ...]
-    """One per record; none when the batch goes as a whole, whatever its records are."""
-    max_offset: int
-    """What an index entry names: the last kept record when rebuilt, else the batch's last offset;
-    -1 when it is dropped."""
-    max_timestamp: int
-    delete_horizon_ms: int | None
-    """As written."""
 
 
 def last_records(producers: Iterable[ProducerState]) -> dict[int, LastRecord]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.config import LogConfig
-    from stratalog.maintenance.cleaning.selection import SegmentFacts
+    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
 
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NO_LEGACY_HORIZON_MS: Final = 0

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.format.batch import MAGIC_2
 from stratalog.log.isolation import AbortedRanges
-from stratalog.maintenance.cleaning.filtering import (
-    NOT_MAPPED,
-    PassRules,
-    RecordJudge,
-    RecordReason,
-    Verdict,
-)
+from stratalog.maintenance.cleaning.filtering import PassRules, RecordJudge
 from stratalog.maintenance.cleaning.groups import legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.verdicts import NOT_MAPPED, RecordReason, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.filtering import LastRecord
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
+    from stratalog.maintenance.cleaning.selection import Selection
     from stratalog.maintenance.cleaning.sources import Source
 
 

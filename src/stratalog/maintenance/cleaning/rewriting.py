@@ -28,8 +28,9 @@ from stratalog.format.kernels.layout import BATCH
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import Fate, RecordReason, filter_entry
+from stratalog.maintenance.cleaning.filtering import filter_entry
 from stratalog.maintenance.cleaning.mapping import events_of
+from stratalog.maintenance.cleaning.verdicts import Fate, RecordReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

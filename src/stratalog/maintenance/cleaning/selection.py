@@ -6,8 +6,7 @@ transaction begins, or into one that is younger than `min.compaction.lag.ms`. It
 when the dirty part is large enough (`min.cleanable.dirty.ratio`) or old enough
 (`max.compaction.lag.ms`).
 
-`facts_of` looks at a log; `select` decides. The decision is a pure function of facts, settings and
-clock, with the reasons in it.
+The decision is a pure function of facts (`log_facts.py`), settings and clock, and tells why.
 """
 
 from __future__ import annotations
@@ -18,59 +17,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.config.choices import CleanupPolicy
-from stratalog.errors import SegmentGoneError
-from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.format.names import FileKind, TopicPartition
+from stratalog.maintenance.cleaning.log_facts import dirty_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from stratalog.config import LogConfig
-    from stratalog.log.partition_log import PartitionLog
-    from stratalog.log.partition_view import PartitionView
-    from stratalog.log.segments import SegmentList
+    from stratalog.format.names import TopicPartition
+    from stratalog.maintenance.cleaning.log_facts import CheckpointReset, LogFacts, SegmentFacts
 
 NO_DELAY: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
-    """What cleaning asks of one segment."""
-
-    base_offset: int
-    size_bytes: int
-    offset_index_bytes: int
-    time_index_bytes: int
-    mtime_ms: int
-    is_active: bool
-    largest_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment; its mtime when no record has a timestamp. -1 for the others,
-    where it decides nothing."""
-    first_batch_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment: the max timestamp of its first batch; -1 when it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """What cleaning asks of one log at one moment."""
-
-    topic_partition: TopicPartition
-    log_start_offset: int
-    log_end_offset: int
-    last_stable_offset: int
-    high_watermark: int
-    segments: tuple[SegmentFacts, ...]
-    """All of them in offset order; the last one is the active one."""
-    checkpoint: int | None
-    """First dirty offset as the last round left it; None before the first round."""
-
-
-class CheckpointReset(enum.StrEnum):
-    """Why a checkpointed offset does not count."""
-
-    BELOW_LOG_START = "below the log start offset"
-    BEYOND_LOG_END = "beyond the log end offset"
 
 
 class BoundKind(enum.StrEnum):
@@ -160,78 +116,10 @@ class Selection:
         return _between(self.segments, self.first_dirty_offset, self.bound.offset)
 
 
-# -- looking
-
-
-def facts_of(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
-    """The log as it is now. Looks at the times of dirty segments only: reading them costs I/O."""
-    return log.looking_again(lambda: _look(log, checkpoint))
-
-
-def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
-    segments, start, end = log.segments, log.log_start_offset, log.log_end_offset
-    first_dirty, _ = _first_dirty(start, end, checkpoint)
-    dirty_from = segments.slot_of(first_dirty)
-    last = len(segments) - 1
-    return LogFacts(
-        topic_partition=log.topic_partition,
-        log_start_offset=start,
-        log_end_offset=end,
-        last_stable_offset=log.last_stable_offset,
-        high_watermark=log.high_watermark,
-        segments=tuple(
-            _segment_facts(
-                segments, slot, is_active=slot == last, is_timed=dirty_from <= slot < last
-            )
-            for slot in range(len(segments))
-        ),
-        checkpoint=checkpoint,
-    )
-
-
-def _segment_facts(
-    segments: SegmentList, slot: int, *, is_active: bool, is_timed: bool
-) -> SegmentFacts:
-    view = segments[slot]
-    try:
-        mtime_ms = view.path.stat().st_mtime_ns // 1_000_000
-    except FileNotFoundError:
-        raise SegmentGoneError(view.path) from None
-    largest = first = NO_TIMESTAMP
-    if is_timed:
-        largest = view.times.largest.timestamp
-        largest = mtime_ms if largest < 0 else largest
-        batch = view.file.peek(0) if view.size_bytes else None
-        first = NO_TIMESTAMP if batch is None else batch.max_timestamp
-    return SegmentFacts(
-        base_offset=view.base_offset,
-        size_bytes=view.size_bytes,
-        offset_index_bytes=_size_of(view.sibling(FileKind.OFFSET_INDEX.value)),
-        time_index_bytes=_size_of(view.sibling(FileKind.TIME_INDEX.value)),
-        mtime_ms=mtime_ms,
-        is_active=is_active,
-        largest_timestamp=largest,
-        first_batch_timestamp=first,
-    )
-
-
-def _size_of(path: Path) -> int:
-    """0 without a file: an index may be missing, and is made anew when it is needed."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-# -- deciding
-
-
 def select(facts: LogFacts, config: LogConfig, now_ms: int) -> Selection:
     """The range to clean at `now_ms`, and whether to."""
     segments = facts.segments
-    first_dirty, reset = _first_dirty(
-        facts.log_start_offset, facts.log_end_offset, facts.checkpoint
-    )
+    first_dirty, reset = dirty_start(facts.log_start_offset, facts.log_end_offset, facts.checkpoint)
     waiting = _between(segments, first_dirty, segments[-1].base_offset)
     bound = _bound(facts, config, first_dirty, waiting, now_ms)
     clean_bytes = sum(s.size_bytes for s in segments if s.base_offset < first_dirty)
@@ -252,19 +140,6 @@ def select(facts: LogFacts, config: LogConfig, now_ms: int) -> Selection:
         reasons=reasons,
         segments=tuple(s for s in segments if s.base_offset < bound.offset),
     )
-
-
-def _first_dirty(
-    log_start_offset: int, log_end_offset: int, checkpoint: int | None
-) -> tuple[int, CheckpointReset | None]:
-    """A checkpoint outside the log means that the log was cut: then all of it counts as dirty."""
-    if checkpoint is None:
-        return log_start_offset, None
-    if checkpoint < log_start_offset:
-        return log_start_offset, CheckpointReset.BELOW_LOG_START
-    if checkpoint > log_end_offset:
-        return log_start_offset, CheckpointReset.BEYOND_LOG_END
-    return checkpoint, None
 
 
 def _between(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
+    from stratalog.maintenance.cleaning.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
