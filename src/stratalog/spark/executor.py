@@ -28,12 +28,15 @@ from stratalog.storage.segment_view import SegmentView
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from stratalog.spark.splits import Piece, Split
 
 _log = logging.getLogger(__name__)
 
 _OF_THE_PARTITION: Final = frozenset({"topic", "partition"})
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def _within(batch: pa.RecordBatch, times_us: Span) -> pa.RecordBatch:
     """Only the records in this range of time."""
     if times_us.is_all:
         return batch
-    times = int64_numbers(batch.column("timestamp"))
+    times = _milliseconds(batch.column("timestamp"))
     low, high = -(-times_us.low // 1000), times_us.high // 1000
     keep = (times >= low) & (times <= high)
     if keep.all():
@@ -156,4 +159,12 @@ class _Shape:
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
     """From the milliseconds of the log to what Spark counts in. No record lacks a timestamp."""
-    return numpy_column(int64_numbers(column) * np.int64(1000), _TIMESTAMP)
+    return numpy_column(_milliseconds(column) * np.int64(1000), _TIMESTAMP)
+
+
+def _milliseconds(column: pa.Array) -> NDArray[np.int64]:
+    """Times of the log; those that microseconds cannot count are the last or first that they can.
+
+    Kafka takes any time a producer sends, and 2^63 - 1 is a usual one for "never".
+    """
+    return np.clip(int64_numbers(column), -_MILLISECONDS_MAX, _MILLISECONDS_MAX)
