@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import settings
 from tests.golden.cases import GoldenCase, compaction_cases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -47,3 +48,12 @@ def compaction_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
         return unpacked[name]
 
     return by_name
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Switch threads as often as possible."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -33,15 +32,6 @@ CONFIG = LogConfig(segment_bytes=8_000, segment_index_bytes=1_200, index_interva
 READERS = 3
 RUN_S = 2.0
 TRANSACTIONAL = 9
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Switch threads as often as possible."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 class Crowd:

@@ -110,6 +110,10 @@ class TopicCatalog:
         """A partition's place, if there is one."""
         return self._partitions.find(topic_partition)
 
+    def has(self, slot: PartitionSlot) -> bool:
+        """Whether the partition is still there: one of its name that was made since is another."""
+        return self.find(slot.topic_partition) is slot
+
     def slot(self, topic_partition: TopicPartition) -> PartitionSlot:
         """A partition's place."""
         slot = self._partitions.find(topic_partition)

@@ -79,9 +79,9 @@ class Work:
 class Claims:
     """The partitions that were looked at. Thread-safe."""
 
-    def __init__(self, is_gone: Callable[[PartitionSlot], bool]) -> None:
-        """`is_gone` tells partitions that were deleted, or made again under the same name."""
-        self._is_gone = is_gone
+    def __init__(self, is_there: Callable[[PartitionSlot], bool]) -> None:
+        """`is_there` tells partitions from those that were deleted since."""
+        self._is_there = is_there
         self._released = threading.Condition()
         self._works: dict[TopicPartition, Work] = {}
         self._is_closed = False
@@ -114,7 +114,7 @@ class Claims:
         """The partition's state, nobody else working on it; None if it is not free."""
         with self._released:
             of_slot = self._work_of(slot)
-            is_free = of_slot.is_free and not self._is_closed and not self._is_gone(slot)
+            is_free = of_slot.is_free and not self._is_closed and self._is_there(slot)
             work = of_slot if is_free else None
             if work is not None:
                 work.is_busy = True

@@ -62,7 +62,7 @@ class CleanerManager:
     def __init__(self, catalog: TopicCatalog, engine: Engine) -> None:
         self._catalog = catalog
         self._engine = engine
-        self._claims = Claims(self._is_gone)
+        self._claims = Claims(catalog.has)
 
     # -- looking
 
@@ -178,7 +178,7 @@ class CleanerManager:
                 self._report_reset(selection, log.config)
                 slot.root.set_cleaned(slot, selection.first_dirty_offset)
         except Exception as error:
-            if not self._is_gone(slot):
+            if self._catalog.has(slot):
                 _log.exception("%s: cannot tell whether it is to be cleaned", slot.topic_partition)
                 self._claims.note_error(
                     work, error, is_failed=not isinstance(error, LogOfflineError)
@@ -212,7 +212,7 @@ class CleanerManager:
 
         def may_go_on() -> bool:
             is_stopped = work.stops.is_set() or slot.cuts != work.cuts
-            return not (is_stopped or self._is_gone(slot))
+            return not is_stopped and self._catalog.has(slot)
 
         try:
             result = cleaner.clean(
@@ -223,13 +223,10 @@ class CleanerManager:
             _log.info("%s: %s", topic_partition, error)
             return None
         except Exception as error:  # whatever it is, the other logs still have to be cleaned
-            if self._is_gone(slot):
+            if not self._catalog.has(slot):
                 return None
             _log.exception("%s: cleaning failed; it is left alone from now on", topic_partition)
             self._claims.note_error(work, error, is_failed=True)
             return RoundReport(topic_partition, selection, None, error)
         self._claims.note_round(work, self._engine.now_ms())
         return RoundReport(topic_partition, selection, result, None)
-
-    def _is_gone(self, slot: PartitionSlot) -> bool:
-        return self._catalog.find(slot.topic_partition) is not slot

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from stratalog.errors import LogOfflineError, NotALogDirError
@@ -231,10 +232,7 @@ class Maintenance:
             info = self._catalog.topics.get(slot.topic_partition.topic)
             if info is None or info.config.is_compacted:
                 continue
-
-            def is_here(slot: PartitionSlot = slot) -> bool:
-                return self._catalog.find(slot.topic_partition) is slot
-
+            is_here = partial(self._catalog.has, slot)
             with self._health.guarded(RETENTION, slot.topic_partition, matters=is_here):
                 plan = self._retain(slot)
                 if plan is not None:

@@ -6,6 +6,7 @@ fails for one partition or directory is kept by `Health`, and the others have th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stratalog.format.names import RootFile
@@ -124,8 +125,5 @@ class Upkeep:
 
     def _guarded(self, task: str, slot: PartitionSlot) -> AbstractContextManager[None]:
         """A partition that is deleted meanwhile may fail as it likes."""
-
-        def is_here() -> bool:
-            return self._catalog.find(slot.topic_partition) is slot
-
+        is_here = partial(self._catalog.has, slot)
         return self._health.guarded(task, slot.topic_partition, matters=is_here)

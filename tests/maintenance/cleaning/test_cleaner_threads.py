@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -36,15 +35,6 @@ READERS = 3
 KEYS = 40
 TRANSACTIONAL = 9
 MAP_BYTES = 24 * 200
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Switch threads as often as possible."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
