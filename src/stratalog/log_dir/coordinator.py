@@ -35,6 +35,8 @@ from stratalog.log_dir.transaction_log import TransactionLog
 from stratalog.log_dir.transaction_steps import ProducerIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.catalog import TopicCatalog
@@ -179,19 +181,26 @@ class TransactionCoordinator:
             self._was_clean = False
             if not self._states.exists:
                 return  # there never was a transaction
-            known = set()
-            for transactional_id, state in list(self._states.all()):
-                if steps.is_prepared(state):
-                    self._finish(transactional_id, state)
-                elif not steps.is_idle(state):
-                    identity = steps.identity_of(state)
-                    known |= {(identity, tp) for tp in steps.partitions_of(state)}
-            for slot in self._catalog.slots():
-                for identity, epoch in _open_in(slot.log()):
-                    is_ours = identity.producer_id >= FIRST_PRODUCER_ID
-                    if is_ours and (identity, slot.topic_partition) not in known:
-                        _log.warning("%s: aborted a transaction that was lost", slot.path)
-                        slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
+            self._abort_all_but(self._finish_prepared())
+
+    def _finish_prepared(self) -> set[tuple[ProducerIdentity, TopicPartition]]:
+        """Write the markers of decided transactions. Who is still writing where, by the others."""
+        writing = set()
+        for transactional_id, state in list(self._states.all()):
+            if steps.is_prepared(state):
+                self._finish(transactional_id, state)
+            elif not steps.is_idle(state):
+                identity = steps.identity_of(state)
+                writing |= {(identity, tp) for tp in steps.partitions_of(state)}
+        return writing
+
+    def _abort_all_but(self, known: Set[tuple[ProducerIdentity, TopicPartition]]) -> None:
+        for slot in self._catalog.slots():
+            for identity, epoch in _open_in(slot.log()):
+                is_ours = identity.producer_id >= FIRST_PRODUCER_ID
+                if is_ours and (identity, slot.topic_partition) not in known:
+                    _log.warning("%s: aborted a transaction that was lost", slot.path)
+                    slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
 
     def end_overdue(self) -> None:
         """Abort transactions that have been open for longer than their producers asked for."""

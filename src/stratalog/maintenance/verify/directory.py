@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format.checkpoint import decode_offsets
@@ -22,12 +22,14 @@ from stratalog.maintenance.verify.partition import conclude_partition, plan_part
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.maintenance.verify.partition import PartitionPlan, PartitionReport
     from stratalog.maintenance.verify.segment import SegmentReport, SegmentTask
+
+T = TypeVar("T")
 
 _CHECKPOINTS: Final = (
     RootFile.RECOVERY_POINTS,
@@ -79,8 +81,12 @@ def plan_directory(path: Path) -> Plan:
                 partitions.append(Path(entry.path))
         elif (root_file := parse_root_file(entry.name)) is not None:
             files.add(root_file[0])
-    offsets = {file: _read_offsets(path / file.value, findings) for file in _CHECKPOINTS}
-    _check_meta_properties(path / RootFile.META_PROPERTIES.value, findings)
+    offsets = {
+        file: _decoded(path / file.value, decode_offsets, Fault.BAD_CHECKPOINT, findings) or {}
+        for file in _CHECKPOINTS
+    }
+    meta_path = path / RootFile.META_PROPERTIES.value
+    _decoded(meta_path, decode_meta_properties, Fault.BAD_METADATA, findings)
     was_clean = RootFile.CLEAN_SHUTDOWN in files
     cleaned = offsets[RootFile.CLEANER_OFFSETS]
     plans = []
@@ -121,27 +127,19 @@ def _is_partition(entry: os.DirEntry[str], findings: Findings) -> bool:
     return True
 
 
-def _read_offsets(path: Path, findings: Findings) -> dict[TopicPartition, int]:
+def _decoded(
+    path: Path, decode: Callable[[bytes], T], fault: Fault, findings: Findings
+) -> T | None:
+    """What a root file says; None if it is not there, or says nothing that can be understood."""
     try:
-        return decode_offsets(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except CorruptError as error:
-        findings.add(Fault.BAD_CHECKPOINT, path, error.reason, position=error.position)
-    except (StratalogError, OSError) as error:
-        findings.add(Fault.BAD_CHECKPOINT, path, str(error))
-    return {}
-
-
-def _check_meta_properties(path: Path, findings: Findings) -> None:
-    try:
-        decode_meta_properties(path.read_bytes())
+        return decode(path.read_bytes())
     except FileNotFoundError:
         pass
     except CorruptError as error:
-        findings.add(Fault.BAD_METADATA, path, error.reason, position=error.position)
+        findings.add(fault, path, error.reason, position=error.position)
     except (StratalogError, OSError) as error:
-        findings.add(Fault.BAD_METADATA, path, str(error))
+        findings.add(fault, path, str(error))
+    return None
 
 
 def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> Report:
@@ -149,20 +147,25 @@ def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -
     ours = [partition for partition in partitions if str(Path(partition.path).parent) == root.path]
     ends = {partition.topic_partition: partition.log_end_offset for partition in ours}
     for file, offsets in root.offsets.items():
-        path = Path(root.path) / file.value
         for topic_partition, offset in offsets.items():
             end = ends.get(topic_partition)
-            if end is None:
-                what = f"{topic_partition} is not in this directory"
-                if topic_partition.topic != CLUSTER_METADATA_TOPIC:
-                    findings.add(Fault.CHECKPOINT_STRANGER, path, what)
-            elif offset < 0:
-                findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
-            elif offset > end:
-                _tell_past_end(
-                    file, path, f"{topic_partition}: {offset}, past its end {end}", findings
-                )
+            _check_checkpoint(Path(root.path) / file.value, topic_partition, offset, end, findings)
     return Report((*root.findings, *findings.close()), Counts(files=root.files))
+
+
+def _check_checkpoint(
+    path: Path, topic_partition: TopicPartition, offset: int, end: int | None, findings: Findings
+) -> None:
+    """One line of an offset file. `end` is the partition's; None if there is no such partition."""
+    if end is None:
+        if topic_partition.topic != CLUSTER_METADATA_TOPIC:
+            what = f"{topic_partition} is not in this directory"
+            findings.add(Fault.CHECKPOINT_STRANGER, path, what)
+    elif offset < 0:
+        findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
+    elif offset > end:
+        what = f"{topic_partition}: {offset}, past its end {end}"
+        _tell_past_end(RootFile(path.name), path, what, findings)
 
 
 def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) -> None:
