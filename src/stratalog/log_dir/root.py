@@ -78,6 +78,16 @@ class PartitionSlot:
         """The log, if it has been opened."""
         self.cuts = 0
         """How often it was truncated."""
+        self.remote_start: int | None = None
+        """Where the log starts in a broker's remote storage, if that is below its first segment."""
+
+    @property
+    def start_to_tell(self) -> int | None:
+        """What the checkpoint is to say of the log start. None: the first segment's name does."""
+        log = self.loaded
+        if log is not None and log.log_start_offset > log.segments.bases[0]:
+            return log.log_start_offset
+        return self.remote_start
 
     def log(self) -> PartitionLog:
         """The log, opened and perhaps recovered now: at first use, and again after it was closed or
@@ -89,14 +99,21 @@ class PartitionSlot:
             if self._is_retired:
                 raise LogOfflineError(self.path, "it was deleted, or its LogDir closed")
             if self.loaded is None:
-                self.loaded = self._open(self.root.load_point(self.topic_partition))
+                point = self.root.load_point(self.topic_partition)
+                self.loaded = self._open(point)
+                if point.is_start_told and point.log_start_offset < self.loaded.segments.bases[0]:
+                    self.remote_start = point.log_start_offset
             elif not self.loaded.is_usable:
                 self.loaded = self._reopen(self.loaded)
             return self.loaded
 
     def _reopen(self, log: PartitionLog) -> PartitionLog:
         log.close()  # gives back what a failed one has still open
-        return self._open(LoadPoint(log.log_start_offset, log.recovery_point))
+        told = self.start_to_tell
+        start = log.log_start_offset if told is None else told
+        return self._open(
+            LoadPoint(start, log.recovery_point, is_start_told=told is not None),
+        )
 
     def _open(self, point: LoadPoint) -> PartitionLog:
         try:
@@ -170,10 +187,12 @@ class LogRoot:
 
     def load_point(self, topic_partition: TopicPartition) -> LoadPoint:
         """What the checkpoints and the last stop say about a partition."""
+        start = self._offsets[RootFile.LOG_START_OFFSETS].get(topic_partition)
         return LoadPoint(
-            self._offsets[RootFile.LOG_START_OFFSETS].get(topic_partition, 0),
+            start or 0,
             self._offsets[RootFile.RECOVERY_POINTS].get(topic_partition, 0),
             self.last_stop.was_clean,
+            is_start_told=start is not None,
         )
 
     # -- checkpoints
@@ -192,7 +211,7 @@ class LogRoot:
         known = self._offsets[file]
         for topic_partition, slot in list(self.slots.items()):
             log = slot.loaded
-            value = known.get(topic_partition) if log is None else _offset_of(log, file)
+            value = known.get(topic_partition) if log is None else _offset_of(slot, log, file)
             if value is not None:
                 offsets[topic_partition] = value
         return offsets
@@ -267,13 +286,12 @@ def _close(log: PartitionLog) -> StratalogError | None:
     return None
 
 
-def _offset_of(log: PartitionLog, file: RootFile) -> int | None:
+def _offset_of(slot: PartitionSlot, log: PartitionLog, file: RootFile) -> int | None:
     if file is RootFile.RECOVERY_POINTS:
         return log.recovery_point
     if file is RootFile.HIGH_WATERMARKS:
         return log.high_watermark
-    # The first segment's name says the same, unless the start lies inside it.
-    return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
+    return slot.start_to_tell
 
 
 def _partition_dir(path: Path) -> PartitionDir | InvalidNameError | None:

@@ -65,6 +65,9 @@ class LoadPoint(NamedTuple):
     recovery_point: int = 0
     was_clean: bool = False
     """The last writer closed the directory in good order."""
+    is_start_told: bool = False
+    """The log start is from the checkpoint. Below the first segment it is that of a log whose older
+    part a broker has in remote storage, and needs the epochs of."""
 
 
 _NOTHING_KNOWN: Final = LoadPoint()
@@ -119,7 +122,7 @@ class _Loader:
         self._activate_last(point.log_start_offset)
         end = self._segments[-1].next_offset
         leader_epoch = self._last_epoch()
-        self._trim_epochs(log_start_offset, end)
+        self._trim_epochs(point.log_start_offset if point.is_start_told else log_start_offset, end)
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
             LogState(
@@ -309,12 +312,12 @@ class _Loader:
                 latest = header.partition_leader_epoch
         return max(0, _or_none(latest))
 
-    def _trim_epochs(self, log_start_offset: int, end: int) -> None:
+    def _trim_epochs(self, start: int, end: int) -> None:
         """Epochs outside the log are of records that were lost or deleted.
 
         Like Kafka's loader, leaves an empty file where there was none.
         """
-        if self._epochs.truncate_from_end(end) | self._epochs.truncate_from_start(log_start_offset):
+        if self._epochs.truncate_from_end(end) | self._epochs.truncate_from_start(start):
             self._epochs.flush()
         path = self._path / FileKind.LEADER_EPOCHS.value
         if not self._disk.exists(path):
