@@ -143,12 +143,6 @@ class RetentionPlan:
         """Of `.log` files."""
         return sum(segment.size_bytes for segment in self.kept)
 
-    @property
-    def future(self) -> tuple[SegmentFacts, ...]:
-        """Segments that stay and whose largest timestamp lies in the future: by time they, and all
-        behind them, stay until then and `retention.ms` longer."""
-        return tuple(segment for segment in self.kept if segment.largest_timestamp > self.now_ms)
-
 
 # -- deciding
 

@@ -34,6 +34,7 @@ from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from tests.format.decoding import guarded
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, keys, timestamps, values
+from tests.maintenance.cleaning.mapping_batches import put_batches
 
 EXAMPLES = int(os.environ.get("STRATALOG_EXAMPLES", "400"))
 KEY = b"12345678"
@@ -139,7 +140,7 @@ def test_nonsense_is_refused_or_treated_alike(  # generated
 def check_mapping(found: OffsetMap, run: BatchRun, raw: bytes) -> bool:
     """Whether the batch is refused."""
     assert run.payloads is not None
-    bad = found.put_batches(run.rows, run.payloads, np.ones(1, np.bool_))
+    bad = put_batches(found, run.rows, run.payloads, np.ones(1, np.bool_))
     records = readable(raw)
     if bad is not None:
         assert bad == 0
@@ -198,7 +199,7 @@ def test_keys_near_the_end_of_memory(size_bytes: int) -> None:
     assert run is not None
     assert run.payloads is not None
     found = OffsetMap(24 * 64)
-    assert found.put_batches(run.rows, run.payloads, np.ones(1, np.bool_)) is None
+    assert put_batches(found, run.rows, run.payloads, np.ones(1, np.bool_)) is None
     assert found.get(key) == 0
     assert found.get(key + b"\0") == found.get(key[1:] + b"x") == -1
     assert found.entries == 1
@@ -234,7 +235,7 @@ def test_a_field_that_is_longer_than_its_record(field: str, declared_bytes: int)
     assert run is not None
     assert run.payloads is not None
     found = OffsetMap(24 * 64)
-    bad = found.put_batches(run.rows, run.payloads, np.ones(1, np.bool_))
+    bad = put_batches(found, run.rows, run.payloads, np.ones(1, np.bool_))
     assert bad == (0 if field == "key" else None)
     found.skip_to(1)
     with pytest.raises(CorruptRecordError, match="exceeds its record"):

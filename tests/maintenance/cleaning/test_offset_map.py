@@ -16,6 +16,7 @@ from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.offset_map import OffsetMap
+from tests.maintenance.cleaning.mapping_batches import put_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,7 @@ class Batches:
         is_wanted = np.ones(len(self.rows), np.bool_)
         if without is not None:
             is_wanted[without] = False
-        assert found.put_batches(self.rows, self.payloads, is_wanted) is None
+        assert put_batches(found, self.rows, self.payloads, is_wanted) is None
 
 
 def offsets_in(found: OffsetMap, keys: str) -> list[int]:

@@ -130,16 +130,6 @@ class OffsetMap:
             return int(self.state[kernel.BATCH_INDEX])
         return HashedKeys(rows, keys[:count])
 
-    def put_batches(
-        self, rows: NDArray[Any], payloads: NDArray[Any], is_wanted: NDArray[np.bool_]
-    ) -> int | None:
-        """Put in the keys of these batches; None, or the row of one that is not in order."""
-        keys = self.hashed(rows, payloads, is_wanted)
-        if isinstance(keys, int):
-            return keys
-        self.put_hashed(keys)
-        return None
-
     def put_hashed(self, keys: HashedKeys) -> None:
         """Put in keys of this map's secret, until it is full."""
         kernel.put_hashed(keys.rows, keys.words, self.state)
