@@ -16,6 +16,7 @@
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
+    │   └── NoSegmentError            a partition's directory without a segment, as yet
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
@@ -190,6 +191,14 @@ class InvalidNameError(StratalogError):
 
 class NotALogDirError(StratalogError):
     """The path does not exist, is no directory, or holds no Kafka log."""
+
+
+class NoSegmentError(NotALogDirError):
+    """A directory has the name of a partition and no segment. A broker makes the one before the
+    other, and begins an empty log where it finds such a directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: no segment (*.log) in this directory")
 
 
 class UnknownTopicOrPartitionError(StratalogError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from stratalog.errors import (
     CorruptError,
     InvalidNameError,
-    NotALogDirError,
+    NoSegmentError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -65,7 +65,7 @@ class PartitionView(LogReader):
         self._base_offset = base_offset
         self._listing = self._look()
         if not self._listing.segments:
-            raise NotALogDirError(f"{path}: no segment (*.log) in this directory")
+            raise NoSegmentError(path)
         self._segments = SegmentList(self._listing.segments)
 
     def _look(self) -> Listing:

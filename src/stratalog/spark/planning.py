@@ -15,7 +15,7 @@ from stratalog.spark.options import ReadOptions
 from stratalog.spark.predicates import LONG_MAX, Predicate
 from stratalog.spark.ranges import OffsetRange, batch_range, check_named
 from stratalog.spark.splits import PlanSummary, SplitPlan, one_each, pack, shares
-from stratalog.spark.topics import open_logs, subscribed
+from stratalog.spark.topics import open_logs, opened, subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +55,7 @@ def _plan(options: ReadOptions, predicate: Predicate) -> SplitPlan:
     logs = open_logs(options)
     partitions = subscribed(logs, options)
     check_named(options, partitions)
-    views = {each: logs.partition(*each) for each in partitions}
+    views = opened(logs, partitions)
     return plan_ranges(
         views, lambda each, view: batch_range(each, view, options), options, predicate
     )

@@ -36,7 +36,7 @@ from stratalog.spark.planning import plan_ranges
 from stratalog.spark.ranges import OffsetRange, check_named, starting_offset, visible_end
 from stratalog.spark.reader import read_split
 from stratalog.spark.schema import check_schema
-from stratalog.spark.topics import check_topics, open_logs, subscribed
+from stratalog.spark.topics import check_topics, open_logs, opened, subscribed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 raise lost(str(error)) from None
             topics = set(self._options.subscription.topics)
             wanted = [each for each in logs.topic_partitions if each.topic in topics]
-        return {each: logs.partition(*each) for each in wanted}
+        return opened(logs, wanted)
 
     def _log_ends(self) -> dict[TopicPartition, LogEnds]:
         ends = {}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import UnknownTopicOrPartitionError
+from stratalog.errors import NoSegmentError, UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.view import LogDirsView
 from stratalog.spark.failures import SourceError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stratalog.log.partition_view import PartitionView
     from stratalog.spark.options import ReadOptions
 
 INTERNAL_TOPICS: Final = frozenset(
@@ -41,6 +45,17 @@ def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
             logs.partitions_of(topic)  # raises for one that is not there
         names = set(wanted.topics)
     return [found for found in logs.topic_partitions if found.topic in names]
+
+
+def opened(
+    logs: LogDirsView, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionView]:
+    """Views of these partitions, without those that have no segment: a broker makes them now."""
+    views = {}
+    for each in partitions:
+        with suppress(NoSegmentError):
+            views[each] = logs.partition(*each)
+    return views
 
 
 def _matching(logs: LogDirsView, pattern: str) -> set[str]:
