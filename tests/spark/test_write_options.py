@@ -41,6 +41,7 @@ def test_everything() -> None:
         lockTimeout="2s",
         checkpointLocation="/x",
         queryName="q",
+        includeHeaders="true",
     )
     assert options.topic == "orders"
     assert options.target.new_topics == NewTopics(3, {"retention.ms": "5"})

@@ -40,7 +40,9 @@ WRITE_OPTIONS: Final = (
     "lockTimeout",
     "serverProperties",
 )
-_OF_SPARK: Final = ("checkpointlocation", "queryname")
+_OF_SPARK: Final = ("checkpointlocation", "queryname", "includeheaders")
+"""Of no effect here. Jobs for Kafka's connector give the last one; there and here it is the column
+`headers` that counts."""
 _TOPIC_CONFIG: Final = "topicconfig."
 _ADVICE: Final = "give the log directory to write to: save('/var/lib/kafka/data')"
 
