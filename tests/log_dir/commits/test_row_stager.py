@@ -182,6 +182,15 @@ def test_timestamps_are_cut_to_milliseconds_and_filled_in(logs_dir: Path) -> Non
     assert [r.timestamp for r in batches_of(data)[0].records] == [NOW_MS - 5, NOW_MS]
 
 
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_no_timestamp_may_be_told_as_the_source_does(logs_dir: Path, unit: str) -> None:
+    """A copy of records of magic 0, which have none, gets the time of staging."""
+    column = pa.array([-1, NOW_MS - 5], pa.timestamp("ms", "UTC")).cast(pa.timestamp(unit, "UTC"))
+    (run,) = stage([logs_dir], [rows(0, 2, timestamp=column)], terms=RowTerms("zstd"))
+    data = (logs_dir / "zstd-0" / run.name).read_bytes()
+    assert [r.timestamp for r in batches_of(data)[0].records] == [NOW_MS, NOW_MS - 5]
+
+
 REFUSALS: dict[str, tuple[str | None, dict[str, Any], type[Exception], str]] = {
     "null topic": (
         None,

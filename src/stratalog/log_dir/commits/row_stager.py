@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.errors import InvalidRecordError, InvalidTimestampError
-from stratalog.format.batch import Codec
+from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.encode_columns import BatchLimits, encode_columns
 from stratalog.format.record import BatchFields
 from stratalog.log_dir.commits.finding import TopicFinder
@@ -93,7 +93,7 @@ class RowStager:
         if not batches:
             return
         merged = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        for name, rows in rows_by_topic(merged, self._terms.topic):
+        for name, rows in rows_by_topic(_with_null_times(merged), self._terms.topic):
             topic, placer = self._topic(name)
             now_ms = self._now_ms()
             _check(rows, topic, now_ms)
@@ -127,6 +127,19 @@ class RowStager:
 def _limits(rules: AppendRules, terms: RowTerms) -> BatchLimits:
     bytes_max = min(rules.max_message_bytes, rules.segment_bytes)
     return BatchLimits(min(terms.batch_bytes, bytes_max), bytes_max)
+
+
+def _with_null_times(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Null for -1: what Kafka's files, and so the source, say where a record has no time."""
+    index = rows.schema.get_field_index("timestamp")
+    kind = rows.schema.field(index).type if index >= 0 else None
+    if kind is None or not pa.types.is_timestamp(kind) or kind.unit == "s":
+        return rows
+    column = rows.column(index)
+    absent = pc.equal(column, pa.scalar(NO_TIMESTAMP, pa.timestamp("ms", kind.tz)).cast(kind))
+    if not pc.any(absent).as_py():
+        return rows
+    return rows.set_column(index, "timestamp", pc.if_else(absent, pa.scalar(None, kind), column))
 
 
 def _check(rows: pa.RecordBatch, topic: StagedTopic, now_ms: int) -> None:
