@@ -206,6 +206,11 @@ def test_files_in_transit(tmp_path: Path) -> None:
     assert (Path(file["path"]).name, file["state"]) == (f"{0:020d}.log.deleted", "deleted")
 
 
+def test_properties_of_a_broker_that_had_no_id_yet(log_dir: Path) -> None:
+    (log_dir / "meta.properties").write_text("version=0\ncluster.id=abc\n")
+    assert stratalog("ls", log_dir).lines[0] == f"{log_dir}: 3 partitions, cluster abc"
+
+
 def test_one_bad_partition_does_not_hide_the_others(log_dir: Path) -> None:
     (log_dir / "hollow-0").mkdir()
     (log_dir / "txn-1" / "leader-epoch-checkpoint").write_text("0\n1\nnonsense\n")

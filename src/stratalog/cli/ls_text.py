@@ -65,7 +65,8 @@ def _print_section(
 def _log_dir_line(found: LogDirFacts) -> str:
     facts = [counted(found.partitions, "partition")]
     if found.meta is not None:
-        facts.append(f"node {found.meta.node_id}")
+        if found.meta.node_id is not None:
+            facts.append(f"node {found.meta.node_id}")
         if found.meta.cluster_id is not None:
             facts.append(f"cluster {found.meta.cluster_id}")
     if found.is_clean_shutdown:
