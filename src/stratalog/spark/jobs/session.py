@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from stratalog.errors import ConfigError, StratalogError
 from stratalog.spark.failures import plain_line
+from stratalog.spark.jobs.spark_home import quick_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,7 +73,8 @@ def open_session(
             raise ConfigError(
                 "master", f"{master!r} is none; give local[*], spark://HOST:PORT, yarn or k8s://…"
             )
-        session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
+        with quick_home(master, given):
+            session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
         try:
             with jvm.ended_by_interrupts():
                 yield session

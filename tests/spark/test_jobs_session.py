@@ -1,0 +1,61 @@
+"""Sessions of the command line: what their workers import, and when that is left as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stratalog.spark.jobs.spark_home import quick_home
+
+PROGRAM = """
+import os, tempfile
+from stratalog.spark.jobs.session import open_session
+
+def where(_):
+    import py4j, pyspark
+    return [pyspark.__file__, py4j.__file__]
+
+with open_session("test", master="local[1]", conf={"spark.driver.memory": "512m"}) as spark:
+    home = spark._jvm.System.getenv("SPARK_HOME")
+    print(home, *spark.sparkContext.parallelize([0], 1).flatMap(where).collect())
+    assert "SPARK_HOME" not in os.environ
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_workers_import_compiled_modules() -> None:
+    env = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=env, check=True
+    )
+    home, *files = done.stdout.split()
+    assert not [file for file in files if ".zip" in file]
+    assert not os.path.exists(home)  # noqa: PTH110
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "env"),
+    [
+        ("spark://host:7077", {}, {}),
+        ("local[2]", {"spark.pyspark.python": "python3"}, {}),
+        ("local[2]", {}, {"PYSPARK_PYTHON": "/elsewhere/python"}),
+        ("local[2]", {}, {"SPARK_HOME": "/opt/spark"}),
+    ],
+    ids=["cluster", "conf", "interpreter", "home"],
+)
+def test_what_somebody_chose_stays(
+    master: str, conf: dict[str, str], env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    with quick_home(master, conf) as home:
+        assert home is None
+        assert os.environ.get("SPARK_HOME") == env.get("SPARK_HOME")
+    with quick_home("local", {}) as home:
+        assert (home is None) == bool(env)
