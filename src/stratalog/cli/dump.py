@@ -149,6 +149,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     cluster_metadata_decoder: Annotated[
         bool, typer.Option("--cluster-metadata-decoder", help="Records of __cluster_metadata.")
     ] = False,
+    remote_log_metadata_decoder: Annotated[
+        bool,
+        typer.Option("--remote-log-metadata-decoder", help="Records of __remote_log_metadata."),
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line; header values included.")
     ] = False,
@@ -210,7 +214,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     aborted-transaction, producer, sanity or trailing (bytes that are no batch).
     """
     decoder, notices = _decoder(
-        (offsets_decoder, transaction_log_decoder, cluster_metadata_decoder),
+        (
+            offsets_decoder,
+            transaction_log_decoder,
+            cluster_metadata_decoder,
+            remote_log_metadata_decoder,
+        ),
         (key_decoder_class, value_decoder_class),
         (key_format, value_format),
     )
@@ -301,7 +310,7 @@ def _find(
 
 
 def _decoder(
-    internal: tuple[bool, bool, bool],
+    internal: tuple[bool, bool, bool, bool],
     classes: tuple[str | None, str | None],
     formats: tuple[str | None, str | None],
 ) -> tuple[RecordDecoder, tuple[str, ...]]:
@@ -313,6 +322,7 @@ def _decoder(
             topics.OffsetsDecoder,
             topics.TransactionLogDecoder,
             topics.ClusterMetadataDecoder,
+            topics.RemoteLogMetadataDecoder,
         )
         return kinds[internal.index(True)](), ()
     try:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.messages import cluster_metadata
 from stratalog.format.messages import group_records as groups
+from stratalog.format.messages import remote_log_records as remote
 from stratalog.format.messages import transaction_records as txns
 from stratalog.format.messages.schema import Value, to_json
 from stratalog.maintenance.dump.hash_order import in_table_order, partition_hash, slots_after
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stratalog.format.record import Record
     from stratalog.maintenance.dump.decoders import Text
 
@@ -108,6 +111,66 @@ class ClusterMetadataDecoder:
             return None, f"Error at {record.offset}, skipping. {_reason(error)}"
         shown = {"type": found.kafka_name, "version": found.version, "data": found.fields}
         return None, shown
+
+
+class RemoteLogMetadataDecoder:
+    """Records of `__remote_log_metadata`, which have no keys."""
+
+    is_plain = False
+
+    def show(self, record: Record) -> Text:
+        try:
+            found = remote.read_remote_log_record(record.value or b"")
+        except StratalogError as error:
+            return None, f"Error at offset {record.offset}, skipping. {_reason(error)}"
+        return None, _remote_text(found)
+
+    def show_json(self, record: Record) -> tuple[Value, Value]:
+        try:
+            found = remote.read_remote_log_record(record.value or b"")
+        except StratalogError as error:
+            return None, f"Error at offset {record.offset}, skipping. {_reason(error)}"
+        return None, {"type": found.name, "version": found.version, "data": found.fields}
+
+
+def _remote_text(found: remote.RemoteLogRecord) -> str:
+    """The object that Kafka makes of the record, as it prints it."""
+    of = found.fields
+    event = {"eventTimestampMs": of["eventTimestampMs"], "brokerId": of["brokerId"]}
+    if found.type_id == remote.PARTITION_DELETE:
+        partition = _topic_id_partition(of["topicIdPartition"])
+        state = of["remotePartitionDeleteState"]
+        facts = {"topicPartition": partition, "state": state, **event}
+        return _java_object("RemotePartitionDeleteMetadata", facts)
+    segment, custom = of["remoteLogSegmentId"], of["customMetadata"]
+    partition = _topic_id_partition(segment["topicIdPartition"])
+    names = {"topicIdPartition": partition, "id": segment["id"]}
+    head = {"remoteLogSegmentId": _java_object("RemoteLogSegmentId", names)}
+    told = "Optional.empty"
+    if custom is not None:
+        told = f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
+    tail = {"customMetadata": told, "state": of["remoteLogSegmentState"]}
+    if found.type_id == remote.SEGMENT_UPDATE:
+        return _java_object("RemoteLogSegmentMetadataUpdate", {**head, **tail, **event})
+    epochs = sorted((each["leaderEpoch"], each["offset"]) for each in of["segmentLeaderEpochs"])
+    facts = {
+        **head,
+        **{name: of[name] for name in ("startOffset", "endOffset", "brokerId", "maxTimestampMs")},
+        "eventTimestampMs": of["eventTimestampMs"],
+        "segmentLeaderEpochs": "{" + ", ".join(f"{epoch}={at}" for epoch, at in epochs) + "}",
+        "segmentSizeInBytes": of["segmentSizeInBytes"],
+        **tail,
+        "txnIdxEmpty": "true" if of.get("txnIndexEmpty") else "false",
+    }
+    return _java_object("RemoteLogSegmentMetadata", facts)
+
+
+def _topic_id_partition(of: Mapping[str, Value]) -> str:
+    return f"{of['id']}:{of['name']}-{of['partition']}"
+
+
+def _java_object(name: str, facts: Mapping[str, Value]) -> str:
+    return f"{name}{{{', '.join(f'{key}={value}' for key, value in facts.items())}}}"
 
 
 def _partitions(state: txns.TransactionState) -> list[str]:

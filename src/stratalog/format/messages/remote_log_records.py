@@ -1,0 +1,104 @@
+"""Records of `__remote_log_metadata`: which segments a broker has in remote storage.
+
+A value is the record's type and version (varints), then the fields; it has no key. Every type is
+flexible from version 0. Shown as Kafka shows the objects that it makes of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CorruptRecordError, UnsupportedError
+from stratalog.format import varint
+from stratalog.format.messages.schema import Array, Field, Message, Value, read_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SEGMENT, SEGMENT_UPDATE, PARTITION_DELETE = range(3)
+
+SEGMENT_STATES: Final = (
+    "COPY_SEGMENT_STARTED",
+    "COPY_SEGMENT_FINISHED",
+    "DELETE_SEGMENT_STARTED",
+    "DELETE_SEGMENT_FINISHED",
+)
+PARTITION_STATES: Final = (
+    "DELETE_PARTITION_MARKED",
+    "DELETE_PARTITION_STARTED",
+    "DELETE_PARTITION_FINISHED",
+)
+
+_PARTITION = (Field("name", "string"), Field("id", "uuid"), Field("partition", "int32"))
+_SEGMENT_ID = (Field("topicIdPartition", _PARTITION), Field("id", "uuid"))
+_LEADER_EPOCHS = Array((Field("leaderEpoch", "int32"), Field("offset", "int64")))
+_RECORDS: Final[Mapping[int, Message]] = {
+    SEGMENT: Message(
+        "RemoteLogSegmentMetadataRecord",
+        (
+            Field("remoteLogSegmentId", _SEGMENT_ID),
+            Field("startOffset", "int64"),
+            Field("endOffset", "int64"),
+            Field("brokerId", "int32"),
+            Field("maxTimestampMs", "int64"),
+            Field("eventTimestampMs", "int64"),
+            Field("segmentLeaderEpochs", _LEADER_EPOCHS),
+            Field("segmentSizeInBytes", "int32"),
+            Field("customMetadata", "bytes", nullable_since=0),
+            Field("remoteLogSegmentState", "int8"),
+            Field("txnIndexEmpty", "bool", tag=0, default=False),
+        ),
+        version_max=1,
+        flexible_since=0,
+    ),
+    SEGMENT_UPDATE: Message(
+        "RemoteLogSegmentMetadataUpdateRecord",
+        (
+            Field("remoteLogSegmentId", _SEGMENT_ID),
+            Field("brokerId", "int32"),
+            Field("eventTimestampMs", "int64"),
+            Field("customMetadata", "bytes", nullable_since=0),
+            Field("remoteLogSegmentState", "int8"),
+        ),
+        version_max=1,
+        flexible_since=0,
+    ),
+    PARTITION_DELETE: Message(
+        "RemotePartitionDeleteMetadataRecord",
+        (
+            Field("topicIdPartition", _PARTITION),
+            Field("brokerId", "int32"),
+            Field("eventTimestampMs", "int64"),
+            Field("remotePartitionDeleteState", "int8"),
+        ),
+        version_max=1,
+        flexible_since=0,
+    ),
+}
+
+
+class RemoteLogRecord(NamedTuple):
+    """One event in the life of a remote segment, or of all that a partition has there."""
+
+    type_id: int
+    version: int
+    fields: dict[str, Value]
+
+    @property
+    def name(self) -> str:
+        """Such as RemoteLogSegmentMetadataRecord."""
+        return _RECORDS[self.type_id].name
+
+
+def read_remote_log_record(value: bytes) -> RemoteLogRecord:
+    """What a record of `__remote_log_metadata` says."""
+    type_id, at = varint.read_unsigned(value, 0, len(value))
+    version, at = varint.read_unsigned(value, at, len(value))
+    if type_id not in _RECORDS:
+        raise UnsupportedError(f"unknown type {type_id} of remote log metadata")
+    fields, _ = read_message(_RECORDS[type_id], value, at, version)
+    states = PARTITION_STATES if type_id == PARTITION_DELETE else SEGMENT_STATES
+    name = "remotePartitionDeleteState" if type_id == PARTITION_DELETE else "remoteLogSegmentState"
+    if not 0 <= fields[name] < len(states):
+        raise CorruptRecordError(f"{name} {fields[name]} is unknown", position=at)
+    return RemoteLogRecord(type_id, version, {**fields, name: states[fields[name]]})
