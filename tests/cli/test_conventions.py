@@ -131,7 +131,7 @@ ALSO = {("read", "-o"): "--from"}
 """The same under another name: an offset."""
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_letter_means_the_same_everywhere(name: str) -> None:
     for parameter in command_of(name).params:
         for letter in (flag for flag in parameter.opts if re.fullmatch(r"-\w", flag)):

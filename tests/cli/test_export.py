@@ -52,7 +52,7 @@ def test_committed_records_only(tmp_path: Path) -> None:
 
 
 def test_lines_of_json_by_topic_alone(tmp_path: Path) -> None:
-    args = ("-f", "jsonl", "--no-by-date", "--headers", "--json")
+    args = ("--format", "jsonl", "--no-by-date", "--headers", "--json")
     file, summary = inside("export", "multiseg", "-d", MULTISEG, "--to", tmp_path, *args).rows
     assert (tmp_path / file["path"]).read_bytes().count(b"\n") == 1500
     assert file["path"].startswith("topic=multiseg/part-00000-")
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("args", [("--codec", "zstd"), ("--text",)], ids=["codec", "text"])
 def test_options_of_parquet_are_refused_for_json(args: tuple[str, ...], tmp_path: Path) -> None:
-    result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "-f", "jsonl", *args)
+    result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--format", "jsonl", *args)
     assert result.status == 2
     assert f"{args[0]} is for Parquet; lines of JSON are text" in result.stderr
     assert not (tmp_path / "o").exists()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SEGMENT = f"{156:020d}.log"
 RECORDS = ["read", "find --offset 0", "explain --offset 0"]
-PARTITIONS = ["verify", "stats", "retain --dry-run"]
+PARTITIONS = ["verify", "stats", "retain --dry-run", "reindex --dry-run", "export --to out"]
 DIRECTORIES = ["compact --dry-run", "compact", "maintain --once"]
 VERBS = [*RECORDS, *PARTITIONS, *DIRECTORIES, "ls", "dump"]
 
@@ -109,3 +109,11 @@ def test_a_wrong_log_dir_option(verb: str, place: Path) -> None:
         inside(name, "orders", *options, "-d", place / "nowhere")
     with pytest.raises(StratalogError, match=r"notes\.txt: a file, not a log directory"):
         inside(name, "orders", *options, "-d", place / "logs" / "notes.txt")
+
+
+@pytest.mark.parametrize("verb", ["ingest", "export"])
+def test_a_file_to_write_a_directory_to(verb: str, place: Path) -> None:
+    notes = place / "logs" / "notes.txt"
+    source = notes if verb == "ingest" else place / "logs"
+    with pytest.raises(StratalogError, match=r"notes\.txt: a file; --to takes a directory$"):
+        inside(verb, source, "--to", notes)

@@ -66,7 +66,7 @@ def records_in(root: Path, topic: str = "t") -> list[Given]:
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_exported_files_come_back(format_: str, logs: Path, tmp_path: Path) -> None:
-    inside("export", logs, "--to", tmp_path / "out", "-f", format_, "--headers")
+    inside("export", logs, "--to", tmp_path / "out", "--format", format_, "--headers")
     result = inside("ingest", tmp_path / "out", "--to", tmp_path / "new", "-p", "3", "--json")
     assert result.rows[0]["records"] == len(RECORDS)
     assert sorted(records_in(tmp_path / "new"), key=str) == sorted(records_in(logs), key=str)
@@ -75,7 +75,7 @@ def test_exported_files_come_back(format_: str, logs: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_into_another_topic_by_key(format_: str, logs: Path, tmp_path: Path) -> None:
-    inside("export", logs, "--to", tmp_path / "out", "-f", format_)
+    inside("export", logs, "--to", tmp_path / "out", "--format", format_)
     args = ("--to", tmp_path / "new", "-t", "u", "-p", "1")
     with pytest.raises(StratalogError, match="Invalid partition given with record"):
         inside("ingest", tmp_path / "out", *args)
@@ -85,8 +85,8 @@ def test_into_another_topic_by_key(format_: str, logs: Path, tmp_path: Path) -> 
 
 
 def test_exported_lines_as_values_when_asked(logs: Path, tmp_path: Path) -> None:
-    inside("export", logs, "--to", tmp_path / "out", "-f", "jsonl", "--no-by-date")
-    args = ("--to", tmp_path / "new", "-t", "u", "-p", "1", "-f", "json")
+    inside("export", logs, "--to", tmp_path / "out", "--format", "jsonl", "--no-by-date")
+    args = ("--to", tmp_path / "new", "-t", "u", "-p", "1", "--format", "json")
     inside("ingest", *(tmp_path / "out").rglob("*.jsonl"), *args)
     values = [json.loads(given.value or b"") for given in records_in(tmp_path / "new", "u")]
     assert {value["topic"] for value in values} == {"t"}
@@ -96,12 +96,12 @@ def test_exported_lines_as_values_when_asked(logs: Path, tmp_path: Path) -> None
 def test_records_that_were_written_by_others(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{ "value": "v", "key": null, "timestamp": 7, "topic": "u" }\n')
-    inside("ingest", file, "--to", tmp_path / "new", "-p", "1", "-f", "records")
+    inside("ingest", file, "--to", tmp_path / "new", "-p", "1", "--format", "records")
     assert records_in(tmp_path / "new", "u") == [Given(0, 7, None, b"v")]
 
 
 def test_files_of_both_kinds(logs: Path, tmp_path: Path) -> None:
-    inside("export", logs, "--to", tmp_path / "out", "-f", "jsonl", "--no-by-date")
+    inside("export", logs, "--to", tmp_path / "out", "--format", "jsonl", "--no-by-date")
     (tmp_path / "mine.jsonl").write_text('{"a": 1}\n')
     files = [*(tmp_path / "out").rglob("*.jsonl"), tmp_path / "mine.jsonl"]
     with pytest.raises(ConfigError, match="give the format records or json"):

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stratalog.cli.output import Progress, report_line
 from stratalog.cli.tables import counted, human_size
-from stratalog.cli.targets import TopicSpec, is_partition_dir, open_topic
-from stratalog.errors import NotALogDirError
-from stratalog.log_dir import LogDirsView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,55 +41,6 @@ ConfOption = Annotated[
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's. Repeatable."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
-
-
-class Targets(NamedTuple):
-    """What was named on the command line."""
-
-    directories: tuple[Path, ...]
-    """Log directories as a whole."""
-    partitions: tuple[Path, ...]
-    """Partition directories, one by one."""
-
-    def all_partitions(self) -> list[Path]:
-        """Those of the log directories too."""
-        found = list(self.partitions)
-        for directory in self.directories:
-            dirs = LogDirsView([directory])
-            found += [dirs.partition(*each).path for each in dirs.topic_partitions]
-        return found
-
-
-def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:
-    """Tell directories from topics: what exists is a path, what does not is a topic."""
-    roots, partitions, names = list(log_dirs or []), [], []
-    for text in where or []:
-        path = Path(text)
-        if not path.is_dir():
-            names.append(text)
-        elif is_partition_dir(path):
-            partitions.append(path)
-        else:
-            roots.append(path)
-    if not names:
-        if not roots and not partitions:
-            roots = [Path()]
-        return Targets(tuple(roots), tuple(partitions))
-    for name in names:
-        partitions += _topic_paths(name, roots)
-    return Targets((), tuple(partitions))
-
-
-def _topic_paths(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Of a topic in the log directories given; `/data/orders` brings its own."""
-    try:
-        dirs = LogDirsView(roots or [Path(name).parent])
-    except NotALogDirError as error:
-        if roots:
-            raise
-        raise NotALogDirError(f"{name}: no such path, and no topic either: {error}") from None
-    spec = TopicSpec.parse(name if roots else Path(name).name)
-    return [view.path for view in open_topic(dirs, spec)]
 
 
 class BulkProgress:

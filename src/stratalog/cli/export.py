@@ -18,11 +18,11 @@ from stratalog.cli.bulk import (
     WhereArgument,
     key_values,
     result_text,
-    targets_of,
     workers_of,
 )
 from stratalog.cli.output import json_line, json_names
 from stratalog.cli.tables import counted, human_size
+from stratalog.cli.targets import check_place, targets_of
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
@@ -38,11 +38,11 @@ Codec = Literal["none", "snappy", "lz4", "zstd", "gzip"]
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
-        Path, typer.Option("--to", "-o", metavar="DIR", help="Where files go; new or empty.")
+        Path, typer.Option("--to", metavar="DIR", help="Where files go; new or empty.")
     ] = ...,  # type: ignore[assignment]  # required
     log_dir: LogDirOption = None,
     format_: Annotated[
-        Literal["parquet", "jsonl"], typer.Option("--format", "-f", help="What to write.")
+        Literal["parquet", "jsonl"], typer.Option("--format", help="What to write.")
     ] = "parquet",
     codec: Annotated[
         Codec | None, typer.Option("--codec", help="Of Parquet pages. Default: snappy.")
@@ -94,6 +94,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.spark.jobs.export import plan_export, run_export  # noqa: PLC0415 - heavy
     from stratalog.spark.jobs.export_files import FileSpec  # noqa: PLC0415
 
+    check_place("--to", to)
     partitions = targets_of(where, log_dir).all_partitions()
     options = {
         **_ranges(since, until),

@@ -18,6 +18,7 @@ from stratalog.cli.bulk import (
     spark_session,
 )
 from stratalog.cli.output import json_line, json_names, report_line
+from stratalog.cli.targets import check_place
 
 if TYPE_CHECKING:
     from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
@@ -31,13 +32,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         list[Path],
         typer.Argument(metavar="FILE", help="Files, directories of files, or patterns."),
     ],
-    to: Annotated[Path, typer.Option("--to", "-o", metavar="DIR", help="The log directory.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory.")],
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of all records.")
     ] = None,
     format_: Annotated[
         FormatName | None,
-        typer.Option("--format", "-f", help="Default: told from names and first lines."),
+        typer.Option("--format", help="Default: told from names and first lines."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="FIELD", help="Column or JSON field of the key.")
@@ -106,6 +107,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """
     from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns  # noqa: PLC0415 - heavy
 
+    check_place("--to", to)
     source = FileSource(
         files,
         format_,

@@ -18,10 +18,10 @@ from stratalog.cli.bulk import (
     WhereArgument,
     rate_text,
     spark_session,
-    targets_of,
 )
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.tables import counted
+from stratalog.cli.targets import targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

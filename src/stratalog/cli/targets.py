@@ -119,6 +119,12 @@ def not_a_directory(path: Path) -> NotALogDirError:
     )
 
 
+def check_place(flag: str, path: Path) -> None:
+    """Refuse a file where a command is to write a directory."""
+    if path.exists() and not path.is_dir():
+        raise NotALogDirError(f"{path}: a file; {flag} takes a directory")
+
+
 def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
     """One partition of a topic, or all of them."""
     if spec.topic not in dirs.topics:

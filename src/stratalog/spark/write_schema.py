@@ -48,5 +48,5 @@ def check_topic_column(topic: str | None, *, is_present: bool) -> None:
     if topic is None and not is_present:
         raise WriteSchemaError(
             "topic option required when no 'topic' attribute is present. "
-            "Use the topic option for setting a topic."
+            "Use the topic option (--topic) for setting a topic."
         )
