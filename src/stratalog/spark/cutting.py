@@ -126,13 +126,15 @@ def cut_by_offsets(segment: SegmentView, whole: Stretch, offsets_max: int) -> It
         end_position = min(whole.end_position, _end_position(following, end, whole.end_position))
         if left.start_position < end_position:
             yield replace(left, end_position=end_position, end_offset=end)
-        if following.batch is None:
-            return  # no record is left for another stretch
         left = replace(
             left,
             start_position=max(left.start_position, following.position),
             start_offset=max(end, _first_offset(following)),
         )
+        if following.batch is None:
+            if left.size_bytes > 0:  # damage, and who knows what behind it: its reader has to tell
+                yield left
+            return
 
 
 def _first_offset(at: Seek) -> int:
