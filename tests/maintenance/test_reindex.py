@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
+from stratalog.format.txn_index import ENTRY_BYTES
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.reindex import Change, Reindexed, plan_reindex, reindex_segment
@@ -128,6 +129,20 @@ def test_transactions_that_began_before_the_segment_without_its_snapshot(tmp_pat
             path.unlink()
     reindex(partition)
     assert files_of(partition, ".txnindex") == expected
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_a_transaction_index_that_lacks_an_entry_is_replaced(slot: int, tmp_path: Path) -> None:
+    """The first two transactions began in the segment before."""
+    (source,) = (GOLDEN_DIR / "txn").glob("*-0")
+    partition = copy_partition(source, tmp_path)
+    before = files_of(partition)
+    path = partition / "00000000000000000011.txnindex"
+    raw = path.read_bytes()
+    path.write_bytes(raw[: slot * ENTRY_BYTES] + raw[(slot + 1) * ENTRY_BYTES :])
+    changes = [change for each in reindex(partition) for change in each.changes]
+    assert [change.path for change in changes if change.is_made] == [str(path)]
+    assert files_of(partition) == before
 
 
 @pytest.mark.parametrize(

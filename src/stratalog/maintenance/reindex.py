@@ -169,11 +169,13 @@ def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
     doubtful = [change.path for change in changes if change.change is Change.REPLACED]
     if not doubtful:
         return changes
-    from stratalog.maintenance.verify.segment import SegmentTask, verify_segment  # noqa: PLC0415 - kernels
+    from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415 - kernels
+    from stratalog.maintenance.verify.segment import verify_segment  # noqa: PLC0415
 
-    verified = verify_segment(
-        SegmentTask(task.path, task.base_offset, task.size_bytes, was_clean=True)
-    )
+    # Planned as for verify: a transaction may have begun in a segment before.
+    plan = plan_partition(Path(task.path).parent)
+    (due,) = (each for each in plan.tasks if each.path == task.path)
+    verified = verify_segment(due)
     wrong = {
         finding.path
         for finding in verified.findings
