@@ -152,6 +152,9 @@ def test_records() -> None:
         (RECORD.replace('"timestamp":5', '"timestamp":-1') % ("null", "null"), "has no time"),
         (RECORD.replace('"partition":2', '"partition":-2') % ("null", "null"), "partition is not"),
         ('{"topic":1,"timestamp":1,"key":null,"value":null}', "topic is not text"),
+        ('{"topic":1.5,"timestamp":1,"key":null,"value":null}', "topic is not text"),
+        (RECORD.replace('"t"', '"\\ud800"') % ("null", "null"), "topic is not text"),
+        ((RECORD % ("null", "null"))[:-1] + ',"headers":[{"key":"\\ud800"}]}', "header has no key"),
     ],
 )
 def test_lines_that_are_no_records(line: str, reason: str) -> None:

@@ -266,7 +266,7 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
         if name not in row:
             raise ValueError(f"not a record as export writes it: there is no field {name!r}")
     topic, time_ms, partition = row["topic"], row["timestamp"], row.get("partition")
-    if not isinstance(topic, str):
+    if not _is_text(topic):
         raise ValueError("topic is not text")
     if not _is_int(time_ms, _TIME_MS_MAX) and time_ms != -1:
         raise ValueError(f"timestamp is not in ms since 1970: {_shown(time_ms)}")
@@ -286,7 +286,7 @@ def _headers(found: Any) -> Iterator[dict[str, Any]]:
     if found is not None and not isinstance(found, list):
         raise ValueError("headers is not a list")
     for header in found or ():
-        if not isinstance(header, dict) or not isinstance(header.get("key"), str):
+        if not isinstance(header, dict) or not _is_text(header.get("key")):
             raise ValueError("a header has no key")
         yield {"key": header["key"], "value": _content("header", header.get("value"))}
 
@@ -303,6 +303,17 @@ def _content(name: str, found: Any) -> bytes | None:
     except (UnicodeEncodeError, binascii.Error, TypeError, ValueError):
         pass
     raise ValueError(f'{name} is neither text nor null nor {{"base64": …}}: {_shown(found)}')
+
+
+def _is_text(found: Any) -> bool:
+    """JSON may also have half a character, which is none."""
+    if not isinstance(found, str) or isinstance(found, _Number):
+        return False
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_int(found: Any, largest: int) -> bool:
