@@ -63,3 +63,19 @@ def test_a_start_inside_the_log_takes_the_place_of_the_remote_one(tmp_path: Path
         logs.delete_records("tiered", 0, before_offset=1003)
     assert (tmp_path / STARTS).read_text() == "0\n1\ntiered 0 1003\n"
     assert (path / EPOCHS).read_text() == "0\n1\n6 1003\n"
+
+
+def test_deleted_records_do_not_come_back_when_their_segments_go(tmp_path: Path) -> None:
+    tiered(tmp_path, 400)
+    with open_logs(tmp_path) as logs:
+        logs.append("tiered", b"new")
+        assert logs.delete_records("tiered", 0, before_offset=1001) == 1001
+        assert logs.partition("tiered", 0).delete_oldest(1) == 1001
+    assert (tmp_path / STARTS).read_text() == "0\n1\ntiered 0 1001\n"
+
+
+def test_nothing_to_delete_leaves_the_remote_start(tmp_path: Path) -> None:
+    tiered(tmp_path, 400)
+    with open_logs(tmp_path) as logs:
+        assert logs.delete_records("tiered", 0, before_offset=1000) == 1000
+    assert (tmp_path / STARTS).read_text() == "0\n1\ntiered 0 400\n"

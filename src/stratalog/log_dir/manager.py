@@ -276,9 +276,8 @@ class LogDir:
     def delete_records(self, topic: str, partition: int, before_offset: int) -> int:
         """Delete the records below `before_offset`; the new log start offset. The files go when
         whole segments are below it."""
-        log = self.partition(topic, partition)
-        log.delete_records(before_offset)
-        return log.log_start_offset
+        slot = self._catalog.slot(TopicPartition(topic, partition))
+        return slot.delete_records(before_offset)
 
     def flush(self) -> None:
         """Make everything appended so far survive a crash of the machine.

@@ -122,6 +122,15 @@ class PartitionSlot:
             self.root.is_doubtful = True  # a repair may be half done
             raise
 
+    def delete_records(self, before_offset: int) -> int:
+        """See `PartitionLog.delete_records`. What a broker has in remote storage is gone, too."""
+        log = self.log()
+        start_before = log.log_start_offset
+        start = log.delete_records(before_offset)
+        if self.remote_start is not None and start > start_before:
+            self.remote_start = start
+        return start
+
     def retire(self) -> PartitionLog | None:
         """Open it no more. Returns the log if it was open: it is the caller's to close."""
         with self._lock:
