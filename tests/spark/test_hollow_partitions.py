@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.errors import NotALogDirError
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.planning import plan_read
 from stratalog.spark.topics import open_logs, opened, subscribed
@@ -33,6 +34,13 @@ def test_what_has_segments_is_read(log_dir: Path, wanted: dict[str, str]) -> Non
 
 def test_a_topic_that_is_being_made_has_no_rows(log_dir: Path) -> None:
     assert plan_read({"path": str(log_dir), "subscribe": "new"}).splits == ()
+
+
+@pytest.mark.parametrize("left", ["00000000000000000000.index", "00000000000000000007.snapshot"])
+def test_a_partition_that_has_lost_its_segments_is_an_error(log_dir: Path, left: str) -> None:
+    (log_dir / "orders-1" / left).touch()
+    with pytest.raises(NotALogDirError, match=left):
+        plan_read({"path": str(log_dir), "subscribe": "orders"})
 
 
 def test_a_partition_is_there_with_its_first_segment(log_dir: Path) -> None:

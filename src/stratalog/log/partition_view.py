@@ -19,6 +19,7 @@ from stratalog.errors import (
     CorruptError,
     InvalidNameError,
     NoSegmentError,
+    NotALogDirError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -26,6 +27,7 @@ from stratalog.format.metadata import decode_partition_metadata
 from stratalog.format.names import (
     DirState,
     FileKind,
+    FileState,
     RootFile,
     TopicPartition,
     parse_partition_dir,
@@ -65,7 +67,7 @@ class PartitionView(LogReader):
         self._base_offset = base_offset
         self._listing = self._look()
         if not self._listing.segments:
-            raise NoSegmentError(path)
+            raise _without_segments(path, self._listing)
         self._segments = SegmentList(self._listing.segments)
 
     def _look(self) -> Listing:
@@ -189,6 +191,17 @@ def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
         return None
     except CorruptError as error:
         raise error.located(path) from None
+
+
+def _without_segments(path: Path, listing: Listing) -> NotALogDirError:
+    """A directory that a broker is just making has no file of a segment yet."""
+    for listed in listing.files:
+        if listed.file.state is FileState.LIVE and listed.file.base_offset is not None:
+            return NotALogDirError(
+                f"{path}: no segment (*.log) in this directory, but {listed.path.name}; "
+                "restore the partition from a replica"
+            )
+    return NoSegmentError(path)
 
 
 def _identity(path: Path) -> tuple[TopicPartition, DirState]:
