@@ -95,9 +95,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     A row without a FIELD that was named, or whose time is none, ends the command and nothing is
     written. With --partitions the directory and topics are made if they are missing; a topic that
-    exists must have as many. The lock of the log directory is taken, so this is refused while a
-    broker runs. CSV and rows that become objects run on Spark, embedded unless --master names a
-    cluster; all else is done by threads.
+    exists must have as many, unless only rows name it. The lock of the log directory is taken, so
+    this is refused while a broker runs. CSV, packed files, patterns and rows that become objects
+    need Spark, embedded unless --master names a cluster; all else is done by threads.
 
     \b
     Examples:
