@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.handmade import Head, Rec, batch, write_segment
 from tests.log_dir.opening import open_logs
 
@@ -48,8 +50,11 @@ def test_a_remote_log_may_start_at_zero(tmp_path: Path) -> None:
     assert (path / EPOCHS).read_text() == "0\n3\n2 400\n4 700\n6 1001\n"
 
 
-def test_without_an_entry_the_log_starts_with_its_first_segment(tmp_path: Path) -> None:
-    path = tiered(tmp_path, None)
+@pytest.mark.parametrize("start", [None, -1])
+def test_without_an_entry_the_log_starts_with_its_first_segment(
+    tmp_path: Path, start: int | None
+) -> None:
+    path = tiered(tmp_path, start)
     with open_logs(tmp_path) as logs:
         logs.append("tiered", b"new")
     assert (tmp_path / STARTS).read_text() == "0\n0\n"

@@ -196,12 +196,12 @@ class LogRoot:
 
     def load_point(self, topic_partition: TopicPartition) -> LoadPoint:
         """What the checkpoints and the last stop say about a partition."""
-        start = self._offsets[RootFile.LOG_START_OFFSETS].get(topic_partition)
+        start = self._offsets[RootFile.LOG_START_OFFSETS].get(topic_partition, -1)
         return LoadPoint(
-            start or 0,
+            max(start, 0),
             self._offsets[RootFile.RECOVERY_POINTS].get(topic_partition, 0),
             self.last_stop.was_clean,
-            is_start_told=start is not None,
+            is_start_told=start >= 0,
         )
 
     # -- checkpoints
