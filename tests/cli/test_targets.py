@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.cli.targets import TopicSpec, open_targets
+from stratalog.cli.targets import TopicSpec, open_targets, targets_of
 from stratalog.errors import NotALogDirError, StratalogError, UnknownTopicOrPartitionError
 from tests.golden.cases import GoldenCase
 
@@ -82,6 +82,14 @@ def test_a_partition_in_two_places_is_an_error(tmp_path: Path) -> None:
         shutil.copytree(MULTISEG, tmp_path / place / "orders-0")
     with pytest.raises(StratalogError, match="two places"):
         open_targets("orders", [tmp_path / "a", tmp_path / "b"])
+
+
+def test_partitions_are_told_once(log_dir: Path) -> None:
+    (log_dir / "new-0").mkdir()  # a broker will go on with it
+    where = [str(log_dir / "other-7"), str(log_dir), f"{log_dir}/../{log_dir.name}/multiseg-0"]
+    found = targets_of(where, None).all_partitions()
+    names = ["multiseg-0", "multiseg-10", "multiseg-2", "multiseg-2-0", "other-7"]
+    assert sorted(path.name for path in found) == names
 
 
 def test_a_segment_is_that_part_of_the_log_alone() -> None:

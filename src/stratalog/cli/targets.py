@@ -13,10 +13,16 @@ what to give instead:
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import InvalidNameError, NotALogDirError, UnknownTopicOrPartitionError
+from stratalog.errors import (
+    InvalidNameError,
+    NoSegmentError,
+    NotALogDirError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.format.names import TopicPartition
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir import LogDirsView, open_dirs
@@ -62,12 +68,18 @@ class Targets(NamedTuple):
     """Partition directories, one by one."""
 
     def all_partitions(self) -> list[Path]:
-        """Those of the log directories too."""
+        """Those of the log directories too, each of them once, but for those that a broker is just
+        making."""
         found = list(self.partitions)
         for directory in self.directories:
             dirs = LogDirsView([directory])
-            found += [dirs.partition(*each).path for each in dirs.topic_partitions]
-        return found
+            for each in dirs.topic_partitions:
+                with suppress(NoSegmentError):
+                    found.append(dirs.partition(*each).path)
+        once: dict[Path, Path] = {}
+        for path in found:
+            once.setdefault(path.resolve(), path)
+        return list(once.values())
 
 
 def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:
