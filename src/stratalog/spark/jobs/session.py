@@ -1,9 +1,9 @@
 """A SparkSession for the command line: quiet, embedded unless told otherwise.
 
 The JVM's log goes to a file instead of the terminal; when Spark does not start, the line of it that
-says why is the error. The JVM has a process group of its own: an interrupt ends it with all its
-workers before anything else is done about it, so nobody writes any more by the time what is staged
-is removed.
+says why is the error. The JVM has a process group of its own, which a terminal's interrupt does not
+reach: it is ended, and takes its workers (which are in other groups still) along, before anything
+else is done about it, so that nobody writes any more by the time what is staged is removed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ class _Jvm:
             signal.signal(signal.SIGINT, before)
 
     def end(self) -> None:
-        """With all that it has started, and wait until it is gone."""
+        """And wait until it is gone. Spark's Python daemon ends its workers when the JVM ends it, or
+        is not there any more."""
         process, self.is_ended = self._process, True
         if process is None:
             return
