@@ -172,8 +172,8 @@ class _Jvm:
             signal.signal(signal.SIGINT, before)
 
     def end(self) -> None:
-        """And wait until it is gone. Spark's Python daemon ends its workers when the JVM ends it, or
-        is not there any more."""
+        """And wait until it is gone. Its Python workers end when it ends them, or when it is not
+        there any more."""
         process, self.is_ended = self._process, True
         if process is None:
             return
