@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from stratalog.log_dir.commits.committer import CommitResult
     from stratalog.log_dir.commits.staged import StagedRun, StagedTopic
     from stratalog.spark.jobs.ingest_plan import IngestTask, Piece
     from stratalog.spark.jobs.running import OnProgress, Workers
@@ -111,6 +112,7 @@ def run_ingest(
     job = uuid.uuid4().hex
     groups = [[task] for task in plan_tasks(plan.pieces, workers.slots)]
     work = partial(_stage, plan=replace(plan, pieces=()), options=parsed, job=job)
+    done: CommitResult | None = None
     try:
         answers = workers.run(work, groups, title=f"stratalog ingest to {path}")
         runs = tuple(run for answer in answers for run in answer.runs)
@@ -118,6 +120,8 @@ def run_ingest(
         with interrupts_held():
             done = commit_staged(parsed.target, StagedCommit(runs, job, 0, parsed.identity))
     except BaseException as error:
+        if done is not None:  # an interrupt right behind the commit
+            raise KeyboardInterrupt("all was written") from None
         with suppress(StratalogError):  # what is left is swept one day
             abandon_job(parsed.target, job)
             unmake_topics(parsed.target, made)

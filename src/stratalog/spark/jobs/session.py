@@ -156,6 +156,7 @@ class _Jvm:
             return
 
         def interrupted(*_: object) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, while we wait for the end
             logging.disable(logging.CRITICAL)  # PySpark will miss the JVM, at great length
             self.end()
             raise KeyboardInterrupt
