@@ -84,3 +84,21 @@ def test_while_workers_read(tmp_path: Path) -> None:
     said = interrupted(*args, "--master", "local", when=staged, mark=mark)
     assert said == [f"{INTERRUPTED}; nothing was written"]
     assert list(logs.glob("t-*")) == []
+
+
+def test_again_and_again_while_threads_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.jsonl").open("w") as file:
+        file.writelines(f'{{"id": {number}, "x": "{"x" * 100}"}}\n' for number in range(600_000))
+    logs = tmp_path / "logs"
+    args = ("ingest", tmp_path / "a.jsonl", "--to", logs, "-t", "t", "-p", "2", "--key", "id")
+    with subprocess.Popen([*COMMAND, *map(str, args)], stderr=subprocess.PIPE) as process:
+        while not list(logs.rglob("*.staged")) and process.poll() is None:
+            time.sleep(0.01)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert process.stderr is not None
+        said = process.stderr.read().decode().splitlines()
+    assert said == [f"{INTERRUPTED}; nothing was written"]
+    assert process.returncode in {130, -signal.SIGINT}
+    assert list(logs.glob("t-*")) == []

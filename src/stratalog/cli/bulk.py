@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -56,11 +57,13 @@ class BulkProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
-        """An interrupt is told in a line; the status, 130, is Typer's."""
+        """An interrupt is told in a line; the status, 130, is Typer's. All is cleaned up by now, so
+        another one ends the process at once, without a word, whatever threads still do."""
         self._bar.clear()
         if kind is KeyboardInterrupt:
             what = str(error)
             report_line(f"stratalog: interrupted{what and f'; {what}'}")
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def add_bytes(self, count: int) -> None:
         with self._lock:

@@ -35,7 +35,13 @@ from stratalog.spark.jobs.ingest_plan import IngestPlan, plan_ingest, plan_tasks
 from stratalog.spark.jobs.ingest_topics import find_topics
 from stratalog.spark.jobs.line_fields import LineError
 from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
-from stratalog.spark.jobs.running import Clock, JobError, SparkWorkers, interrupts_held
+from stratalog.spark.jobs.running import (
+    Clock,
+    JobError,
+    SparkWorkers,
+    interrupted_once,
+    interrupts_held,
+)
 from stratalog.spark.jobs.text_lines import read_lines
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_options import WriteOptions
@@ -105,34 +111,43 @@ def run_ingest(
     path = Path(log_dir).absolute()
     given = {**({"topic": topic} if topic else {}), **(options or {})}
     parsed = WriteOptions.parse({**given, "path": json.dumps([str(path)])})
-    made = _check(parsed, plan)
-    if parsed.topic is not None:
-        kept = tuple(use for use in plan.columns if use.name != "topic")
-        plan = replace(plan, columns=kept)
-    job = uuid.uuid4().hex
     groups = [[task] for task in plan_tasks(plan.pieces, workers.slots)]
-    work = partial(_stage, plan=replace(plan, pieces=()), options=parsed, job=job)
+    with interrupted_once():
+        done, missing = _write(workers, plan, groups, parsed)
+    return IngestResult(
+        "ingest", done.record_count, done.size_bytes, clock.seconds, len(groups), missing
+    )
+
+
+def _write(
+    workers: Workers, plan: IngestPlan, groups: list[list[IngestTask]], options: WriteOptions
+) -> tuple[CommitResult, Missing]:
+    """Stage and commit, or leave everything as it was."""
+    made = _check(options, plan)
+    kept = tuple(use for use in plan.columns if use.name != "topic" or options.topic is None)
+    plan = replace(plan, columns=kept, pieces=())
+    job = uuid.uuid4().hex
+    work = partial(_stage, plan=plan, options=options, job=job)
     done: CommitResult | None = None
     try:
-        answers = workers.run(work, groups, title=f"stratalog ingest to {path}")
+        title = f"stratalog ingest to {options.target.paths[0]}"
+        answers = workers.run(work, groups, title=title)
         runs = tuple(run for answer in answers for run in answer.runs)
         missing = _sum_of(answer.missing for answer in answers)
         with interrupts_held():
-            done = commit_staged(parsed.target, StagedCommit(runs, job, 0, parsed.identity))
+            done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
     except BaseException as error:
         if done is not None:  # an interrupt right behind the commit
             raise KeyboardInterrupt("all was written") from None
-        with suppress(StratalogError):  # what is left is swept one day
-            abandon_job(parsed.target, job)
-            unmake_topics(parsed.target, made)
+        with interrupts_held(), suppress(StratalogError):  # what is left is swept one day
+            abandon_job(options.target, job)
+            unmake_topics(options.target, made)
         if isinstance(error, OSError):
             raise JobError(f"{error.filename}: {error.strerror}") from None
         if isinstance(error, KeyboardInterrupt):
             raise KeyboardInterrupt("nothing was written") from None
         raise
-    return IngestResult(
-        "ingest", done.record_count, done.size_bytes, clock.seconds, len(groups), missing
-    )
+    return done, missing
 
 
 def _check(options: WriteOptions, plan: IngestPlan) -> tuple[StagedTopic, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import ConfigError, StratalogError
 from stratalog.log_dir.commits.finding import TopicFinder
 from stratalog.log_dir.commits.unmaking import unmake_topics
+from stratalog.spark.jobs.running import interrupts_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,7 @@ def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopi
         for name in names:
             _check_partitions(options, finder.find(name))
     except BaseException:
-        with suppress(StratalogError):
+        with interrupts_held(), suppress(StratalogError):
             unmake_topics(target, finder.made())
         raise
     return finder.made()

@@ -22,6 +22,7 @@ from stratalog.spark.worker_process import spare_imports_collection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from types import FrameType
 
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
@@ -329,6 +330,32 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """The first Ctrl-C ends what is in here; later ones do nothing, so that it can clean up.
+
+    Whoever handles interrupts otherwise meanwhile has the last word.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def ignore(*_: object) -> None:
+        pass
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, ignore)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) in {first, ignore}:
+            signal.signal(signal.SIGINT, before)
 
 
 class Clock:
