@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import open_dirs
-from tests.cli.command import COMMAND, Result
+from stratalog.errors import ConfigError
+from tests.cli.command import COMMAND, Result, inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,3 +62,32 @@ def test_what_is_wrong_is_one_line(no_spark: Path, tmp_path: Path) -> None:
         assert told in line
         assert len(notes) == (name == "a.csv")
         assert all("note: starting Spark" in note and "CSV" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("00000000000000000042.log", "stratalog read"),
+        ("00000000000000000042.timeindex", "stratalog dump"),
+        ("00000000000000000042.snapshot", "stratalog dump"),
+    ],
+)
+@pytest.mark.parametrize("format_", [(), ("--format", "text")])
+def test_files_of_a_log_are_refused(
+    name: str, cure: str, format_: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    path = tmp_path / "t-0" / name
+    path.write_bytes(bytes(100))
+    for given in (path, path.parent):
+        with pytest.raises(ConfigError, match=rf"{name}: a file of a Kafka log; '{cure} "):
+            inside("ingest", given, "--to", tmp_path / "logs", "-t", "t", "-p", "1", *format_)
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("name", ["42.log", "app.log", "2026-11-16.log"])
+def test_other_logs_are_text(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a\nb\n")
+    inside("ingest", tmp_path / name, "--to", tmp_path / "logs", "-t", "t", "-p", "1")
+    (view,) = open_dirs(tmp_path / "logs").partitions_of("t")
+    assert [record.value for record in view.read()] == [b"a", b"b"]

@@ -27,10 +27,11 @@ from stratalog.spark.jobs.ingest_inputs import (
     IngestResult,
     Missing,
     RecordColumns,
+    check_names,
     format_of,
 )
 from stratalog.spark.jobs.ingest_topics import find_topics
-from stratalog.spark.jobs.running import Clock, described, job_error, watched
+from stratalog.spark.jobs.running import Clock, described, interrupts_held, job_error, watched
 from stratalog.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def ingest(
         try:
             writer.save(str(path))
         except BaseException as error:
-            with suppress(StratalogError):
+            with interrupts_held(), suppress(StratalogError):
                 unmake_topics(parsed.target, made)
             raise job_error(error) from None
     records = int(rows.get["records"])
@@ -133,6 +134,7 @@ def _read(spark: SparkSession, source: FileSource, counted: Observation | None) 
             frame = reader.csv(names, header=True) if chosen == "csv" else reader.parquet(*names)
     except Exception as error:
         raise job_error(error) from None
+    check_names(name.removeprefix("file://") for name in frame.inputFiles())
     if chosen in {"json", "text"}:
         rows = _of_lines(frame, source.mapping, is_json=chosen == "json")
     else:

@@ -11,16 +11,18 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from stratalog.errors import ConfigError, StratalogError
+from stratalog.errors import ConfigError, InvalidNameError, StratalogError
+from stratalog.format.names import FileKind, parse_partition_file
 from stratalog.spark.jobs.running import JobResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Format = Literal["json", "csv", "parquet", "text", "records"]
 """`records` are lines of JSON as export writes them; of `json` every line is a value."""
@@ -111,6 +113,33 @@ class InputFile(NamedTuple):
     @property
     def is_packed(self) -> bool:
         return self.path.lower().endswith(_PACKED_FOR_HADOOP)
+
+
+def check_names(paths: Iterable[Path | str]) -> None:
+    """Raise for files of a partition of Kafka's, given themselves or by their directory: bytes that
+    are no lines, and whose names end like those of text."""
+    for path in map(Path, paths):
+        with suppress(OSError):  # which is told by whoever reads it
+            if not path.is_dir():
+                _check_names(path.parent, [path.name])
+                continue
+            names = (file.name for file in path.iterdir())
+            _check_names(path, sorted(names, key=lambda name: (not name.endswith(".log"), name)))
+
+
+def _check_names(directory: Path, names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(InvalidNameError):
+            file = parse_partition_file(name)
+            if file is None or file.base_offset is None:
+                continue
+            cure = f"'stratalog dump {directory / name}' shows what is in it"
+            if file.kind is FileKind.LOG:
+                cure = (
+                    f"'stratalog read {directory}' prints the records, and 'stratalog export "
+                    f"{directory} --to DIR' writes files that can be ingested"
+                )
+            raise ConfigError("paths", f"{directory / name}: a file of a Kafka log; {cure}")
 
 
 def format_of(paths: Sequence[Path | str]) -> Format:

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.errors import ConfigError
-from stratalog.spark.jobs.ingest_inputs import FileSource, NeedsSparkError, find_files, format_of
+from stratalog.spark.jobs.ingest_inputs import (
+    FileSource,
+    NeedsSparkError,
+    check_names,
+    find_files,
+    format_of,
+)
 from stratalog.spark.jobs.line_fields import (
     EXPORTED_BYTES_MAX,
     FieldLines,
@@ -64,6 +70,7 @@ class IngestTask(NamedTuple):
 
 def plan_ingest(source: FileSource) -> IngestPlan:
     """What workers are to read. Raises NeedsSparkError if that is not for them to do."""
+    check_names(source.paths)
     chosen = source.format or format_of(source.paths)
     if source.options:
         raise NeedsSparkError("options of Spark's reader are given")
