@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,18 @@ def test_rows_of_csv_become_objects(spark: SparkSession, tmp_path: Path) -> None
     }
     assert (seven.key, seven.timestamp) == (b"7", 1_700_000_000_000)
     assert json.loads(eight.value or b"") == {"id": "8"}
+
+
+def test_quotes_inside_quotes(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [["1", 'say "hi", he said'], ["2", 'ends with "'], ["3", "C:\\dir\\"], ["4", '"']]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "text"], *rows])
+    frame = read_files(spark, [tmp_path / "a.csv"])
+    found = [json.loads(row.value) for row in frame.collect()]
+    assert [[row["id"], row["text"]] for row in found] == rows
+    other = write_lines(tmp_path / "b.csv", ["text", '"say \\"hi\\", he said"'])
+    frame = read_files(spark, [other], options={"ESCAPE": "\\"})
+    assert [json.loads(row.value) for row in frame.collect()] == [{"text": rows[0][1]}]
 
 
 def test_a_line_without_the_field(spark: SparkSession, tmp_path: Path) -> None:

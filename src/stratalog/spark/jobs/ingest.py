@@ -126,7 +126,7 @@ def _read(spark: SparkSession, source: FileSource, counted: Observation | None) 
         raise ConfigError(
             "format", "records are read from local files, without options of Spark's reader"
         )
-    reader = spark.read.options(**source.options)
+    reader = spark.read.options(**_reader_options(source, chosen))
     try:
         if chosen in {"json", "text"}:
             frame = reader.text(names)
@@ -140,6 +140,15 @@ def _read(spark: SparkSession, source: FileSource, counted: Observation | None) 
     else:
         rows = _of_columns(frame, source, has_nulls=chosen == "parquet")
     return rows.taken(counted)
+
+
+def _reader_options(source: FileSource, chosen: Format) -> dict[str, str]:
+    """Quotes inside quotes are doubled, as RFC 4180 has it and everybody writes; Spark's own
+    default is a backslash before them."""
+    given = dict(source.options)
+    if chosen != "csv" or any(name.lower() == "escape" for name in given):
+        return given
+    return {**given, "escape": '"'}
 
 
 class _Rows:
