@@ -34,7 +34,12 @@ from stratalog.cli.when import (
     parse_point,
     parse_time,
 )
-from stratalog.errors import NotALogDirError, OffsetOutOfRangeError, StratalogError
+from stratalog.errors import (
+    FlushedDamageError,
+    NotALogDirError,
+    OffsetOutOfRangeError,
+    StratalogError,
+)
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.reading import NO_LIMIT
 
@@ -274,6 +279,8 @@ class _Reader:
                 if self._left:
                     self._check_beginning(tail, is_zero_told=True)
                 self._print_new(tail)
+                if self._left:
+                    self._check_end(tail)
 
     def follow(self, tails: Sequence[Tail]) -> None:
         """Until enough is read or nothing can come: ends reached, partitions deleted."""
@@ -307,6 +314,16 @@ class _Reader:
             if tail.on_skip is None:
                 raise found.error
             tail.on_skip(found.skipped)
+
+    def _check_end(self, tail: Tail) -> None:
+        """Raise for a log that ends in damage; with --skip-corrupt, tell of it."""
+        try:
+            if tail.end_offset is None or tail.end_offset >= tail.view.log_end_offset:
+                tail.view.check_end()
+        except FlushedDamageError as error:
+            if tail.on_skip is None:
+                raise
+            self._problem(str(error))
 
     def _is_there(self, tail: Tail) -> bool:
         try:

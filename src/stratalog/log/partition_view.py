@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import (
     CorruptError,
+    FlushedDamageError,
     InvalidNameError,
     NoSegmentError,
     NotALogDirError,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
+    from stratalog.storage.segment_end import SegmentEnd
 
 T = TypeVar("T")
 
@@ -122,17 +124,45 @@ class PartitionView(LogReader):
         """The first offset that readers may see."""
         start = self._checkpointed_start
         if start is None:
-            # "." and ".." have no name to go up from; a linked partition belongs where the link is.
-            is_named = self.path.name not in {"", ".."}
-            log_dir = self.path.parent if is_named else self.path.resolve().parent
-            start = read_log_start_checkpoint(log_dir).get(self.topic_partition, 0)
+            start = read_log_start_checkpoint(self._log_dir).get(self.topic_partition, 0)
         return max(start, self._segments.bases[0])
+
+    @property
+    def _log_dir(self) -> Path:
+        # "." and ".." have no name to go up from; a linked partition belongs where the link is.
+        is_named = self.path.name not in {"", ".."}
+        return self.path.parent if is_named else self.path.resolve().parent
 
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get (exclusive end)."""
         end = self.looking_again(lambda: self._segments.end)
         return max(end.next_offset, self.log_start_offset)
+
+    def check_end(self) -> None:
+        """Raise FlushedDamageError if the log ends in damage, not where a writer was interrupted.
+
+        Bytes behind the last whole batch look the same in both cases; what tells is the log
+        directory's checkpoint of how far the log was flushed, if it has one.
+        """
+        points = read_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
+        flushed = points.get(self.topic_partition, 0)
+        if self._base_offset is not None or self._damaged_end(flushed) is None:
+            return
+        with PartitionView(self.path) as again:  # a broker may have gone on since the last look
+            end = again._damaged_end(flushed)
+            if end is not None:
+                raise FlushedDamageError(
+                    f"damaged: the log was flushed up to offset {flushed}, and its last whole "
+                    f"batch ends at {end.next_offset}",
+                    path=again._listing.segments[-1].path,
+                    position=end.position,
+                )
+
+    def _damaged_end(self, flushed: int) -> SegmentEnd | None:
+        end = self.looking_again(lambda: self._segments.end)
+        has_rest = end.position < self._listing.segments[-1].size_bytes
+        return end if has_rest and end.next_offset < flushed else None
 
     @property
     def last_stable_offset(self) -> int:
@@ -218,11 +248,13 @@ def _identity(path: Path) -> tuple[TopicPartition, DirState]:
 
 
 def read_log_start_checkpoint(log_dir: Path) -> dict[TopicPartition, int]:
-    """Log start offsets of a log directory; empty when the file is missing or unreadable.
+    """Log start offsets of a log directory; without one a log starts with its first segment."""
+    return read_checkpoint(log_dir, RootFile.LOG_START_OFFSETS)
 
-    As Kafka does: then every log starts with its first segment.
-    """
+
+def read_checkpoint(log_dir: Path, file: RootFile) -> dict[TopicPartition, int]:
+    """Offsets by partition. Empty when the file is missing or unreadable, as it is for Kafka."""
     try:
-        return decode_offsets((log_dir / RootFile.LOG_START_OFFSETS.value).read_bytes())
+        return decode_offsets((log_dir / file.value).read_bytes())
     except (FileNotFoundError, NotADirectoryError, StratalogError):
         return {}

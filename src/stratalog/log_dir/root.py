@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
+    FlushedDamageError,
     InvalidNameError,
     LogOfflineError,
     NotALogDirError,
@@ -118,6 +119,8 @@ class PartitionSlot:
     def _open(self, point: LoadPoint) -> PartitionLog:
         try:
             return self._load(self, point)
+        except FlushedDamageError:
+            raise  # as it was; to call the directory unclean would have it cut by whoever is next
         except BaseException:
             self.root.is_doubtful = True  # a repair may be half done
             raise

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
     CorruptBatchError,
+    FlushedDamageError,
     InvalidNameError,
     OffsetOverflowError,
     StratalogError,
@@ -26,6 +27,7 @@ from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
 from stratalog.format.names import (
     FileKind,
     FileState,
+    RootFile,
     parse_partition_dir,
     segment_file_name,
 )
@@ -119,7 +121,7 @@ class _Loader:
             except OffsetOverflowError as error:
                 split_segment(self._disk, self._path, error.base_offset)
         log_start_offset = self._settle_start(point.log_start_offset)
-        self._activate_last(point.log_start_offset)
+        self._activate_last(point)
         end = self._segments[-1].next_offset
         leader_epoch = self._last_epoch()
         self._trim_epochs(point.log_start_offset if point.is_start_told else log_start_offset, end)
@@ -280,13 +282,24 @@ class _Loader:
             self._segments = [segment]
         return max(checkpointed, self._segments[0].base_offset)
 
-    def _activate_last(self, log_start_offset: int) -> None:
-        """A log that does not end with a whole batch was not closed cleanly, whoever says so."""
+    def _activate_last(self, point: LoadPoint) -> None:
+        """A log that does not end with a whole batch was not closed cleanly, whoever says so;
+        unless it lacks what was flushed. That is damage, and nobody's to cut without a word."""
         segment = self._segments[-1]
         try:
             segment.become_active(now_ms=self._now_ms())
         except CorruptBatchError:
-            self._recover(segment, log_start_offset)
+            end = segment.view().end
+            if point.was_clean and end.next_offset < point.recovery_point:
+                raise FlushedDamageError(
+                    f"damaged: the log was closed in good order at offset {point.recovery_point}, "
+                    f"and its last whole batch ends at {end.next_offset}; restore the file, or "
+                    f"remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have the "
+                    "rest cut off",
+                    path=segment.path,
+                    position=end.position,
+                ) from None
+            self._recover(segment, point.log_start_offset)
             segment.become_active(now_ms=self._now_ms())
 
     def _drop(self, segments: list[Segment]) -> None:

@@ -73,6 +73,8 @@ def plan_ranges(
         with view:
             if predicate.admits(*topic_partition):
                 wanted = range_of(topic_partition, view)
+                if wanted.end >= view.log_end_offset and not options.skips_damage:
+                    view.check_end()
                 found.append(_look(topic_partition, view, wanted, options, predicate))
     pieces = _pieces(found, options)
     if options.min_partitions is not None:
