@@ -55,6 +55,15 @@ def test_a_directory_called_like_a_root_file_is_no_proof(tmp_path: Path) -> None
         scan_log_dir(tmp_path)
 
 
+@pytest.mark.parametrize("other", ["notes.txt", ".git/config", "dbus-1/session.conf"])
+def test_a_lock_beside_other_things_is_no_proof(tmp_path: Path, other: str) -> None:
+    _touch(tmp_path / ".lock")
+    assert [entry.name for entry in scan_log_dir(tmp_path)] == [".lock"]  # a writer has just begun
+    _touch(tmp_path / other)
+    with pytest.raises(NotALogDirError, match="not a log directory"):
+        scan_log_dir(tmp_path)
+
+
 def test_what_is_wrong_with_the_path_is_said(tmp_path: Path) -> None:
     _touch(tmp_path / "orders-0" / SEGMENT)
     with pytest.raises(NotALogDirError, match=r"nowhere: no such directory$"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import open_dirs
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, StratalogError
 from tests.cli.command import COMMAND, Result, inside
 
 if TYPE_CHECKING:
@@ -83,6 +83,14 @@ def test_files_of_a_log_are_refused(
         with pytest.raises(ConfigError, match=rf"{name}: a file of a Kafka log; '{cure} "):
             inside("ingest", given, "--to", tmp_path / "logs", "-t", "t", "-p", "1", *format_)
     assert not (tmp_path / "logs").exists()
+
+
+def test_a_foreign_directory_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1\n")
+    (tmp_path / "home" / "letters").mkdir(parents=True)
+    with pytest.raises(StratalogError, match="'letters'"):
+        inside("ingest", tmp_path / "a.txt", "--to", tmp_path / "home", "-t", "t", "-p", "1")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["letters"]
 
 
 @pytest.mark.parametrize("name", ["42.log", "app.log", "2026-11-16.log"])

@@ -2,7 +2,7 @@
 
 Names alone prove little: `/etc` has directories called `dbus-1`. So a log directory has one of
 Kafka's root files in it, or a directory that is named like a partition and holds a partition's
-files.
+files. The lock file tells only where it is alone: whoever was refused may have left it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from stratalog.errors import InvalidNameError, NotALogDirError
 from stratalog.format.names import (
     FileKind,
     PartitionFile,
+    RootFile,
     parse_partition_dir,
     parse_partition_file,
     parse_root_file,
@@ -39,7 +40,8 @@ def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
             f"{path}: a file, not a log directory; give the directory around those of the "
             "partitions"
         ) from None
-    if not any(map(_is_root_file, entries)) and not any(map(_is_partition, entries)):
+    is_new = [entry.name for entry in entries] == [RootFile.LOCK.value]
+    if not is_new and not any(map(_is_mark, entries)) and not any(map(_is_partition, entries)):
         raise NotALogDirError(_what_is_missing(path, entries))
     return entries
 
@@ -56,8 +58,9 @@ def _what_is_missing(path: Path, entries: list[os.DirEntry[str]]) -> str:
     )
 
 
-def _is_root_file(entry: os.DirEntry[str]) -> bool:
-    return parse_root_file(entry.name) is not None and not entry.is_dir()
+def _is_mark(entry: os.DirEntry[str]) -> bool:
+    file = parse_root_file(entry.name)
+    return file is not None and file[0] is not RootFile.LOCK and not entry.is_dir()
 
 
 def _is_partition(entry: os.DirEntry[str]) -> bool:

@@ -14,7 +14,7 @@ from stratalog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.names import TopicPartition
+from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log.appends import AppendRules
 from stratalog.log_dir.catalog import TopicCatalog
 from stratalog.log_dir.commits.staged import StagedTopic
@@ -73,9 +73,12 @@ class Target:
                 )
 
     def check_lock(self) -> None:
-        """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
-        if all(path.is_dir() for path in self.paths):
-            self._waiting(lambda: lock_dirs(Disk(), self.paths)).close()
+        """Raise LogDirLockedError if somebody else is writing, and goes on doing so.
+
+        Where there is no lock file nobody is, and none is made: it may not be a log directory.
+        """
+        paths = [path for path in self.paths if (path / RootFile.LOCK.value).exists()]
+        self._waiting(lambda: lock_dirs(Disk(), paths)).close()
 
     def _waiting(self, act: Callable[[], T]) -> T:
         deadline = time.monotonic() + self.lock_wait_ms / 1000
