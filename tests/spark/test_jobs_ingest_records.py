@@ -74,6 +74,22 @@ def test_exported_files_come_back(format_: str, logs: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_without_dates_the_order_is_kept(format_: str, tmp_path: Path) -> None:
+    days_ms = (1_700_100_000_000, 1_700_000_000_000)  # the later one first, and so on by turns
+    settings = {"log.segment.bytes": "2000"}
+    with LogDir.open(tmp_path / "logs", config=settings, background=False) as logs:
+        logs.create_topic("t", 2)
+        for number in range(200):
+            value, timestamp = f"{number:050}".encode(), days_ms[number % 2] + number
+            logs.append("t", value, partition=number // 2 % 2, timestamp=timestamp)
+    args = ("--to", tmp_path / "out", "--format", format_, "--no-by-date")
+    inside("export", tmp_path / "logs", *args, "--option", "splitBytes=4000")
+    assert len(list((tmp_path / "out").rglob("part-*"))) > 2
+    inside("ingest", tmp_path / "out", "--to", tmp_path / "new", "-p", "2")
+    assert records_in(tmp_path / "new") == records_in(tmp_path / "logs")
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_into_another_topic_by_key(format_: str, logs: Path, tmp_path: Path) -> None:
     inside("export", logs, "--to", tmp_path / "out", "--format", format_)
     args = ("--to", tmp_path / "new", "-t", "u", "-p", "1")

@@ -70,7 +70,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, typer.Option("--append", help="DIR may have files already; add to them.")
     ] = False,
     by_date: Annotated[
-        bool, typer.Option("--by-date/--no-by-date", help="A directory for each day (UTC).")
+        bool,
+        typer.Option(
+            "--by-date/--no-by-date",
+            help="A directory for each day (UTC); or all in the order of offsets.",
+        ),
     ] = True,
     master: MasterOption = None,
     conf: ConfOption = None,

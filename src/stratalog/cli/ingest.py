@@ -89,9 +89,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     A line of JSON or text is a value as it is; --key, --value and --timestamp take fields out of
     JSON. Files that export has written, Parquet or lines of JSON, come back as the records they
     were, in their partitions unless --repartition is given; --format json takes such lines as
-    values, too. Other rows of CSV or Parquet become JSON objects of their columns; with a column
-    `value` they may have `key`, `timestamp`, `topic`, `partition` and `headers`. Records without a
-    partition go where Kafka's own producer sends them.
+    values, too. Files are read one after the other, by name: where records of several days take
+    turns in a partition, only those of `export --no-by-date` keep their order. Other rows of CSV or
+    Parquet become JSON objects of their columns; with a column `value` they may have `key`,
+    `timestamp`, `topic`, `partition` and `headers`. Records without a partition go where Kafka's
+    own producer sends them.
 
     A row without a FIELD that was named, or whose time is none, ends the command and nothing is
     written. With --partitions the directory and topics are made if they are missing; a topic that
