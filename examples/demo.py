@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline.events import Shop
@@ -29,6 +31,8 @@ from stratalog.spark.jobs.session import open_session
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = 1_000_000
+INTERRUPTED = 130
+"""The status of a command that Ctrl-C has ended."""
 MARK = ".stratalog-demo"
 """In a directory that the demo made: only such a one is deleted."""
 SPARK = {
@@ -50,15 +54,19 @@ def main() -> int:
     except (CheckFailedError, StratalogError) as error:
         tell.fail(f"The demo has failed: {error}")
         return 1
+    except KeyboardInterrupt:
+        tell.fail("The demo was interrupted; run it again to start anew.")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no more words if there is another one
+        return INTERRUPTED
     return 0
 
 
 def _run(tell: Narrator, log: ShopLog, records: int) -> None:
     shop = Shop.of_size(records, time.time_ns() // 1_000_000)
-    with tell.step("start Spark"):
-        session = open_session("stratalog demo", master="local[2]", conf=SPARK)
-        spark = session.__enter__()
-    try:
+    with ExitStack() as stack:
+        with tell.step("start Spark"):
+            opened = open_session("stratalog demo", master="local[2]", conf=SPARK)
+            spark = stack.enter_context(opened)
         ingest(tell, spark, log, shop)
         verify_all(tell, spark, log)
         look_up(tell, spark, log, shop)
@@ -66,8 +74,6 @@ def _run(tell: Narrator, log: ShopLog, records: int) -> None:
         compact_customers(tell, spark, log)
         retain_orders(tell, log)
         export_and_ask(tell, spark, log)
-    finally:
-        session.__exit__(None, None, None)
     tell.close()
     _next(tell, log)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -125,9 +125,10 @@ class Narrator:
             bar = progress.add_task(name, total=None)
 
             def watch() -> None:
-                while spark is not None and not is_over.wait(0.2):
-                    done, total = _tasks(spark)
-                    progress.update(bar, completed=done, total=total or None)
+                with suppress(Exception):  # Spark is gone, which the step itself will tell
+                    while spark is not None and not is_over.wait(0.2):
+                        done, total = _tasks(spark)
+                        progress.update(bar, completed=done, total=total or None)
 
             watcher = threading.Thread(target=watch, daemon=True)
             watcher.start()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,28 @@ def test_demo(tmp_path: Path) -> None:
         tried = python("-m", "stratalog", *shlex.split(command))
         assert tried.returncode == 0, (command, tried.stderr)
         assert tried.stdout, command
+
+
+def has_records(root: Path) -> bool:
+    """A job is done then, so that all of Spark's threads and processes are there."""
+    return any(path.stat().st_size for path in root.rglob("*.log"))
+
+
+def test_an_interrupted_demo_ends_with_a_line(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "demo.py", "--records", "300000", "--dir", str(tmp_path / "demo")],
+        cwd=EXAMPLES,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while process.poll() is None and not has_records(tmp_path):
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "")
+    assert printed.splitlines()[-1] == "The demo was interrupted; run it again to start anew."
 
 
 def test_demo_deletes_only_what_it_made(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def open_session(
         with quick_home(master, given):
             session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
         try:
-            with jvm.ended_by_interrupts():
+            with jvm.ended_by_interrupts(session):
                 yield session
         finally:
             if not jvm.is_ended:
@@ -148,16 +148,19 @@ class _Jvm:
             gateways.Popen = subprocess.Popen
 
     @contextmanager
-    def ended_by_interrupts(self) -> Iterator[None]:
+    def ended_by_interrupts(self, session: SparkSession) -> Iterator[None]:
         """Of a JVM that is ours. PySpark's own handler would talk to it in the midst of a call."""
         is_ours = self._process is not None
         if not is_ours or threading.current_thread() is not threading.main_thread():
             yield
             return
 
+        counts_server: Any = session.sparkContext._accumulatorServer
+
         def interrupted(*_: object) -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, while we wait for the end
             logging.disable(logging.CRITICAL)  # PySpark will miss the JVM, at great length
+            counts_server.handle_error = lambda *_: None
             self.end()
             raise KeyboardInterrupt
 
