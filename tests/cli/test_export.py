@@ -72,7 +72,7 @@ def test_internal_topics_only_when_named(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is not empty"):
+    with pytest.raises(ConfigError, match="is not empty; choose another, or --append to it"):
         inside("export", MULTISEG, "--to", tmp_path)
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
     assert result.status == 2

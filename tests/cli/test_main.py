@@ -40,6 +40,12 @@ def test_the_version_loads_nothing_heavy() -> None:
     assert heavy & set(done.stderr.split()) == set()
 
 
+def test_a_wrong_word_is_told_without_the_kind_of_an_exception() -> None:
+    done = stratalog("ingest", "a.txt", "--to", "logs", "--codec", "zst")
+    assert done.status == 2
+    assert "Error: Invalid value for '--codec': 'zst' is not one of 'none', " in done.stderr
+
+
 def test_help_mentions_the_version() -> None:
     done = stratalog("--help")
     assert done.status == 0

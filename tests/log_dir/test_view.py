@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import uuid
 from typing import TYPE_CHECKING
@@ -87,6 +88,16 @@ def test_partition_in_two_places(two_dirs: list[Path]) -> None:
     with pytest.raises(StratalogError, match="two places") as caught:
         open_dirs(*two_dirs).partition("a-b", 0)
     assert all(str(path) in str(caught.value) for path in two_dirs)
+
+
+def test_partition_in_three_places(two_dirs: list[Path], tmp_path: Path) -> None:
+    dirs = [*two_dirs, tmp_path / "third"]
+    for path in dirs[1:]:
+        shutil.copytree(dirs[0] / "a-b-0", path / "a-b-0")
+    first, second, third = (path / "a-b-0" for path in dirs)
+    told = f"a-b-0 is in 3 places: {first}, {second} and {third}; give one of them"
+    with pytest.raises(StratalogError, match=f"^{re.escape(told)}$"):
+        open_dirs(*dirs).partition("a-b", 0)
 
 
 def test_directories_that_are_no_partitions(two_dirs: list[Path]) -> None:

@@ -84,7 +84,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write files of JSON lines, CSV, Parquet or text into topics, every row once.
+    """Write files of JSON lines, CSV, Parquet or text into topics.
 
     A line of JSON or text is a value as it is; --key, --value and --timestamp take fields out of
     JSON. Files that export has written, Parquet or lines of JSON, come back as the records they
@@ -95,11 +95,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     `timestamp`, `topic`, `partition` and `headers`. Records without a partition go where Kafka's
     own producer sends them.
 
-    A row without a FIELD that was named, or whose time is none, ends the command and nothing is
-    written. With --partitions the directory and topics are made if they are missing; a topic that
-    exists must have as many, unless only rows name it. The lock of the log directory is taken, so
-    this is refused while a broker runs. CSV, packed files, patterns and rows that become objects
-    need Spark, embedded unless --master names a cluster; all else is done by threads.
+    Every row is written once, even if tasks fail and are run again; to run the command again is to
+    write the rows again, behind those that are there. A row without a FIELD that was named, or
+    whose time is none, ends the command and nothing is written. With --partitions the directory and
+    topics are made if they are missing; a topic that exists must have as many, unless only rows
+    name it. The lock of the log directory is taken, so this is refused while a broker runs. CSV,
+    packed files, patterns and rows that become objects need Spark, embedded unless --master names a
+    cluster; all else is done by threads.
 
     \b
     Examples:

@@ -129,8 +129,12 @@ class LogDirsView:
         if found is None:
             raise UnknownTopicOrPartitionError(self._unknown(topic_partition))
         if len(found) > 1:
-            places = " and ".join(str(listed.path) for listed in found)
-            raise StratalogError(f"{topic_partition} is in two places: {places}; give one of them")
+            *places, last = (str(listed.path) for listed in found)
+            count = "two" if len(found) == 2 else len(found)
+            raise StratalogError(
+                f"{topic_partition} is in {count} places: {', '.join(places)} and {last}; give one "
+                "of them"
+            )
         return PartitionView(found[0].path)
 
     def partitions_of(self, topic: str) -> Iterator[PartitionView]:

@@ -167,7 +167,7 @@ def _check_target(target: Path, spec: FileSpec) -> None:
     if not target.is_dir():
         raise ConfigError("target", f"{target} is not a directory")
     if any(target.iterdir()):
-        raise ConfigError("target", f"{target} is not empty; choose another, or append to it")
+        raise ConfigError("target", f"{target} is not empty; choose another, or --append to it")
 
 
 def _write(task: _Task, *, plan: ExportPlan, staging: str) -> _Done:

@@ -1,5 +1,5 @@
-"""Any DataFrame into topics, through the sink: every row once. And files as such a DataFrame, where
-Spark has to read them; `ingest_files` tells where workers can.
+"""Any DataFrame into topics, through the sink: every row once a run. And files as such a DataFrame,
+where Spark has to read them; `ingest_files` tells where workers can.
 
 A row needs a value. Lines of text and of JSON are values as they are, byte for byte; a row of CSV
 or Parquet without a `value` column becomes a JSON object of its columns. Key and timestamp may be
