@@ -14,6 +14,7 @@ from stratalog.errors import AppendError
 from stratalog.format.batch import TimestampType
 from stratalog.format.control import ControlType
 from stratalog.log.origin import AppendOrigin
+from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GoldenCase, all_cases
@@ -28,6 +29,7 @@ from tests.golden.writing import (
     partition_of,
     stored_batches,
 )
+from tests.log_dir.opening import kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,3 +200,56 @@ def test_control_batches_of_a_coordinator_are_appended_as_they_are(tmp_path: Pat
             to.log.append(batch.sent(), origin=AppendOrigin.COORDINATOR)
 
     assert rewrite.run(append) == {}
+
+
+class RewriteInLogDir(Rewrite):
+    """The same by the LogDir that creates the topic: its first segment has the topic's settings,
+    too."""
+
+    def __init__(self, case: GoldenCase, directory: Path) -> None:
+        self.case = case
+        self.kafka = partition_of(case)
+        self.path = directory / self.kafka.name
+        self.clock = SteppingClock()
+        self.topic = self.kafka.name.rpartition("-")[0]
+        self.logs = self._open_dir()
+        self.logs.create_topic(self.topic, 1, config=case.manifest["topic_config"])
+        self.log = self.logs.partition(self.topic, 0)
+
+    def _open_dir(self) -> LogDir:
+        return LogDir.open(self.path.parent, background=False, now_ms=self.clock)
+
+    def run(self, append: Callable[[Rewrite, Stored], None]) -> dict[str, str]:
+        """As in the base class, but the log is the LogDir's to close."""
+        super().run(append)
+        self.logs.close()
+        return differences(self.path, self.kafka)
+
+    def _restart(self, stop: str | None) -> None:
+        if stop == "clean":
+            self.logs.close()
+        elif stop == "killed":
+            kill(self.logs)
+        if stop is not None:
+            self.logs = self._open_dir()
+            self.log = self.logs.partition(self.topic, 0)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in new_format_cases() if not first_base(partition_of(case))], ids=str
+)
+def test_the_log_dir_that_creates_a_topic_writes_the_same_files(
+    case: GoldenCase, tmp_path: Path
+) -> None:
+    assert RewriteInLogDir(case, tmp_path).run(as_leader) == {}
+
+
+def test_the_files_of_a_new_topic_are_preallocated_by_its_settings(tmp_path: Path) -> None:
+    """Before the first batch: a broker that finds them after a kill opens them at this size."""
+    settings = {"segment.index.bytes": 1000, "segment.bytes": 5000, "preallocate": True}
+    logs = LogDir.open(tmp_path, background=False)
+    logs.create_topic("orders", 2, config=settings)
+    kill(logs)
+    for number in range(2):
+        sizes = {p.suffix: p.stat().st_size for p in (tmp_path / f"orders-{number}").glob("0*")}
+        assert sizes == {".log": 5000, ".index": 1000, ".timeindex": 996}

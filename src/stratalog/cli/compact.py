@@ -27,7 +27,7 @@ from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import StratalogError
-from stratalog.format.names import RootFile
+from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
 from stratalog.log_dir import LogDirsView, open_dirs
 from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.selection import select
@@ -205,7 +205,8 @@ def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionV
         yield from open_topic(dirs, spec)
     if not specs:
         for topic, partition in dirs.topic_partitions:
-            yield dirs.partition(topic, partition)
+            if topic != CLUSTER_METADATA_TOPIC:  # that is the controllers': they write snapshots
+                yield dirs.partition(topic, partition)
 
 
 def _show_plans(job: Job, now_ms: int, *, is_long: bool, as_json: bool) -> None:

@@ -63,6 +63,7 @@ class TopicCatalog:
         self._config = engine.config
         self._lock = threading.RLock()
         self._is_closed = False
+        self._creating: dict[str, LogConfig] = {}  # the settings of topics that are not found yet
         self._producer_config = ProducerStateConfig(
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
             transaction_max_timeout_ms=engine.config.transaction_max_timeout_ms,
@@ -130,10 +131,11 @@ class TopicCatalog:
         return self._partitions.slots()
 
     def _open(self, slot: PartitionSlot, point: LoadPoint) -> PartitionLog:
-        topic = self.topics.get(slot.topic_partition.topic)
+        name = slot.topic_partition.topic
+        config = self._creating.get(name)
         log = open_log(
             slot.path,
-            self._config.log_config if topic is None else topic.config,
+            self.topics[name].config if config is None else config,
             disk=self._engine.disk,
             now_ms=self._engine.now_ms,
             point=point,
@@ -214,11 +216,15 @@ class TopicCatalog:
 
     def _make_partitions(self, pending: PendingCreate, config: LogConfig) -> TopicInfo:
         """Make those that are missing. The topic can be found once all are there."""
-        self._partitions.make(_partitions_of(pending), pending.topic_id, config)
-        info = self.topics.get(pending.topic)
-        present = () if info is None else info.partitions
-        made = range(pending.first_partition, pending.partition_count)
-        return self._describe(pending.topic, pending.topic_id, {*present, *made})
+        self._creating[pending.topic] = config  # the first segment is created by them, too
+        try:
+            self._partitions.make(_partitions_of(pending), pending.topic_id)
+            info = self.topics.get(pending.topic)
+            present = () if info is None else info.partitions
+            made = range(pending.first_partition, pending.partition_count)
+            return self._describe(pending.topic, pending.topic_id, {*present, *made})
+        finally:
+            del self._creating[pending.topic]
 
     def _undo_create(self, pending: PendingCreate, creates: tuple[PendingCreate, ...]) -> None:
         """Leave nothing of a topic that could not be made. If the disk does not let that happen

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterable, Sequence
 
-    from stratalog.config import LogConfig
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.root import Engine
     from stratalog.maintenance.recovery import LoadPoint
@@ -92,30 +91,24 @@ class PartitionTable:
 
     # -- making
 
-    def make(
-        self,
-        topic_partitions: Iterable[TopicPartition],
-        topic_id: uuid.UUID | None,
-        config: LogConfig,
-    ) -> None:
+    def make(self, topic_partitions: Iterable[TopicPartition], topic_id: uuid.UUID | None) -> None:
         """Make those that are missing, and complete those that a crash left incomplete."""
         slots = [self._slots.get(tp) or self._add(self._emptiest(), tp) for tp in topic_partitions]
         with ThreadPoolExecutor(MAKERS, thread_name_prefix="stratalog-create") as pool:
-            list(pool.map(partial(self._make, topic_id=topic_id, config=config), slots))
+            list(pool.map(partial(self._make, topic_id=topic_id), slots))
         for root in {slot.root for slot in slots}:
             self._disk.fsync_dir(root.path)
 
     def _emptiest(self) -> LogRoot:
         return self._roots[emptiest([len(root.slots) for root in self._roots])]
 
-    def _make(self, slot: PartitionSlot, *, topic_id: uuid.UUID | None, config: LogConfig) -> None:
+    def _make(self, slot: PartitionSlot, *, topic_id: uuid.UUID | None) -> None:
         self._disk.mkdir(slot.path, exist_ok=True)
         if topic_id is not None:
             path = slot.path / FileKind.PARTITION_METADATA.value
             metadata = encode_partition_metadata(PartitionMetadata(topic_id))
             self._disk.write_atomically(path, metadata)
         log = slot.log()
-        log.update_config(config)
         if not log.epochs.entries:
             log.become_leader(log.leader_epoch)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from stratalog.errors import NoSegmentError, UnknownTopicOrPartitionError
-from stratalog.format.names import TopicPartition
+from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
 from stratalog.log_dir.view import LogDirsView
 from stratalog.spark.failures import SourceError
 
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_view import PartitionView
     from stratalog.spark.options import ReadOptions
-
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
-)
-"""A pattern does not mean these, as it does not for Kafka's clients. Their names do."""
 
 
 def open_logs(options: ReadOptions) -> LogDirsView:
@@ -59,7 +54,8 @@ def opened(
 
 
 def _matching(logs: LogDirsView, pattern: str) -> set[str]:
-    names = [name for name in logs.topics if name not in INTERNAL_TOPICS]
+    """A pattern does not mean system topics, as it does not for Kafka's clients."""
+    names = [name for name in logs.topics if name not in SYSTEM_TOPICS]
     found = {name for name in names if re.fullmatch(pattern, name)}
     if not found:
         known = ", ".join(names[:10]) or "none"
