@@ -132,9 +132,9 @@ def opened(tmp_path: Path) -> Callable[..., StratalogStreamReader]:
 
 def _rows(reader: StratalogStreamReader, start: Any, end: Any) -> list[str]:
     found = []
-    for split in reader.partitions(start, end):
-        assert isinstance(split, Split)
-        for batch in reader.read(split):
+    for partition in reader.partitions(start, end):
+        assert isinstance(partition.value, Split)
+        for batch in reader.read(partition):
             found += [bytes(value.as_py()).decode() for value in batch.column("value")]
     return found
 

@@ -3,6 +3,9 @@
 Pushed filters come as values of Spark's. Those on topic and partition are decided per partition
 directory; those on offset and timestamp become ranges. Whatever is not understood stays with Spark,
 so a filter can only ever leave out what the query does not want.
+
+Filters are recognised by the names of their classes: planning needs predicates, and must work where
+PySpark is not installed.
 """
 
 from __future__ import annotations
@@ -11,8 +14,6 @@ import operator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql import datasource as spark_filters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,17 +24,17 @@ LONG_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
-_COMPARE: Final[dict[type, Callable[[Any, Any], bool]]] = {
-    spark_filters.EqualTo: operator.eq,
-    spark_filters.EqualNullSafe: operator.eq,
-    spark_filters.GreaterThan: operator.gt,
-    spark_filters.GreaterThanOrEqual: operator.ge,
-    spark_filters.LessThan: operator.lt,
-    spark_filters.LessThanOrEqual: operator.le,
-    spark_filters.In: lambda value, choices: value in choices,
-    spark_filters.StringStartsWith: lambda text, part: text.startswith(part),
-    spark_filters.StringEndsWith: lambda text, part: text.endswith(part),
-    spark_filters.StringContains: lambda text, part: part in text,
+_COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "EqualTo": operator.eq,
+    "EqualNullSafe": operator.eq,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqual": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqual": operator.le,
+    "In": lambda value, choices: value in choices,
+    "StringStartsWith": lambda text, part: text.startswith(part),
+    "StringEndsWith": lambda text, part: text.endswith(part),
+    "StringContains": lambda text, part: part in text,
 }
 
 
@@ -53,13 +54,13 @@ class Span:
 
 
 ALL: Final = Span()
-_BOUNDS: Final[dict[type, Callable[[int], Span]]] = {
-    spark_filters.EqualTo: lambda number: Span(number, number),
-    spark_filters.EqualNullSafe: lambda number: Span(number, number),
-    spark_filters.GreaterThan: lambda number: Span(low=number + 1),
-    spark_filters.GreaterThanOrEqual: lambda number: Span(low=number),
-    spark_filters.LessThan: lambda number: Span(high=number - 1),
-    spark_filters.LessThanOrEqual: lambda number: Span(high=number),
+_BOUNDS: Final[dict[str, Callable[[int], Span]]] = {
+    "EqualTo": lambda number: Span(number, number),
+    "EqualNullSafe": lambda number: Span(number, number),
+    "GreaterThan": lambda number: Span(low=number + 1),
+    "GreaterThanOrEqual": lambda number: Span(low=number),
+    "LessThan": lambda number: Span(high=number - 1),
+    "LessThanOrEqual": lambda number: Span(high=number),
 }
 
 
@@ -94,7 +95,7 @@ def take_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
     predicate = Predicate()
     left = []
     for each in filters:
-        if isinstance(each, spark_filters.IsNotNull) and _column(each) in _NEVER_NULL:
+        if _kind(each) == "IsNotNull" and _column(each) in _NEVER_NULL:
             continue
         if _is_about_names(each):
             predicate = replace(predicate, names=(*predicate.names, each))
@@ -106,27 +107,31 @@ def take_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
     return predicate, left
 
 
+def _kind(of: Filter) -> str:
+    """`EqualTo`, `In`, `Not`, ..."""
+    return type(of).__name__
+
+
 def _column(of: Any) -> str | None:
     path: tuple[str, ...] = getattr(of, "attribute", ())
     return path[0] if len(path) == 1 else None
 
 
-def _is_about_names(of: Filter) -> bool:
+def _is_about_names(of: Any) -> bool:
     """Whether it can be decided for a partition as a whole."""
-    inner = of.child if isinstance(of, spark_filters.Not) else of
+    inner = of.child if _kind(of) == "Not" else of
     kind = {"topic": str, "partition": int}.get(_column(inner) or "")
-    if kind is None or type(inner) not in _COMPARE:
+    if kind is None or _kind(inner) not in _COMPARE:
         return False
     value = getattr(inner, "value", None)
-    values = value if isinstance(inner, spark_filters.In) else (value,)
+    values = value if _kind(inner) == "In" else (value,)
     return isinstance(values, tuple | list) and all(type(each) is kind for each in values)
 
 
-def _holds(of: Filter, values: dict[str, Any]) -> bool:
-    if isinstance(of, spark_filters.Not):
+def _holds(of: Any, values: dict[str, Any]) -> bool:
+    if _kind(of) == "Not":
         return not _holds(of.child, values)
-    at: Any = of
-    return _COMPARE[type(of)](values[at.attribute[0]], at.value)
+    return _COMPARE[_kind(of)](values[of.attribute[0]], of.value)
 
 
 def _narrow(predicate: Predicate, by: Filter) -> tuple[Predicate, bool]:
@@ -145,14 +150,14 @@ def _narrow(predicate: Predicate, by: Filter) -> tuple[Predicate, bool]:
 
 
 def _span(of: Any, as_number: Callable[[Any], int | None]) -> tuple[Span, bool] | None:
-    if isinstance(of, spark_filters.In):
+    if _kind(of) == "In":
         numbers = [as_number(value) for value in of.value]
         known = [number for number in numbers if number is not None]
         if not known or len(known) < len(numbers):
             return None
         return Span(min(known), max(known)), len(set(known)) == 1
     number = as_number(getattr(of, "value", None))
-    bounds = _BOUNDS.get(type(of))
+    bounds = _BOUNDS.get(_kind(of))
     return None if number is None or bounds is None else (bounds(number), True)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from stratalog.spark.failures import iterate_told, told_in_one_line
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter, InputPartition
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from stratalog.spark.options import ReadOptions
@@ -82,10 +82,15 @@ class StratalogReader(DataSourceReader):
         plan = plan_read(self._options, self._predicate)
         _log.info("%s", plan.summary)
         # Spark would read an empty list as "one split of everything".
-        return list(plan.splits) or [Split(())]
+        return as_partitions(plan.splits or (Split(()),))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._schema, self._options, self._predicate.times_us)
+
+
+def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:
+    """Splits as Spark passes them to tasks."""
+    return [InputPartition(split) for split in splits]
 
 
 def read_split(
@@ -94,7 +99,8 @@ def read_split(
     """What one task yields."""
     from stratalog.spark.executor import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
 
-    assert isinstance(partition, Split)
+    split = partition.value
+    assert isinstance(split, Split)
     spare_imports_collection()
     task = ReadTask(
         schema=to_arrow_schema(schema, timezone="UTC"),
@@ -102,4 +108,4 @@ def read_split(
         skips_damage=options.skips_damage,
         fails_on_data_loss=options.fail_on_data_loss,
     )
-    return iterate_told(task.read(partition))
+    return iterate_told(task.read(split))

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import InputPartition
-
 from stratalog.format.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Split(InputPartition):
+class Split:
     """What one task reads."""
 
     pieces: tuple[Piece, ...]

@@ -34,7 +34,7 @@ from stratalog.spark.failures import told_in_one_line
 from stratalog.spark.offsets import from_json, to_json
 from stratalog.spark.planning import plan_ranges
 from stratalog.spark.ranges import OffsetRange, check_named, starting_offset, visible_end
-from stratalog.spark.reader import read_split
+from stratalog.spark.reader import as_partitions, read_split
 from stratalog.spark.schema import check_schema
 from stratalog.spark.topics import check_topics, open_logs, opened, subscribed
 
@@ -173,7 +173,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         plan = plan_ranges(wanted, range_of, self._options)
         _log.info("%s", plan.summary)
-        return list(plan.splits)
+        return as_partitions(plan.splits)
 
     def _held(self, at: TopicPartition, view: PartitionView, wanted: OffsetRange) -> OffsetRange:
         """The range, if the log has all of it; what the log has of it, if that will do."""
