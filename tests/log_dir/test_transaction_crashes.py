@@ -13,7 +13,7 @@ from stratalog.errors import StratalogError
 from stratalog.log.isolation import IsolationLevel
 from stratalog.storage.disk import Disk
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
-from tests.log_dir.opening import UNSYNCED, kill, open_logs
+from tests.log_dir.opening import UNSYNCED, Clock, kill, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +83,35 @@ def test_interrupted_at_every_call(tmp_path: Path, flush: bool, is_lasting: bool
         kill(logs)
         with open_logs(path, disk=Disk(UNSYNCED)) as logs:
             check(logs, was_acknowledged=was_acknowledged)
+
+
+@pytest.mark.parametrize("was_opened_since", [False, True])
+def test_hours_after_a_kill_nothing_is_open(tmp_path: Path, was_opened_since: bool) -> None:
+    """Nobody uses the transactional id again: opening alone ends what is overdue."""
+    template = tmp_path / "template"
+    prepare(template, Disk(UNSYNCED))
+    shutil.copytree(template, tmp_path / "probe")
+    for at in crash_points(tmp_path / "probe", flush=False):
+        path = tmp_path / str(at)
+        shutil.copytree(template, path)
+        faulty = FaultyDisk(UNSYNCED, Fault(at, is_lasting=True, written=0.5))
+        clock = Clock()
+        logs = open_logs(path, disk=faulty.disk, clock=clock)
+        was_acknowledged = False
+        with suppress(StratalogError):
+            transact(logs, DURING)
+            was_acknowledged = True
+        kill(logs)
+        if was_opened_since:
+            open_logs(path, disk=Disk(UNSYNCED), clock=clock).close()
+        clock.advance(5 * 60 * 60 * 1000)
+        with open_logs(path, disk=Disk(UNSYNCED), clock=clock) as logs:
+            for log in logs.partitions_of("orders"):
+                assert log.last_stable_offset == log.log_end_offset
+            assert logs.open_transactions() == []
+            first, second = committed(logs)
+            assert first == second
+            assert first == [BEFORE, DURING] or (not was_acknowledged and first == [BEFORE])
 
 
 @pytest.mark.parametrize("is_lasting", [True, False], ids=["killed", "one failure"])

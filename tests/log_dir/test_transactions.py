@@ -205,6 +205,8 @@ def test_ids_of_a_real_broker_go_on(tmp_path: Path, golden: Callable[[str], Gold
     for path in (tmp_path / "data").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     (tmp_path / "data" / ".kafka_cleanshutdown").touch()
+    meta = "version=1\ncluster.id=c\nnode.id=1\n"  # without it, an overdue transaction is aborted
+    (tmp_path / "data" / "meta.properties").write_text(meta)
     with open_logs(tmp_path / "data", transaction_state_log_num_partitions=50) as logs:
         [left_open] = logs.open_transactions()
         assert left_open.transactional_id == "tx-a"

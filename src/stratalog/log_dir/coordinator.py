@@ -10,6 +10,11 @@ Invariants:
 * no two transactions have the same producer id and epoch. So a marker that is written again, since
   nobody knows any more that it was, can end no later transaction.
 
+Whoever opens the directory for writing ends what is overdue: a producer that died with its process
+would otherwise hold back the last stable offset for ever. In a directory of a Kafka cluster
+(`meta.properties`) only transactions of producers that began here are ended without being asked:
+those of the cluster are its coordinator's, and this directory may hold but one of several replicas.
+
 Losing power may cost the last states that were written, while data written after them survives. A
 producer id that was in use then may have gone further than anybody knows; it is used no more.
 """
@@ -174,14 +179,26 @@ class TransactionCoordinator:
         with self._lock:
             return self._end_if_open(transactional_id)
 
-    def recover(self) -> None:
-        """After an unclean stop: write the markers that are missing, and abort transactions that
-        nobody knows of, because the state that told of them was lost."""
+    def begin(self, *, was_clean: bool) -> None:
+        """Take over from the last writer: write the markers that are missing, and abort what is
+        overdue.
+
+        After an unclean stop also abort transactions that nobody knows of, because the state that
+        told of them was lost. That one fails does not keep the directory from opening: the timer
+        tries again.
+        """
         with self._lock:
-            self._was_clean = False
+            self._was_clean = was_clean
             if not self._states.exists:
                 return  # there never was a transaction
-            self._abort_all_but(self._finish_prepared())
+            if not was_clean:
+                known = self._finish_prepared()
+                if not self._states.has_unreadable:
+                    self._abort_all_but(known)
+            try:
+                self.end_overdue()
+            except StratalogError as error:
+                _log.warning("a transaction could not be ended and is tried again later: %s", error)
 
     def _finish_prepared(self) -> set[tuple[ProducerIdentity, TopicPartition]]:
         """Write the markers of decided transactions. Who is still writing where, by the others."""
@@ -203,24 +220,43 @@ class TransactionCoordinator:
                     slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
 
     def end_overdue(self) -> None:
-        """Abort transactions that have been open for longer than their producers asked for."""
+        """Abort transactions that have been open for longer than their producers asked for, and
+        write markers that are missing. One that fails does not stop the others; the first failure
+        is raised at the end."""
+        failure: StratalogError | None = None
         with self._lock:
             now_ms = self._engine.now_ms()
-            for transactional_id, state in self._states.loaded():
+            for transactional_id, state in self._states.all():
                 is_ongoing = state.status is TransactionStatus.ONGOING
-                if is_ongoing and now_ms - state.start_timestamp > state.timeout_ms:
-                    _log.warning("transaction of %r timed out", transactional_id)
+                is_overdue = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
+                if not (is_overdue or steps.is_prepared(state)) or not self._is_ours(state):
+                    continue
+                if is_overdue:
+                    _log.warning(
+                        "aborted the transaction of %r, which was open for more than %d ms",
+                        transactional_id,
+                        state.timeout_ms,
+                    )
+                try:
                     self._end_if_open(transactional_id)
-                elif steps.is_prepared(state):
-                    self._finish(transactional_id, state)
+                except StratalogError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def forget_idle(self) -> None:
         """Drop transactional ids that were not used for `transactional.id.expiration.ms`."""
         with self._lock:
             oldest_ms = self._engine.now_ms() - self._engine.config.transactional_id_expiration_ms
-            for transactional_id, state in self._states.loaded():
-                if steps.is_idle(state) and state.last_update_timestamp <= oldest_ms:
+            for transactional_id, state in self._states.all():
+                is_expired = steps.is_idle(state) and state.last_update_timestamp <= oldest_ms
+                if is_expired and self._is_ours(state):
                     self._states.write(transactional_id, None)
+
+    def _is_ours(self, state: TransactionState) -> bool:
+        """Whether to end or forget it without being asked."""
+        is_of_cluster = any(root.meta is not None for root in self._catalog.roots)
+        return not is_of_cluster or state.producer_id >= FIRST_PRODUCER_ID
 
     def close(self) -> None:
         """Abort what producers of this process have left open."""

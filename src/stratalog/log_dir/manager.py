@@ -122,7 +122,7 @@ class LogDir:
         if unclean:
             threads = self._engine.config.num_recovery_threads_per_data_dir * len(unclean)
             load_all((slot for root in unclean for slot in root.slots.values()), threads)
-            self._coordinator.recover()
+        self._coordinator.begin(was_clean=not unclean)
         self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
         self.maintenance.has_threads = background

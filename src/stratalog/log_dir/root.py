@@ -90,6 +90,13 @@ class PartitionSlot:
             return log.log_start_offset
         return self.remote_start
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read, told from file sizes if the log is not open."""
+        if self.loaded is not None:
+            return self.loaded.log_start_offset == self.loaded.log_end_offset
+        return not any(path.stat().st_size for path in self.path.glob("*.log"))
+
     def log(self) -> PartitionLog:
         """The log, opened and perhaps recovered now: at first use, and again after it was closed or
         a write has failed."""

@@ -1,13 +1,17 @@
 """`__transaction_state`: where each transactional id stands, in Kafka's own topic and format.
 
-A transactional id lives in the partition that the hash of its name gives. A partition is read when
-one of its ids is asked for; the last record of an id is its state, a tombstone that it is gone.
+A transactional id lives in the partition that the hash of its name gives. The last record of an id
+is its state, a tombstone that it is gone. A writer that opens the directory reads every partition
+that holds a record, as a broker does for each one it leads; most of Kafka's fifty are empty, and an
+empty one is not even opened.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from stratalog.errors import StratalogError
 from stratalog.format.messages.transaction_records import (
     TransactionState,
     encode_transaction_state,
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
     from stratalog.log_dir.root import Engine
 
 _KEY_VERSION: Final = 0
+_COLUMNS_FROM_BYTES: Final = 4 << 20
+
+_log = logging.getLogger(__name__)
 
 
 class TransactionLog:
@@ -37,6 +44,8 @@ class TransactionLog:
         self._catalog = catalog
         self._engine = engine
         self._states: dict[int, dict[str, TransactionState]] = {}
+        self.has_unreadable = False
+        """Whether the last call of `all` left a partition out."""
 
     @property
     def exists(self) -> bool:
@@ -64,14 +73,22 @@ class TransactionLog:
         return self._partition(self._partition_of(transactional_id)).get(transactional_id)
 
     def all(self) -> Iterator[tuple[str, TransactionState]]:
-        """Every id and its state, as of now. Reads the whole topic once."""
-        if self.exists:
-            for partition in self._catalog.topic(TRANSACTION_STATE_TOPIC).partitions:
-                yield from list(self._partition(partition).items())
+        """Every id and its state, as of now. Reads the whole topic once.
 
-    def loaded(self) -> list[tuple[str, TransactionState]]:
-        """Those ids that have been read already."""
-        return [item for states in list(self._states.values()) for item in states.items()]
+        A partition that cannot be read is logged and left out: its ids raise when they are used,
+        and the next call tries again.
+        """
+        self.has_unreadable = False
+        if not self.exists:
+            return
+        for partition in self._catalog.topic(TRANSACTION_STATE_TOPIC).partitions:
+            try:
+                states = self._partition(partition)
+            except StratalogError as error:
+                self.has_unreadable = True
+                _log.warning("transactions of this partition are not known: %s", error)
+            else:
+                yield from list(states.items())
 
     def write(self, transactional_id: str, state: TransactionState | None) -> None:
         """The id's new state; None forgets the id. It counts once it is in the log."""
@@ -109,21 +126,32 @@ class TransactionLog:
     def _partition(self, partition: int) -> dict[str, TransactionState]:
         states = self._states.get(partition)
         if states is None:
-            states = self._states[partition] = _read_states(self._log(partition))
+            slot = self._catalog.slot(TopicPartition(TRANSACTION_STATE_TOPIC, partition))
+            states = {} if slot.is_empty else _read_states(slot.log())
+            self._states[partition] = states
         return states
 
 
 def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
-    states: dict[str, TransactionState] = {}
-    for record in log.read("earliest"):
-        if record.key is None or key_version(record.key) != _KEY_VERSION:
-            continue  # of a later Kafka
-        transactional_id = read_transactional_id(record.key)
-        if record.value is None:
-            states.pop(transactional_id, None)
-        else:
-            states[transactional_id] = read_transaction_state(record.value)
-    return states
+    """Only the last value of each id is decoded: before compaction there may be many."""
+    last = dict(_keys_and_values(log))
+    return {
+        read_transactional_id(key): read_transaction_state(value)
+        for key, value in last.items()
+        if key is not None and value is not None and key_version(key) == _KEY_VERSION
+    }
+
+
+def _keys_and_values(log: PartitionLog) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """All records in order. Loading the kernels pays only if there are many."""
+    if log.size_bytes < _COLUMNS_FROM_BYTES:
+        for record in log.read("earliest"):
+            yield record.key, record.value
+        return
+    for batch in log.read_columns("earliest", columns=("key", "value")):
+        yield from zip(
+            batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
+        )
 
 
 def java_hash(text: str) -> int:
