@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from stratalog.format.snapshot import ProducerEntry, encode_snapshot
+from stratalog.maintenance.verify.directory import Plan
 from stratalog.maintenance.verify.findings import Fault, Severity
-from stratalog.maintenance.verify.running import verify_partition
+from stratalog.maintenance.verify.partition import plan_partition
+from stratalog.maintenance.verify.running import run_plan, verify_partition
 from tests.handmade import Head, Rec, batch, plain, write_segment
 
 if TYPE_CHECKING:
@@ -33,3 +38,110 @@ def test_an_empty_transaction_index_in_spite_of_an_abort(tmp_path: Path) -> None
     log.with_suffix(".txnindex").touch()
     codes = {finding.code for finding in verify_partition(path, threads=1).findings}
     assert {Fault.TXN_INDEX_BAD.code, Fault.TXN_INDEX_MISSING_ENTRY.code} <= codes
+
+
+# -- what Kafka's cleaner leaves of transactions. It removes the batch that began one, all data of
+# an aborted one, and later the markers; snapshots keep what the log has lost.
+
+AT_5 = ProducerEntry(
+    producer_id=7,
+    producer_epoch=0,
+    last_sequence=3,
+    last_offset=3,
+    offset_delta=0,
+    timestamp=1000,
+    coordinator_epoch=-1,
+    current_txn_first_offset=3,
+)
+"""Producer 7 as the batches of `cleaned_log` show it at offset 5."""
+
+EXPLAINED = {
+    "the first batch of the transaction is removed": {"current_txn_first_offset": 1},
+    "an earlier marker is removed": {"coordinator_epoch": 2},
+    "a later marker is removed": {"coordinator_epoch": 2, "timestamp": 2000},
+    "all of these": {"current_txn_first_offset": 1, "coordinator_epoch": 2, "timestamp": 2000},
+    "a marker that raised the epoch is removed": {
+        "producer_epoch": 1,
+        "last_sequence": -1,
+        "last_offset": -1,
+        "coordinator_epoch": 2,
+        "current_txn_first_offset": -1,
+    },
+}
+NOT_EXPLAINED = {
+    "a later start": {"current_txn_first_offset": 4},
+    "an open transaction is missing": {"current_txn_first_offset": -1},
+    "an older timestamp": {"timestamp": 999},
+    "another sequence": {"last_sequence": 4, "current_txn_first_offset": 1},
+    "an older batch": {"last_offset": 2, "current_txn_first_offset": 1},
+    "another first offset of the batch": {"offset_delta": 1, "current_txn_first_offset": 1},
+    "an older epoch": {"producer_epoch": -1, "last_offset": -1, "current_txn_first_offset": -1},
+}
+
+
+def cleaned_log(path: Path) -> Path:
+    """Offsets 1 and 2 are gone from the first segment, with the batches that were there."""
+    write_segment(path, 0, plain(0, 1), transactional(3, sequence=3), plain(4, 1))
+    write_segment(path, 5, plain(5, 1))
+    return path
+
+
+def transactional(offset: int, *, sequence: int) -> bytes:
+    return batch(offset, [Rec(0, 0, b"k", b"v")], Head(1000, 0x10, 7, 0, sequence))
+
+
+def abort_marker(offset: int) -> bytes:
+    return batch(offset, [Rec(0, 0, ABORT, END_OF_TRANSACTION)], Head(1000, 0x30, 7, 0))
+
+
+def severities(path: Path, *faults: Fault) -> set[Severity]:
+    codes = {fault.code for fault in faults}
+    findings = run_plan(Plan((plan_partition(path, is_compacted=True),)), threads=1).findings
+    return {finding.severity for finding in findings if finding.code in codes}
+
+
+@pytest.mark.parametrize("changes", EXPLAINED.values(), ids=EXPLAINED)
+def test_a_snapshot_may_know_what_the_cleaner_removed(
+    changes: dict[str, int], tmp_path: Path
+) -> None:
+    path = cleaned_log(tmp_path / "cleaned-0")
+    (path / f"{5:020d}.snapshot").write_bytes(encode_snapshot([AT_5._replace(**changes)]))
+    assert severities(path, Fault.SNAPSHOT_MISMATCH, Fault.SNAPSHOT_AHEAD) == {Severity.NOTE}
+
+
+@pytest.mark.parametrize("changes", NOT_EXPLAINED.values(), ids=NOT_EXPLAINED)
+def test_a_snapshot_that_no_cleaning_explains_is_an_error(
+    changes: dict[str, int], tmp_path: Path
+) -> None:
+    path = cleaned_log(tmp_path / "cleaned-0")
+    (path / f"{5:020d}.snapshot").write_bytes(encode_snapshot([AT_5._replace(**changes)]))
+    assert severities(path, Fault.SNAPSHOT_MISMATCH) == {Severity.ERROR}
+
+
+@pytest.mark.parametrize("has_empty_index", [False, True])
+def test_an_abort_marker_whose_data_the_cleaner_removed_needs_no_entry(
+    tmp_path: Path, has_empty_index: bool
+) -> None:
+    path = tmp_path / "cleaned-0"
+    write_segment(path, 0, plain(0, 1), plain(4, 1))  # the data was at 1 to 3
+    log = write_segment(path, 5, abort_marker(5), plain(6, 1))
+    (path / f"{5:020d}.snapshot").write_bytes(
+        encode_snapshot([AT_5._replace(current_txn_first_offset=1)])
+    )
+    if has_empty_index:
+        log.with_suffix(".txnindex").touch()
+    assert severities(path, Fault.TXN_INDEX_MISSING_ENTRY, Fault.TXN_INDEX_BAD) == set()
+
+
+@pytest.mark.parametrize("first_offset", [1, 3])
+def test_an_abort_marker_with_data_in_an_earlier_segment_needs_an_entry(
+    tmp_path: Path, first_offset: int
+) -> None:
+    """Even one batch of it: the entry is what hides it."""
+    path = tmp_path / "cleaned-0"
+    write_segment(path, 0, plain(0, 1), transactional(3, sequence=3), plain(4, 1))
+    write_segment(path, 5, abort_marker(5), plain(6, 1))
+    (path / f"{5:020d}.snapshot").write_bytes(
+        encode_snapshot([AT_5._replace(current_txn_first_offset=first_offset)])
+    )
+    assert severities(path, Fault.TXN_INDEX_MISSING_ENTRY) == {Severity.ERROR}

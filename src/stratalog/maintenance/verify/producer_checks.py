@@ -12,7 +12,7 @@ older ones only.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, BatchHeader, Entry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.entry import records_of
-from stratalog.format.snapshot import NO_OFFSET, decode_snapshot
+from stratalog.format.snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
 from stratalog.log.producers import SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault
 
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.control import EndMarker
-    from stratalog.format.snapshot import ProducerEntry
     from stratalog.maintenance.verify.findings import Findings
     from stratalog.maintenance.verify.log_walk import Chunk
+
+_BATCH_FIELDS: Final = ProducerEntry._fields.index("timestamp")
+"""Of a producer entry, the first so many: who it is, and its newest batch."""
 
 
 class Marker(NamedTuple):
@@ -228,10 +230,36 @@ def _difference(name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fa
         if is_ != should
     ]
     what = f"{name}: {', '.join(told)}"
-    is_newer = entry.last_offset > due.last_offset and entry.producer_epoch >= due.producer_epoch
-    # Compaction may also take the newest record out of the last batch.
-    is_newer |= entry.timestamp > due.timestamp and entry._replace(timestamp=due.timestamp) == due
-    return (Fault.SNAPSHOT_AHEAD if is_newer else Fault.SNAPSHOT_MISMATCH), what
+    is_ahead = _has_newer_batch(entry, due) or _knows_more(entry, due)
+    return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
+
+
+def _has_newer_batch(entry: ProducerEntry, due: ProducerEntry) -> bool:
+    """Whether the cleaner may have removed the producer's last batch or marker since.
+
+    A marker can raise the epoch; until data follows it, the producer has no batch in that epoch.
+    """
+    if not entry.has_batch and entry.open_txn_first_offset is None:
+        return entry.producer_epoch > due.producer_epoch
+    return entry.last_offset > due.last_offset and entry.producer_epoch >= due.producer_epoch
+
+
+def _knows_more(entry: ProducerEntry, due: ProducerEntry) -> bool:
+    """Whether both have the same last batch, and removed batches explain the rest.
+
+    The cleaner removes the batch that began a transaction (the log shows a later start), markers
+    (the log shows an older coordinator epoch or none, and an older timestamp), and the newest
+    record of the last batch (an older timestamp). It never makes the log newer than the snapshot,
+    and never removes the marker of a transaction while a batch of it is left.
+    """
+    if entry[:_BATCH_FIELDS] != due[:_BATCH_FIELDS]:
+        return False
+    start, due_start = entry.open_txn_first_offset, due.open_txn_first_offset
+    is_start_explained = start == due_start or (
+        start is not None and due_start is not None and start < due_start
+    )
+    is_marker_explained = entry.coordinator_epoch >= due.coordinator_epoch
+    return is_start_explained and is_marker_explained and entry.timestamp >= due.timestamp
 
 
 class _ByProducer(NamedTuple):

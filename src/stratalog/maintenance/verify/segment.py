@@ -20,6 +20,9 @@ from stratalog.format.index_table import first_offsets
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.soundness import Verdict, reason_of
+from stratalog.log.listing import list_partition
+from stratalog.log.segments import SegmentList
+from stratalog.log.transactions import producer_batches
 from stratalog.maintenance.verify.findings import Counts, Fault, Finding, Findings, Severity
 from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
 from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.checkpoint import EpochEntry
+    from stratalog.maintenance.verify.producer_checks import Marker
 
 _FAULTS: Final = {
     Verdict.BAD_RECORDS: Fault.BAD_RECORDS,
@@ -338,7 +342,8 @@ class _SegmentCheck:
         path, data = self._segment.sibling(FileKind.TXN_INDEX.value), self._aborted_before
         markers = self._producers.markers
         # A broker that truncates a log behind its only abort leaves an empty file: that is right.
-        if data is not None and not data and any(map(is_entry_due, markers.values())):
+        due = (marker for marker in markers.values() if is_entry_due(marker))
+        if data is not None and not data and any(map(self._has_data, due)):
             self._findings.add(Fault.TXN_INDEX_BAD, path, "the file is empty")
         return check_txn_index(
             TxnIndexBytes(path, data or b"", self._read_again(path)),
@@ -346,7 +351,22 @@ class _SegmentCheck:
             self._findings,
             base_offset=self._task.base_offset,
             is_exact=self._producers.is_known and not (self._is_compacted or self._has_gaps),
+            has_data=self._has_data,
         )
+
+    def _has_data(self, marker: Marker) -> bool:
+        """Whether the log, this segment and those before it, has a batch of the transaction."""
+        if marker.first_offset >= self._task.base_offset:
+            return True  # its start was met on the way through this segment
+        segments = SegmentList(list_partition(self._path.parent).segments)
+        try:
+            batches = producer_batches(segments, marker.first_offset, marker.offset)
+            return any(
+                header.producer_id == marker.producer_id and not header.is_control
+                for header, _ in batches
+            )
+        finally:
+            segments.close()
 
     def _read_again(self, path: Path) -> bytes:
         """What the file holds once all markers were read."""

@@ -11,7 +11,7 @@ from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
 from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from stratalog.maintenance.verify.findings import Findings
@@ -42,11 +42,15 @@ def check_txn_index(
     *,
     base_offset: int,
     is_exact: bool,
+    has_data: Callable[[Marker], bool],
 ) -> int:
     """How many entries there are; what is wrong with them goes to `findings`.
 
     `is_exact`: the log has all batches that it ever had, and the state before it is known. Without,
     a transaction may have begun earlier than the log shows.
+
+    `has_data` tells whether a batch of the transaction that a marker ended is left in the log. If
+    the cleaner removed all of them, it wrote no entry either. Asked only where an entry is missing.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))
@@ -61,7 +65,7 @@ def check_txn_index(
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
-        if is_entry_due(marker) and offset not in seen:
+        if is_entry_due(marker) and offset not in seen and has_data(marker):
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
