@@ -165,3 +165,17 @@ def test_the_loader_finds_and_leaves_what_kafka_does(case: GoldenCase, tmp_path:
             assert segments[segment["baseOffset"]].size_bytes == segment["size"]
     files = {f"{file.name} {file.stat().st_size}" for file in path.iterdir()}
     assert files - {"partition.metadata 43"} == set(expected["filesAfterClose"])
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+@pytest.mark.parametrize("case", [case for case in all_cases() if case.name == "epochs"], ids=str)
+def test_corrupt_leader_epochs_are_rebuilt_as_the_broker_wrote_them(
+    case: GoldenCase, tmp_path: Path, *, was_clean: bool
+) -> None:
+    path = copy_of(partition_of(case), tmp_path)
+    good = (path / EPOCHS).read_bytes()
+    assert len(decode_leader_epochs(good)) == 3
+    (path / EPOCHS).write_bytes(good[:-3] + b"x\n")
+    with recover(path, config_of(case), LoadPoint(was_clean=was_clean)) as log:
+        assert (path / EPOCHS).read_bytes() == good
+        assert log.leader_epoch == 6

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 TOLD = r"t-0/0{20}\.log at byte (?P<position>\d+): damaged: the log was "
 FLUSHED = TOLD + r"flushed up to offset 30, and its last whole batch ends at 20$"
-CLOSED = TOLD + r"closed in good order at offset 30, and its last whole batch ends at 20; restore"
+CLOSED = (
+    r"t-0/0{20}\.log at byte \d+.*: corrupt \(.+\), although the log was closed cleanly at "
+    r"offset 30; nothing was changed\. Restore .* truncated to offset 20$"
+)
 CLEAN = ".kafka_cleanshutdown"
 
 

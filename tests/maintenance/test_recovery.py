@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.errors import InvalidNameError
+from stratalog.errors import FlushedDamageError, InvalidNameError, StorageError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.producer_state import ProducerStateConfig
@@ -96,7 +96,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
     READS.is_on = False
 
 
-def test_after_a_clean_stop_only_names_and_ends_are_read(tmp_path: Path, reads: Reads) -> None:
+def test_after_a_clean_stop_only_names_and_the_last_segment_are_read(
+    tmp_path: Path, reads: Reads
+) -> None:
     big = replace(CONFIG, segment_bytes=200_000, segment_index_bytes=48_000)
     path = fill(tmp_path / "t-0", 5_000, big)
     bases = bases_of(path)
@@ -107,7 +109,8 @@ def test_after_a_clean_stop_only_names_and_ends_are_read(tmp_path: Path, reads: 
     last = log_name(bases[-1], "")
     others = {name for name in reads.opened if not name.startswith(last)}
     assert others <= {"t-0", log_name(5_000, ".snapshot"), "leader-epoch-checkpoint"}
-    assert reads.log_bytes < 20_000
+    last_bytes = (path / log_name(bases[-1])).stat().st_size
+    assert last_bytes <= reads.log_bytes < last_bytes + 20_000  # once, and some headers
     assert log.log_end_offset == 5_000
     assert log.recovery_point == 5_000
     log.close()
@@ -216,6 +219,59 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     opened(path).close()
     after = contents(path)
     assert {name: after[name] for name in others} == others
+
+
+CORRUPT_EPOCHS = [b"not a checkpoint", b"0\n5\n1 1\n", bytes(10), b"7\n1\n0 0\n"]
+
+
+@pytest.mark.parametrize("corrupt", CORRUPT_EPOCHS)
+@pytest.mark.parametrize("point", [CLEAN, UNCLEAN], ids=["clean", "unclean"])
+def test_corrupt_epochs_are_rebuilt_from_all_segments(
+    tmp_path: Path, point: LoadPoint, corrupt: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t-0"
+    with opened(path, CLEAN) as log:
+        for epoch in (2, 5, 6):
+            log.become_leader(epoch)
+            for _ in range(30):
+                log.append(batch_at(0))
+    good = (path / "leader-epoch-checkpoint").read_bytes()
+    assert good == b"0\n3\n2 0\n5 30\n6 60\n"
+    assert len(bases_of(path)) > 3
+    (path / "leader-epoch-checkpoint").write_bytes(corrupt)
+    with opened(path, point) as log:
+        assert (path / "leader-epoch-checkpoint").read_bytes() == good
+        assert log.leader_epoch == 6
+        log.append(batch_at(0))
+    assert (path / "leader-epoch-checkpoint").read_bytes() == good
+    [warning] = [text for text in caplog.messages if "leader-epoch-checkpoint" in text]
+    assert "epoch 2 from offset 0, epoch 5 from offset 30, epoch 6 from offset 60" in warning
+
+
+def test_rebuilt_epochs_begin_with_the_log_start(tmp_path: Path) -> None:
+    path = tmp_path / "t-0"
+    with opened(path, CLEAN) as log:
+        for epoch in (2, 5):
+            log.become_leader(epoch)
+            for _ in range(10):
+                log.append(batch_at(0))
+        log.delete_records(5)
+    good = (path / "leader-epoch-checkpoint").read_bytes()
+    (path / "leader-epoch-checkpoint").write_bytes(b"?")
+    with opened(path, LoadPoint(log_start_offset=5, was_clean=True)) as log:
+        assert [tuple(entry) for entry in log.epochs.entries] == [(2, 5), (5, 10)]
+    assert (path / "leader-epoch-checkpoint").read_bytes() == good
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", log_name(20, ".snapshot")])
+def test_a_side_file_that_may_not_be_read_is_no_corrupt_one(tmp_path: Path, name: str) -> None:
+    """A directory in its place raises an OSError for root, too."""
+    path = fill(tmp_path / "t-0", 20)
+    (path / name).unlink()
+    (path / name).mkdir()
+    with pytest.raises(StorageError, match=rf"{name}: cannot read"):
+        opened(path, CLEAN)
+    assert (path / name).is_dir()
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint", b"0\n5\n1 1\n", bytes(10)])
@@ -404,3 +460,51 @@ def test_what_is_cut_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert later.startswith(f"{path}: deleted from offset 8 on (1 segments, ")
     assert cut.startswith(f"{damaged}: cut from {len(raw)} to ")
     assert cut.endswith("the next offset is 6")
+
+
+# -- corruption in what was closed cleanly
+
+
+def flip(path: Path, position: int) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    return bytes(data)
+
+
+def clean_at(end: int) -> LoadPoint:
+    return LoadPoint(recovery_point=end, was_clean=True)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+def test_a_corrupt_batch_in_the_last_segment_of_a_clean_log_is_refused(
+    tmp_path: Path, part: float
+) -> None:
+    path = fill(tmp_path / "t-0", 100, replace(CONFIG, segment_bytes=100_000))
+    assert bases_of(path) == [0]
+    log_path = path / log_name(0)
+    position = int(log_path.stat().st_size * part)
+    flip(log_path, position + 30)
+    before = contents(path)
+    for _ in range(2):
+        with pytest.raises(FlushedDamageError, match="closed cleanly at offset 100") as error:
+            opened(path, clean_at(100))
+        assert error.value.path == log_path
+        assert 0 <= position + 30 - error.value.position < 200
+        assert contents(path) == before
+
+
+def test_a_corrupt_batch_in_an_earlier_segment_is_met_where_an_index_is_missing(
+    tmp_path: Path,
+) -> None:
+    """Without that, only `verify` and readers find it: opening does not read earlier segments."""
+    path = fill(tmp_path / "t-0", 100)
+    first = path / log_name(0)
+    flip(first, first.stat().st_size // 2)
+    opened(path, clean_at(100)).close()
+    first.with_suffix(".index").unlink()
+    before = contents(path)
+    with pytest.raises(FlushedDamageError, match="closed cleanly") as error:
+        opened(path, clean_at(100))
+    assert error.value.path == first
+    assert contents(path) == before

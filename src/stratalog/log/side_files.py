@@ -5,9 +5,10 @@ Both are derived from the log, so a crash may leave them old or partial; loading
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from stratalog.errors import InvalidNameError, StratalogError
+from stratalog.errors import CorruptError, InvalidNameError, StorageError, StratalogError
 from stratalog.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from stratalog.format.names import (
     FileKind,
@@ -18,12 +19,14 @@ from stratalog.format.names import (
 from stratalog.log.epochs import LeaderEpochCache
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.log.producer_state import ProducerStateManager
     from stratalog.storage.disk import Disk
+
+_log = logging.getLogger(__name__)
 
 
 class SnapshotFiles:
@@ -94,10 +97,14 @@ def _snapshot_offset(name: str) -> int | None:
     return file.base_offset if file.state is FileState.LIVE else None
 
 
-def load_epochs(disk: Disk, directory: Path) -> LeaderEpochCache:
-    """The leader epochs of a partition; empty when the file is missing or makes no sense.
+def load_epochs(
+    disk: Disk, directory: Path, rebuild: Callable[[], Iterable[EpochEntry]]
+) -> LeaderEpochCache:
+    """The leader epochs of a partition; empty if the file is missing, as for Kafka.
 
-    Recovery and the next append assign what is missing, as far as the log tells it.
+    A file that cannot be parsed stops a broker. Here it is replaced, durably, by what `rebuild`
+    returns: going on with an empty cache would let the next append claim all earlier records for
+    no epoch at all.
     """
     path = directory / FileKind.LEADER_EPOCHS.value
 
@@ -105,7 +112,20 @@ def load_epochs(disk: Disk, directory: Path) -> LeaderEpochCache:
         disk.write_atomically(path, encode_leader_epochs(entries))
 
     try:
-        entries = decode_leader_epochs(disk.read_bytes(path))
-    except (FileNotFoundError, StratalogError):
-        entries = ()
-    return LeaderEpochCache(entries, persist=persist)
+        return LeaderEpochCache(decode_leader_epochs(disk.read_bytes(path)), persist=persist)
+    except FileNotFoundError:
+        return LeaderEpochCache(persist=persist)
+    except StorageError:
+        raise
+    except StratalogError as error:
+        reason = error.reason if isinstance(error, CorruptError) else error
+        cache = LeaderEpochCache(rebuild(), persist=persist)
+        persist(cache.entries)
+        _log.warning(
+            "%s: corrupt (%s); rebuilt from the batches of the log: %s",
+            path,
+            reason,
+            ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
+            or "no batch has a leader epoch",
+        )
+        return cache

@@ -3,9 +3,13 @@
 The steps are those of Kafka's loader. Each leaves the directory in a state from which the steps,
 run from the start, come to the same end; so a crash while loading costs nothing but time.
 
-After a clean stop nothing is read but names, the end of the last segment, and the newest producer
-snapshot. After an unclean one, every segment from the recovery point on is read and checked. The
-log is cut before the first batch that is not whole, as Kafka does it; what goes is logged as a
+After a clean stop, what is read is the names, the newest producer snapshot, and the last segment:
+each of its batches with its CRC. A corrupt batch there is none that a crash left, so the log is
+refused as it is, with FlushedDamageError: neither truncated nor appended to. Earlier segments are
+read only if an index file is missing; `verify` reads everything.
+
+After an unclean stop, every segment from the recovery point on is read and checked. The log is
+truncated before the first batch that is not whole, as Kafka does it; what is dropped is logged as a
 warning.
 """
 
@@ -24,6 +28,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
+from stratalog.format.checkpoint import EpochEntry
 from stratalog.format.names import (
     FileKind,
     FileState,
@@ -48,7 +53,7 @@ from stratalog.maintenance.settling import (
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -149,14 +154,14 @@ class _Loader:
     def _load_segments(self, point: LoadPoint) -> None:
         names = set(self._disk.list_names(self._path))
         self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
-        self._epochs = load_epochs(self._disk, self._path)
         self._segments = self._find_segments(names)
+        self._epochs = load_epochs(self._disk, self._path, self._epochs_in_log)
         unflushed = len(self._segments)
         if not point.was_clean:
             bases = [segment.base_offset for segment in self._segments]
             unflushed = max(0, bisect_right(bases, point.recovery_point) - 1)
         for segment in self._segments[:unflushed]:
-            self._check_indexes(segment, names, point.log_start_offset)
+            self._check_indexes(segment, names, point)
         slot = unflushed
         while slot < len(self._segments):  # recovery may shorten the list
             self._recover(self._segments[slot], point.log_start_offset, drops_later=True)
@@ -180,23 +185,56 @@ class _Loader:
                 )
         return segments
 
-    def _check_indexes(self, segment: Segment, names: set[str], log_start_offset: int) -> None:
+    def _check_indexes(self, segment: Segment, names: set[str], point: LoadPoint) -> None:
         """A segment that counts as flushed, but has no offset index, or a transaction index that
         cannot be, is recovered all the same. If it loses bytes, it was not by a crash: the segments
-        after it stay."""
+        after it stay; a log that was closed cleanly is refused then."""
         if not _has_sound_indexes(segment, names):
-            self._recover(segment, log_start_offset)
+            self._recover_flushed(segment, point)
         elif segment.sibling(FileKind.TIME_INDEX).name not in names:
-            self._add_time_index(segment, log_start_offset)
+            self._add_time_index(segment, point)
 
-    def _add_time_index(self, segment: Segment, log_start_offset: int) -> None:
+    def _add_time_index(self, segment: Segment, point: LoadPoint) -> None:
         """Brokers before 0.10 wrote none, for their messages had no timestamps."""
         first = segment.reader.peek(0)
         if first is None or first.magic == 0:
             path = segment.sibling(FileKind.TIME_INDEX)
             self._disk.write_file(path, b"", is_synced=False)
         else:
-            self._recover(segment, log_start_offset)
+            self._recover_flushed(segment, point)
+
+    def _recover_flushed(self, segment: Segment, point: LoadPoint) -> None:
+        if point.was_clean:
+            self._refuse_corruption(segment, point)
+        self._recover(segment, point.log_start_offset)
+
+    def _refuse_corruption(self, segment: Segment, point: LoadPoint) -> None:
+        """Read a segment of a log that was closed cleanly. Raises FlushedDamageError if a batch is
+        corrupt; bytes that follow all that was flushed may still be an interrupted write."""
+        try:
+            survivors = segment.check()
+        except OffsetOverflowError:
+            return  # intact; only a log that is recovered has such segments split
+        damage = survivors.damage
+        if damage is None:
+            return
+        has_more = segment.view().end.position > survivors.valid_bytes
+        if not has_more and survivors.next_offset >= self._flushed_end(segment, point):
+            return
+        raise FlushedDamageError(
+            f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
+            f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
+            f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
+            f"the log truncated to offset {survivors.next_offset}",
+            path=segment.path,
+            position=damage.position,
+            offsets=damage.offsets,
+        )
+
+    def _flushed_end(self, segment: Segment, point: LoadPoint) -> int:
+        """Up to which offset the segment was flushed when its log was closed cleanly."""
+        later = [each.base_offset for each in self._segments if each is not segment]
+        return min([base for base in later if base > segment.base_offset] or [point.recovery_point])
 
     def _recover(
         self, segment: Segment, log_start_offset: int, *, drops_later: bool = False
@@ -284,21 +322,13 @@ class _Loader:
 
     def _activate_last(self, point: LoadPoint) -> None:
         """A log that does not end with a whole batch was not closed cleanly, whoever says so;
-        unless it lacks what was flushed. That is damage, and nobody's to cut without a word."""
+        unless it lacks what was flushed. That is corruption, and nobody's to truncate silently."""
         segment = self._segments[-1]
+        if point.was_clean and segment.base_offset not in self._recovered:
+            self._refuse_corruption(segment, point)
         try:
             segment.become_active(now_ms=self._now_ms())
         except CorruptBatchError:
-            end = segment.view().end
-            if point.was_clean and end.next_offset < point.recovery_point:
-                raise FlushedDamageError(
-                    f"damaged: the log was closed in good order at offset {point.recovery_point}, "
-                    f"and its last whole batch ends at {end.next_offset}; restore the file, or "
-                    f"remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have the "
-                    "rest cut off",
-                    path=segment.path,
-                    position=end.position,
-                ) from None
             self._recover(segment, point.log_start_offset)
             segment.become_active(now_ms=self._now_ms())
 
@@ -310,6 +340,18 @@ class _Loader:
             self._disk.fsync_dir(self._path)
 
     # -- what is derived
+
+    def _epochs_in_log(self) -> Iterator[EpochEntry]:
+        """Where leader epochs begin by the batches that are there, all segments of them."""
+        latest = NO_LEADER_EPOCH
+        for segment in self._segments:
+            view = segment.view()
+            for position, header in view.walk_headers():
+                epoch = header.partition_leader_epoch
+                if epoch > latest and view.is_valid(position):
+                    latest = epoch
+                    yield EpochEntry(epoch, header.base_offset)
+            segment.release()
 
     def _last_epoch(self) -> int:
         """Of the last leader, so that epochs never fall; 0 when nothing tells it.

@@ -21,7 +21,7 @@ from stratalog.errors import StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
 from stratalog.storage.append_file import AppendFile
 from stratalog.storage.file_lock import FileLock
-from stratalog.storage.system_calls import SystemCalls, told
+from stratalog.storage.system_calls import SystemCalls, storage_error, told
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,8 +86,13 @@ class Disk:
         self.fsync_dir(path.parent)
 
     def read_bytes(self, path: Path) -> bytes:
-        """The whole content; raises FileNotFoundError like any reading."""
-        return path.read_bytes()
+        """All of the content. Raises FileNotFoundError if there is no file, or StorageError."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise storage_error(error, "read", path) from error
 
     # -- files in memory
 

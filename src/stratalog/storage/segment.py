@@ -291,6 +291,16 @@ class Segment:
         self.release()
         return survivors
 
+    def check(self) -> Survivors:
+        """Read every batch and check its CRC, up to the first that is corrupt. Never writes.
+
+        What is found to be good up to the end of the file is not read again by `become_active`.
+        """
+        survivors = self._survivors()
+        if survivors.damage is None and self._writer is None:
+            self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)
+        return survivors
+
     def _survivors(self, on_batch: OnBatch = lambda _: None) -> Survivors:
         view = SegmentView(self.path, self.base_offset, self._size_bytes)
         return check_segment(view, self._config.index_interval_bytes, on_batch)
