@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stratalog.config import BrokerConfig, LogConfig
     from stratalog.errors import (
+        AccessDeniedError,
         AppendError,
         CleaningAbortedError,
         CommitError,
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AccessDeniedError",
     "AppendError",
     "AppendInfo",
     "BatchHeader",

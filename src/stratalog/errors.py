@@ -35,6 +35,7 @@
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
+    ├── AccessDeniedError             no permission to read a file (a PermissionError, too)
     ├── StorageError                  the disk refused: an I/O error on a file
     │   └── DiskFullError             no space left, or the quota is spent
     ├── LogOfflineError               closed, or a write failed: open the log again
@@ -337,6 +338,14 @@ class InvalidTransactionTimeoutError(StratalogError):
 
     code: ClassVar[int] = 50
     kafka_name: ClassVar[str] = "INVALID_TRANSACTION_TIMEOUT"
+
+
+class AccessDeniedError(StratalogError, PermissionError):
+    """This user may not read a file or directory. It says nothing about the data in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path}: no permission to read it; run as its owner, or change its mode")
 
 
 class StorageError(StratalogError):

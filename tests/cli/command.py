@@ -42,6 +42,16 @@ def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
     return Result(done.stdout, done.stderr.decode(), done.returncode)
 
 
+def without_privileges(*args: str | Path) -> Result:
+    """As a user whom the modes of files bind, even where the tests run as root."""
+    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    prefix = bound if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*prefix, *COMMAND, *map(str, args)], capture_output=True, timeout=300, check=False
+    )
+    return Result(done.stdout, done.stderr.decode(), done.returncode)
+
+
 def on_terminal(*args: str | Path, columns: int = 80) -> str:
     """What a terminal of this width shows, escape sequences included."""
     ours, theirs = pty.openpty()

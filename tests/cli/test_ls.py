@@ -67,6 +67,7 @@ def test_json_of_a_log_dir() -> None:
         "topic": "__transaction_state",
         "topicId": rows[3]["topicId"],
         "partitions": 1,
+        "unreadablePartitions": 0,
         "segments": 1,
         "sizeBytes": (log_dir_case().root / "__transaction_state-0" / f"{0:020d}.log")
         .stat()

@@ -1,16 +1,17 @@
 """`stratalog ls`: what log directories hold, from topics down to segments.
 
 What to show follows from what was named: log directories give topics, a topic its partitions, a
-partition its segments. A partition that cannot be opened is told on standard error and left out.
+partition its segments. A partition that cannot be read is listed as such, and why is told on
+standard error.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -18,17 +19,24 @@ import typer
 
 from stratalog.cli.arguments import LogDirOption
 from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
-from stratalog.cli.ls_report import Report, TopicFacts, log_dir_facts, other_directories
+from stratalog.cli.ls_report import (
+    Report,
+    TopicFacts,
+    UnreadablePartition,
+    log_dir_facts,
+    other_directories,
+)
 from stratalog.cli.output import report_error
 from stratalog.cli.targets import find_topic, is_partition_dir, open_segment, open_topic
-from stratalog.errors import CorruptError, StratalogError
-from stratalog.log.partition_view import PartitionView
+from stratalog.errors import AccessDeniedError, StratalogError
+from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.log_dir import LogDirsView, LogDirView
 
 if TYPE_CHECKING:
     from stratalog.cli.ls_report import Level
 
 Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
+"""Raises AccessDeniedError, or what is wrong with the name."""
 
 
 class SortBy(enum.StrEnum):
@@ -73,6 +81,13 @@ class _Problems:
     def add(self, text: str) -> None:
         self.count += 1
         report_error(text)
+
+    def with_partition(self, path: Path, error: Exception) -> UnreadablePartition:
+        """A partition that cannot be read, told."""
+        is_located = getattr(error, "path", None) is not None  # then the message begins with it
+        problem = str(error) if is_located else f"{path}: {error}"
+        self.add(problem)
+        return UnreadablePartition(identity_of(path)[0], path, problem)
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
@@ -134,8 +149,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls -d /disk1 -d /disk2 --partitions --sort size
       stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
 
-    With --json each object has a kind: log-dir, topic, partition, segment, file, leader-epoch,
-    producer, aborted-transaction or directory. What is unknown is null.
+    With --json each object has a kind: log-dir, topic, partition, unreadable-partition, segment,
+    file, leader-epoch, producer, aborted-transaction or directory. What is unknown is null.
     """
     selection = select(where or [], log_dir or [], topic or [])
     is_detailed = segments or epochs or producers or transactions or everything
@@ -180,9 +195,11 @@ def _select_topics(selection: Selection, roots: Sequence[Path], names: Sequence[
     """Topics of the log directories given; `/data/orders` brings its own."""
     for name in names:
         dirs, spec = find_topic(name, roots)
-        is_topic = spec.partition is None and spec.topic in dirs.topics
-        chosen = selection.topics if is_topic else selection.partitions
-        chosen.append(partial(open_topic, dirs, spec))
+        if spec.partition is None and spec.topic in dirs.topics:
+            numbers = dirs.topics[spec.topic]
+            selection.topics += [partial(_open_partition, dirs, spec.topic, n) for n in numbers]
+        else:
+            selection.partitions.append(partial(open_topic, dirs, spec))
 
 
 def _open_partition(dirs: LogDirsView, topic: str, number: int) -> list[PartitionView]:
@@ -198,10 +215,14 @@ def look(
 ) -> Report:
     """Open what was selected and gather the facts."""
     found: list[PartitionFacts] = []
+    unreadable: list[UnreadablePartition] = []
     checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in selection.dirs}
     for opener in selection.openers():
         try:
             views = opener()
+        except AccessDeniedError as error:
+            unreadable.append(problems.with_partition(error.path, error))
+            continue
         except StratalogError as error:
             problems.add(str(error))
             continue
@@ -212,17 +233,26 @@ def look(
                 with view:
                     found.append(partition_facts(view, checkpoints[view.path.parent], wanted))
             except (StratalogError, OSError) as error:  # OSError: removed while we looked
-                is_located = isinstance(error, CorruptError) and error.path is not None
-                problems.add(str(error) if is_located else f"{view.path}: {error}")
-    by_topic = groupby(found, key=lambda facts: facts.topic_partition.topic)
-    topics = [TopicFacts.of(list(partitions)) for _, partitions in by_topic]
+                unreadable.append(problems.with_partition(view.path, error))
     return Report(
         level=level,
         log_dirs=[log_dir_facts(log_dir, problems.add) for log_dir in selection.dirs],
-        topics=_sorted_topics(topics, sort) if level == "topics" else [],
+        topics=_sorted_topics(_topics(found, unreadable), sort) if level == "topics" else [],
         partitions=_sorted_partitions(found, sort),
         other_directories=other_directories(selection.dirs),
+        unreadable=unreadable,
     )
+
+
+def _topics(
+    found: Sequence[PartitionFacts], unreadable: Sequence[UnreadablePartition]
+) -> list[TopicFacts]:
+    by_topic: dict[str, list[PartitionFacts]] = {}
+    for facts in found:
+        by_topic.setdefault(facts.topic_partition.topic, []).append(facts)
+    counts = Counter(each.topic_partition.topic for each in unreadable)
+    names = sorted({*by_topic, *counts})
+    return [TopicFacts.of(name, by_topic.get(name, []), counts[name]) for name in names]
 
 
 def _log_dir_at(path: Path) -> LogDirView | None:

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
-    from stratalog.cli.ls_report import DirectoryFacts, LogDirFacts, Report, TopicFacts
+    from stratalog.cli.ls_report import (
+        DirectoryFacts,
+        LogDirFacts,
+        Report,
+        TopicFacts,
+        UnreadablePartition,
+    )
     from stratalog.format.snapshot import ProducerEntry
 
 
@@ -26,6 +32,7 @@ def _objects(report: Report) -> Iterator[dict[str, Any]]:
         yield from map(_topic, report.topics)
     else:
         yield from map(_partition, report.partitions)
+    yield from map(_unreadable, report.unreadable)
     for partition in report.partitions:
         yield from _details(partition)
     yield from map(_directory, report.other_directories)
@@ -51,6 +58,7 @@ def _topic(found: TopicFacts) -> dict[str, Any]:
         "topic": found.topic,
         "topicId": encode_id(found.topic_id) if found.topic_id else None,
         "partitions": found.partitions,
+        "unreadablePartitions": found.unreadable,
         "segments": found.segment_count,
         "sizeBytes": found.size_bytes,
         "logStartOffsetMin": found.log_start_offset_min,
@@ -76,6 +84,16 @@ def _partition(found: PartitionFacts) -> dict[str, Any]:
         **json_names(found.checkpoints),
         **_first(found.first),
         "largestTimestamp": found.largest_timestamp,
+    }
+
+
+def _unreadable(found: UnreadablePartition) -> dict[str, Any]:
+    """Told on the level of topics, too: it is missing from their sums."""
+    return {
+        "kind": "unreadable-partition",
+        **found.topic_partition._asdict(),
+        "path": str(found.path),
+        "problem": found.problem,
     }
 
 

@@ -44,6 +44,15 @@ class DirectoryFacts:
 
 
 @dataclass(frozen=True)
+class UnreadablePartition:
+    """A partition of which only the name is known."""
+
+    topic_partition: TopicPartition
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True)
 class TopicFacts:
     """The partitions of one topic taken together."""
 
@@ -52,30 +61,38 @@ class TopicFacts:
     partitions: int
     segment_count: int
     size_bytes: int
-    log_start_offset_min: int
-    log_end_offset_max: int
+    log_start_offset_min: int | None
+    """None, like the next one, when no partition of it can be read."""
+    log_end_offset_max: int | None
     offsets: int
     """Sum over the partitions of log end minus log start."""
     first_timestamp: int | None
     largest_timestamp: int
     codecs: Sequence[str]
+    unreadable: int = 0
+    """So many of its partitions could not be read: sizes and offsets are of the others."""
 
     @classmethod
-    def of(cls, partitions: Sequence[PartitionFacts]) -> TopicFacts:
+    def of(cls, topic: str, partitions: Sequence[PartitionFacts], unreadable: int) -> TopicFacts:
         first = [found.first for found in partitions if found.first is not None]
         times = [batch.timestamp for batch in first if batch.timestamp != NO_TIMESTAMP]
         return cls(
-            topic=partitions[0].topic_partition.topic,
-            topic_id=partitions[0].topic_id,
-            partitions=len(partitions),
+            topic=topic,
+            topic_id=partitions[0].topic_id if partitions else None,
+            partitions=len(partitions) + unreadable,
             segment_count=sum(found.segment_count for found in partitions),
             size_bytes=sum(found.size_bytes for found in partitions),
-            log_start_offset_min=min(found.log_start_offset for found in partitions),
-            log_end_offset_max=max(found.log_end_offset for found in partitions),
+            log_start_offset_min=min(
+                (found.log_start_offset for found in partitions), default=None
+            ),
+            log_end_offset_max=max((found.log_end_offset for found in partitions), default=None),
             offsets=sum(found.log_end_offset - found.log_start_offset for found in partitions),
             first_timestamp=min(times, default=None),
-            largest_timestamp=max(found.largest_timestamp for found in partitions),
+            largest_timestamp=max(
+                (found.largest_timestamp for found in partitions), default=NO_TIMESTAMP
+            ),
             codecs=sorted({batch.codec for batch in first}),
+            unreadable=unreadable,
         )
 
 
@@ -88,6 +105,7 @@ class Report:
     topics: Sequence[TopicFacts]
     partitions: Sequence[PartitionFacts]
     other_directories: Sequence[DirectoryFacts]
+    unreadable: Sequence[UnreadablePartition] = ()
 
 
 def log_dir_facts(log_dir: LogDirView, on_problem: Callable[[str], None]) -> LogDirFacts:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
-    from stratalog.cli.ls_report import LogDirFacts, Report, TopicFacts
+    from stratalog.cli.ls_report import LogDirFacts, Report, TopicFacts, UnreadablePartition
 
 BUILT_FROM_LOG: Final = "built from the log: "
 _WHAT_STATES_MEAN: Final = {
@@ -38,8 +38,9 @@ def print_report(report: Report) -> None:
         print(_log_dir_line(log_dir))
     if report.topics:
         print_table(TOPIC_COLUMNS, [_topic_row(topic) for topic in report.topics])
-    elif report.partitions:
-        print_table(PARTITION_COLUMNS, [_partition_row(found) for found in report.partitions])
+    elif report.partitions or report.unreadable:
+        rows = [_partition_row(found) for found in report.partitions]
+        print_table(PARTITION_COLUMNS, [*rows, *map(_unreadable_row, report.unreadable)])
     for title, columns, rows_of in _SECTIONS:
         _print_section(title, columns, rows_of, report.partitions)
     _print_others(report)
@@ -90,15 +91,20 @@ TOPIC_COLUMNS: Final = (
 def _topic_row(topic: TopicFacts) -> Row:
     return (
         topic.topic,
-        str(topic.partitions),
+        _partition_count(topic),
         str(topic.segment_count),
         human_size(topic.size_bytes),
-        str(topic.log_start_offset_min),
-        str(topic.log_end_offset_max),
+        _number(topic.log_start_offset_min),
+        _number(topic.log_end_offset_max),
         NOTHING if topic.first_timestamp is None else table_time(topic.first_timestamp),
         table_time(topic.largest_timestamp),
         ",".join(topic.codecs) or NOTHING,
     )
+
+
+def _partition_count(topic: TopicFacts) -> str:
+    note = f" ({topic.unreadable} unreadable)" if topic.unreadable else ""
+    return f"{topic.partitions}{note}"
 
 
 PARTITION_COLUMNS: Final = (
@@ -129,6 +135,12 @@ def _partition_row(found: PartitionFacts) -> Row:
         *_time_range(found),
         found.first.codec if found.first else NOTHING,
     )
+
+
+def _unreadable_row(found: UnreadablePartition) -> Row:
+    """Why is told on standard error."""
+    nothing = [NOTHING] * (len(PARTITION_COLUMNS) - 2)
+    return (label_of(found.topic_partition), "unreadable", *nothing)
 
 
 def _segment_rows(found: PartitionFacts) -> list[Row]:

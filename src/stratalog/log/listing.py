@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratalog.errors import InvalidNameError, NotALogDirError, SegmentGoneError
+from stratalog.errors import AccessDeniedError, InvalidNameError, NotALogDirError, SegmentGoneError
 from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
 from stratalog.storage.segment_view import SegmentView
 
@@ -98,6 +98,8 @@ def _entries(path: Path) -> list[tuple[os.DirEntry[str], PartitionFile]]:
             ]
     except (FileNotFoundError, NotADirectoryError):
         raise NotALogDirError(f"{path}: no such directory") from None
+    except PermissionError:
+        raise AccessDeniedError(path) from None
 
 
 def _log_names(entries: list[tuple[os.DirEntry[str], PartitionFile]]) -> set[str]:
@@ -110,6 +112,8 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
         return entry.stat() if entry.is_file() else None
     except FileNotFoundError:
         return None
+    except PermissionError:
+        raise AccessDeniedError(Path(entry.path).parent) from None
 
 
 def _classify(name: str) -> PartitionFile | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from stratalog.errors import InvalidNameError, NotALogDirError
+from stratalog.errors import AccessDeniedError, InvalidNameError, NotALogDirError
 from stratalog.format.names import (
     FileKind,
     PartitionFile,
@@ -35,6 +35,8 @@ def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
             entries = sorted(found, key=lambda entry: entry.name)
     except FileNotFoundError:
         raise NotALogDirError(f"{path}: no such directory") from None
+    except PermissionError:
+        raise AccessDeniedError(path) from None
     except NotADirectoryError:
         raise NotALogDirError(
             f"{path}: a file, not a log directory; give the directory around those of the "

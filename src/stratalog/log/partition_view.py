@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import (
+    AccessDeniedError,
     CorruptError,
     FlushedDamageError,
     InvalidNameError,
@@ -37,6 +38,7 @@ from stratalog.log.listing import list_partition
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions, replay_producers
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     import uuid
@@ -64,7 +66,7 @@ class PartitionView(LogReader):
         `base_offset` narrows the view to the segment of that name, as if it were the whole log.
         """
         self.path = path
-        self.topic_partition, self.state = _identity(path)
+        self.topic_partition, self.state = identity_of(path)
         self._checkpointed_start = log_start_offset
         self._base_offset = base_offset
         self._listing = self._look()
@@ -216,7 +218,7 @@ class PartitionView(LogReader):
 def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
     """What a small file holds; None when there is no such file."""
     try:
-        return decode(path.read_bytes())
+        return decode(read_file(path))
     except FileNotFoundError:
         return None
     except CorruptError as error:
@@ -234,7 +236,7 @@ def _without_segments(path: Path, listing: Listing) -> NotALogDirError:
     return NoSegmentError(path)
 
 
-def _identity(path: Path) -> tuple[TopicPartition, DirState]:
+def identity_of(path: Path) -> tuple[TopicPartition, DirState]:
     """Of a directory, by its name. A copy under another name is a log all the same: its partition
     is unknown, -1."""
     name = path.resolve().name
@@ -255,6 +257,8 @@ def read_log_start_checkpoint(log_dir: Path) -> dict[TopicPartition, int]:
 def read_checkpoint(log_dir: Path, file: RootFile) -> dict[TopicPartition, int]:
     """Offsets by partition. Empty when the file is missing or unreadable, as it is for Kafka."""
     try:
-        return decode_offsets((log_dir / file.value).read_bytes())
+        return decode_offsets(read_file(log_dir / file.value))
+    except AccessDeniedError:
+        raise
     except (FileNotFoundError, NotADirectoryError, StratalogError):
         return {}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.errors import CorruptError, StratalogError
+from stratalog.errors import AccessDeniedError, CorruptError, StratalogError
 from stratalog.format.control import read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.names import FileKind
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted
 from stratalog.log.producers import ProducerReplay
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +76,7 @@ def _entries_of(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) 
     """
     segment = part.segment
     try:
-        data = segment.sibling(FileKind.TXN_INDEX.value).read_bytes()
+        data = read_file(segment.sibling(FileKind.TXN_INDEX.value))
     except FileNotFoundError:
         segment.check_in_place()
         return b""
@@ -102,7 +103,9 @@ def _from_snapshot(snapshots: Snapshots, end_offset: int) -> tuple[int, Producer
     for offset, path in reversed(snapshots):
         if offset <= end_offset:
             try:
-                return offset, ProducerReplay(decode_snapshot(path.read_bytes()))
+                return offset, ProducerReplay(decode_snapshot(read_file(path)))
+            except AccessDeniedError:
+                raise
             except (StratalogError, FileNotFoundError):
                 continue  # as Kafka does: the next older one
     return 0, ProducerReplay()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
+    AccessDeniedError,
     CorruptError,
     InvalidNameError,
     NotALogDirError,
@@ -30,6 +31,7 @@ from stratalog.format.names import (
 )
 from stratalog.log.log_dir_scan import scan_log_dir
 from stratalog.log.partition_view import PartitionView
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,7 +81,7 @@ class LogDirView:
     def meta_properties(self) -> MetaProperties | None:
         path = self.path / RootFile.META_PROPERTIES.value
         try:
-            return decode_meta_properties(path.read_bytes())
+            return decode_meta_properties(read_file(path))
         except FileNotFoundError:
             return None
         except CorruptError as error:
@@ -88,7 +90,9 @@ class LogDirView:
     def checkpoint(self, file: RootFile) -> dict[TopicPartition, int]:
         """One of the four offset files; empty when it is missing or, as for Kafka, unreadable."""
         try:
-            return decode_offsets((self.path / file.value).read_bytes())
+            return decode_offsets(read_file(self.path / file.value))
+        except AccessDeniedError:
+            raise
         except (FileNotFoundError, StratalogError):
             return {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Self
 
+from stratalog.errors import AccessDeniedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
 from stratalog.format.peek import PEEK_BYTES, Peek, peek
 
@@ -20,12 +21,23 @@ if TYPE_CHECKING:
 WALK_WINDOW_BYTES = 4096
 
 
+def read_file(path: Path) -> bytes:
+    """The whole content of a small file. Raises FileNotFoundError or AccessDeniedError."""
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise AccessDeniedError(path) from None
+
+
 class LogFile:
     """A file held open for reading. It stays readable after a rename or delete."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            raise AccessDeniedError(path) from None
 
     def __enter__(self) -> Self:
         return self

@@ -137,7 +137,9 @@ def _decoded(
         pass
     except CorruptError as error:
         findings.add(fault, path, error.reason, position=error.position)
-    except (StratalogError, OSError) as error:
+    except OSError as error:
+        findings.add_os_error(error, path)
+    except StratalogError as error:
         findings.add(fault, path, str(error))
     return None
 
@@ -149,6 +151,8 @@ def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -
     for file, offsets in root.offsets.items():
         for topic_partition, offset in offsets.items():
             end = ends.get(topic_partition)
+            if end is None and topic_partition in ends:
+                continue  # it could not be read: nothing can be said of its offsets
             _check_checkpoint(Path(root.path) / file.value, topic_partition, offset, end, findings)
     return Report((*root.findings, *findings.close()), Counts(files=root.files))
 

@@ -14,6 +14,8 @@ import enum
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stratalog.errors import AccessDeniedError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
@@ -130,7 +132,12 @@ class Fault(enum.Enum):
     DELETED_FILE = ("deleted-file", Severity.NOTE, _SELF)
     BAD_METADATA = ("bad-metadata", Severity.ERROR, "restore the file from another broker or copy")
     MISSING_METADATA = ("missing-metadata", Severity.NOTE, "nothing: older brokers write none")
-    UNREADABLE = ("unreadable", Severity.ERROR, "check permissions and the health of the disk")
+    UNREADABLE = ("unreadable", Severity.ERROR, "check the health of the disk")
+    NO_PERMISSION = (
+        "no-permission",
+        Severity.ERROR,
+        "nothing is known of it: verify again as a user who may read it",
+    )
     GONE = (
         "gone",
         Severity.NOTE,
@@ -252,6 +259,14 @@ class Findings:
             self._seen[fault, where] += 1
             grade = fault.severity if severity is None else severity
             self._found.append(Finding(grade, fault.code, where, position, what, fault.advice))
+
+    def add_os_error(self, error: OSError, path: Path | str) -> None:
+        """A file or directory that the system does not let us read: nothing is known of it."""
+        where = error.path if isinstance(error, AccessDeniedError) else error.filename or path
+        if isinstance(error, PermissionError):
+            self.add(Fault.NO_PERMISSION, where, "no permission to read it")
+        else:
+            self.add(Fault.UNREADABLE, where, error.strerror or str(error))
 
     def worth_telling(self, fault: Fault, path: Path | str, places: NDArray[Any]) -> list[int]:
         """As many of these places as will be listed; the others are only counted."""

@@ -62,6 +62,8 @@ class PartitionPlan:
     """Beside those of segments."""
     is_compacted: bool = False
     """Known from its name or a checkpoint."""
+    is_unreadable: bool = False
+    """The directory could not be listed."""
 
     @property
     def size_bytes(self) -> int:
@@ -73,7 +75,8 @@ class PartitionReport(NamedTuple):
 
     path: str
     topic_partition: TopicPartition
-    log_end_offset: int
+    log_end_offset: int | None
+    """None when it is not known: the end of the log could not be read."""
     report: Report
 
 
@@ -82,9 +85,14 @@ def plan_partition(
 ) -> PartitionPlan:
     """List the directory and look at its small files. Raises NotALogDirError if there is none."""
     findings = Findings()
-    listing = list_partition(path)
     topic_partition = _identity(path)
-    _check_names(path, findings)
+    try:
+        listing = list_partition(path)
+        _check_names(path, findings)
+    except PermissionError as error:
+        findings.add_os_error(error, path)
+        found = findings.close()
+        return PartitionPlan(str(path), topic_partition, (), (), found, 0, is_unreadable=True)
     _check_files(listing, findings)
     epochs = _check_epochs(path, findings)
     _check_metadata(path, topic_partition, findings)
@@ -107,13 +115,15 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
     in_order = sorted(segments, key=lambda segment: segment.base_offset)
     is_compacted = plan.is_compacted or any(segment.is_compacted for segment in in_order)
     for before, after in pairwise(in_order):
+        if before.is_unreadable:
+            continue
         is_compacted |= before.base_offset == before.next_offset  # only cleaners leave it empty
         if before.next_offset < after.base_offset:
             what = f"no offsets {before.next_offset} to {after.base_offset - 1}: "
             what += "the end of this segment, or a whole one after it, is missing"
             findings.add(Fault.OFFSET_GAP, before.path, what, position=-1)
-    end = in_order[-1].next_offset if in_order else 0
-    if plan.epochs and plan.epochs[-1].start_offset > end:
+    end = _log_end(plan, in_order)
+    if end is not None and plan.epochs and plan.epochs[-1].start_offset > end:
         last = plan.epochs[-1]
         what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
         where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
@@ -126,6 +136,12 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
     report = Report(excused(told, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)
+
+
+def _log_end(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> int | None:
+    if plan.is_unreadable or (in_order and in_order[-1].is_unreadable):
+        return None
+    return in_order[-1].next_offset if in_order else 0
 
 
 def _identity(path: Path) -> TopicPartition:
@@ -183,6 +199,8 @@ def _check_early_snapshots(
                 decode_snapshot(file.read())
         except FileNotFoundError:
             continue
+        except OSError as error:
+            findings.add_os_error(error, paths[offset])
         except CorruptError as error:
             findings.add(Fault.BAD_SNAPSHOT, paths[offset], error.reason, position=error.position)
         except StratalogError as error:
@@ -235,7 +253,10 @@ def _check_epochs(path: Path, findings: Findings) -> tuple[EpochEntry, ...]:
     except CorruptError as error:
         findings.add(Fault.BAD_EPOCHS, file, error.reason, position=error.position)
         return ()
-    except (StratalogError, OSError) as error:
+    except OSError as error:
+        findings.add_os_error(error, file)
+        return ()
+    except StratalogError as error:
         findings.add(Fault.BAD_EPOCHS, file, str(error))
         return ()
     for before, after in pairwise(entries):
@@ -256,5 +277,7 @@ def _check_metadata(path: Path, topic_partition: TopicPartition, findings: Findi
             findings.add(Fault.MISSING_METADATA, file, "no topic id")
     except CorruptError as error:
         findings.add(Fault.BAD_METADATA, file, error.reason, position=error.position)
-    except (StratalogError, OSError) as error:
+    except OSError as error:
+        findings.add_os_error(error, file)
+    except StratalogError as error:
         findings.add(Fault.BAD_METADATA, file, str(error))

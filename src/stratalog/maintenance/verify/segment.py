@@ -84,6 +84,8 @@ class SegmentReport(NamedTuple):
     """It has gaps in its batches, or other traces that only compaction leaves."""
     findings: tuple[Finding, ...]
     counts: Counts
+    is_unreadable: bool = False
+    """The system did not let it be read to its end: where it ends is not known."""
 
 
 def verify_segment(
@@ -107,6 +109,7 @@ class _SegmentCheck:
         self._producers: ProducerCheck
         self._counts = Counts(segments=1, files=1, size_bytes=task.size_bytes)
         self._is_compacted = False
+        self._is_unreadable = False
         self._has_gaps = False
         self._after_damage = False
         self._end_position = 0
@@ -120,8 +123,8 @@ class _SegmentCheck:
         except SegmentGoneError as error:
             self._findings.add(Fault.GONE, error.path, "removed since the directory was listed")
         except OSError as error:
-            where = error.filename or self._path
-            self._findings.add(Fault.UNREADABLE, where, error.strerror or str(error))
+            self._is_unreadable = True
+            self._findings.add_os_error(error, self._path)
         finally:
             self._segment.release()
         return SegmentReport(
@@ -131,6 +134,7 @@ class _SegmentCheck:
             self._is_compacted,
             self._findings.close(),
             self._counts,
+            is_unreadable=self._is_unreadable,
         )
 
     def _check(self) -> None:
