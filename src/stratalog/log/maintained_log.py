@@ -226,6 +226,10 @@ class MaintainedLog(SegmentedLog):
             raise failure
         return len(waiting)
 
+    def detach(self) -> None:
+        self._discarded.clear()  # the parent removes them
+        super().detach()
+
     def close(self) -> None:
         """Flush, leave a producer snapshot, trim what was preallocated. Idempotent."""
         with self._lock:

@@ -25,6 +25,7 @@ from stratalog.log.damage import DamagePolicy
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions
+from stratalog.storage.forking import detach_in_children, inherited_reason
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class SegmentedLog(LogReader):
         self._end = self._high_watermark = self._last_stable_offset = 0
         self._draw_jitter(self._segments[-1])
         self._publish(self._segments[-1].next_offset)
+        detach_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -339,6 +341,15 @@ class SegmentedLog(LogReader):
         """A write has failed so, before or while it was closed: the files await recovery."""
         return self._failure is not None
 
+    def take_offline(self, reason: str) -> None:
+        """Refuse every change from now on; closing writes nothing any more. Waits for nobody."""
+        self._failure = LogOfflineError(self.path, reason)
+
+    def detach(self) -> None:
+        """In a forked child: the log is the parent's. Reading goes on."""
+        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        self.take_offline(inherited_reason())
+
     def remove_expired_producers(self, now_ms: int) -> None:
         """Forget producers that were idle for longer than `producer.id.expiration.ms`."""
         with self._lock:
@@ -349,8 +360,11 @@ class SegmentedLog(LogReader):
         with self._lock:
             if self._is_closed:
                 raise LogOfflineError(self.path, "it is closed")
-            if self._failure is not None:
-                raise LogOfflineError(self.path, f"an earlier write failed ({self._failure})")
+            failure = self._failure
+            if isinstance(failure, LogOfflineError):
+                raise LogOfflineError(self.path, failure.reason)
+            if failure is not None:
+                raise LogOfflineError(self.path, f"an earlier write failed ({failure})")
             yield
 
     @contextmanager

@@ -90,6 +90,11 @@ class TopicCatalog:
         with self._lock:
             self._is_closed = True
 
+    def detach(self) -> None:
+        """In a forked child: change nothing."""
+        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        self._is_closed = True
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self._lock:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import StratalogError
+from stratalog.errors import LogOfflineError, StratalogError
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
@@ -40,6 +40,7 @@ from stratalog.log_dir.transaction_steps import ProducerIdentity
 from stratalog.log_dir.transactions import Transaction, TransactionalProducer
 from stratalog.log_dir.upkeep import Upkeep
 from stratalog.storage.disk import Disk
+from stratalog.storage.forking import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -78,6 +79,8 @@ class LogDir:
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._direct = Producer(catalog, engine, schedule, ProducerOptions(linger_ms=0))
         self._is_closed = False
+        self._is_detached = False
+        detach_in_children(self)
 
     @classmethod
     def open(
@@ -97,12 +100,16 @@ class LogDir:
         Retention and compaction begin with `maintenance.start()`.
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
+
+        What is opened belongs to this process: a child that is forked from it cannot use it, and
+        writes nothing when it exits.
         """
         broker_config = broker_config_of(config)
         dirs = [Path(path) for path in paths]
         if not dirs and config is not None:
             dirs = list(broker_config.log_dir_paths)
-        engine = Engine(disk or Disk(), now_ms or _wall_clock_ms, broker_config)
+        writer_disk = (disk or Disk()).for_this_process()
+        engine = Engine(writer_disk, now_ms or _wall_clock_ms, broker_config)
         prepare_dirs(engine.disk, dirs, create=create)
         with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
             catalog = TopicCatalog([LogRoot(path, engine) for path in dirs], engine)
@@ -167,6 +174,17 @@ class LogDir:
             for other in errors[1:]:
                 errors[0].add_note(f"also: {other}")
             raise errors[0]
+
+    def detach(self) -> None:
+        """In a forked child: the directories are the parent's. Waits for nobody."""
+        self._is_closed = self._is_detached = True
+        self._catalog.detach()
+        for root in self._catalog.roots:
+            root.take_offline(inherited_reason())
+
+    def _check_process(self) -> None:
+        if self._is_detached:
+            raise LogOfflineError(self.paths[0], inherited_reason())
 
     # -- what there is
 
@@ -260,6 +278,7 @@ class LogDir:
         With `idempotent` it has a producer id and numbers its batches, so that the log takes each
         of them once, even if a failed append is tried again.
         """
+        self._check_process()
         options = ProducerOptions.of(linger_ms, batch_bytes, compression, compression_level)
         numbering = None
         if idempotent:
@@ -283,6 +302,7 @@ class LogDir:
         """Make everything appended so far survive a crash of the machine.
 
         Raises what producers' records were refused with, too."""
+        self._check_process()
         for producer in list(self._producers):
             producer.flush()
         for slot in self._catalog.slots():
@@ -326,6 +346,7 @@ class LogDir:
         raises ProducerFencedError. `timeout_ms` is how long a transaction may stay open, at most
         and by default `transaction.max.timeout.ms`.
         """
+        self._check_process()
         options = ProducerOptions.of(linger_ms, batch_bytes, compression, compression_level)
         parts = (self._catalog, self._engine, self._schedule)
         return TransactionalProducer(
@@ -334,22 +355,26 @@ class LogDir:
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Transactions that have not ended, those that a crash left included."""
+        self._check_process()
         return self._coordinator.open_transactions()
 
     def abort_transaction(self, transactional_id: str) -> bool:
         """End what is open under the id (a crash left it, or its producer hangs) and fence its
         producer. Whether there was something to end."""
+        self._check_process()
         return self._coordinator.abort(transactional_id)
 
     # -- upkeep
 
     def checkpoint(self) -> None:
         """Write recovery points, log start offsets and high watermarks now."""
+        self._check_process()
         for root in self._catalog.roots:
             root.checkpoint()
 
     def run_due_tasks(self) -> int:
         """Do what is due by now; how many tasks that were. Needed only without `background`."""
+        self._check_process()
         return self._schedule.run_due() + self.maintenance.run_due()
 
 

@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from stratalog.errors import InvalidTopicError, InvalidTxnStateError, StratalogError
+from stratalog.errors import (
+    InvalidTopicError,
+    InvalidTxnStateError,
+    LogOfflineError,
+    StratalogError,
+)
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header
@@ -25,6 +30,7 @@ from stratalog.log.batch_builder import (
 )
 from stratalog.log_dir.deliveries import Delivery, Lane, Outcome
 from stratalog.log_dir.partitioner import StickyPartitioner, partition_for_key
+from stratalog.storage.forking import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,6 +100,8 @@ class Producer:
         self._sticky: dict[str, StickyPartitioner] = {}
         self._is_timer_set = False
         self._is_closed = False
+        self._is_detached = False
+        detach_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -123,6 +131,7 @@ class Producer:
         Without `partition` the key decides, as for Kafka's own clients; without a key too, any
         partition will do. A topic that does not exist is created if `auto.create.topics.enable`.
         """
+        self.check_process()
         now_ms = self._now_ms()
         timestamp = now_ms if timestamp is None else timestamp
         record = NewRecord(key, value, timestamp, _headers_of(headers))
@@ -182,6 +191,7 @@ class Producer:
     def flush(self) -> None:
         """Write every waiting record. Raises the first failure since the last flush, unless its
         `Delivery` has told it."""
+        self.check_process()
         with self._lock:
             for lane in self._lanes.values():
                 self.write(lane, all_of_it=True)
@@ -192,10 +202,22 @@ class Producer:
                 raise outcome.failure
 
     def close(self) -> None:
-        """Write what waits, and take no more records. Idempotent."""
+        """Write what waits, and take no more records. Idempotent. In a forked child, where all that
+        waits is the parent's, writes nothing."""
         with self._lock:
             self._is_closed = True
-            self.flush()
+            if not self._is_detached:
+                self.flush()
+
+    def detach(self) -> None:
+        """In a forked child: the records that wait are the parent's to write."""
+        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        self._is_detached = True
+
+    def check_process(self) -> None:
+        """Raise LogOfflineError in a forked child."""
+        if self._is_detached:
+            raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
     def discard(self) -> None:
         """Drop every waiting record, and forget about failures."""
@@ -209,6 +231,7 @@ class Producer:
 
     def write(self, lane: Lane, *, all_of_it: bool) -> None:
         """Write the batches that are ready, or all. Deliveries and `flush` tell of failures."""
+        self.check_process()
         with self._lock:
             while lane.waiting:
                 if self._numbering is not None and self._numbering.is_in_doubt:

@@ -103,6 +103,7 @@ class PartitionSlot:
         log = self.loaded
         if log is not None and log.is_usable:
             return log
+        self.root.check_online()  # first: in a forked child nobody may give the lock back
         with self._lock:
             if self._is_retired:
                 raise LogOfflineError(self.path, "it was deleted, or its LogDir closed")
@@ -158,6 +159,8 @@ class LogRoot:
         self.last_stop = LastStop(was_clean=False)
         self.is_doubtful = False
         """A partition could not be opened: the directory is not to be called clean."""
+        self.offline_reason: str | None = None
+        """Why nothing may be written here any more."""
         self.slots: dict[TopicPartition, PartitionSlot] = {}
         self.found: list[TopicPartition] = []
         """Partitions whose directories were here at the start."""
@@ -203,6 +206,19 @@ class LogRoot:
                 self.files.write_offsets(file, self._offsets[file])
         for path in self._in_trash:
             self.trash.take_over(path)
+
+    def take_offline(self, reason: str) -> None:
+        """Refuse every change to this directory until it is opened again. Waits for nobody."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            for slot in list(self.slots.values()):
+                if slot.loaded is not None:
+                    slot.loaded.take_offline(reason)
+
+    def check_online(self) -> None:
+        """Raise LogOfflineError if the directory was taken offline."""
+        if self.offline_reason is not None:
+            raise LogOfflineError(self.path, self.offline_reason)
 
     def load_point(self, topic_partition: TopicPartition) -> LoadPoint:
         """What the checkpoints and the last stop say about a partition."""

@@ -169,5 +169,6 @@ class Transaction:
         self._owner.end(commit=False, flush=self._flush)
 
     def _check_open(self) -> None:
+        self._records.check_process()
         if not self.is_open:
             raise InvalidTxnStateError(f"the transaction of {self.transactional_id!r} has ended")

@@ -15,12 +15,14 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from stratalog.errors import StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
 from stratalog.storage.append_file import AppendFile
 from stratalog.storage.file_lock import FileLock
+from stratalog.storage.forking import detach_in_children, inherited_reason
 from stratalog.storage.system_calls import SystemCalls, storage_error, told
 
 if TYPE_CHECKING:
@@ -224,3 +226,20 @@ class Disk:
         with told("lock", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             return FileLock(path, fd)
+
+    # -- one writer
+
+    def for_this_process(self) -> Disk:
+        """The same disk, but in a forked child it refuses all changes: it is the parent's there."""
+        disk = Disk(self._calls)
+        detach_in_children(disk)
+        return disk
+
+    def detach(self) -> None:
+        """In a forked child: refuse all changes."""
+        changing = [each.name for each in fields(self._calls) if each.name != "close"]
+        self._calls = replace(self._calls, **dict.fromkeys(changing, _refuse))
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise OSError(errno.EPERM, inherited_reason())

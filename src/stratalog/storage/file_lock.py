@@ -3,6 +3,10 @@
 Java locks a file for the process (`fcntl` F_SETLK). Here the lock belongs to the open file
 (F_OFD_SETLK): the kernel lets neither pass the other, a second writer in the same process is
 refused too, and closing another handle of the file does not drop the lock.
+
+A forked child has the same open file, so it has the lock as well: unlocking there would unlock the
+parent. The child only closes its descriptor, right after the fork: then it neither drops the lock
+nor keeps it when the parent is gone.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.errors import LockedError
+from stratalog.storage.forking import detach_in_children
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +50,8 @@ class FileLock:
                 raise LockedError(f"{path} is locked by another writer or a broker") from None
             raise
         self._fd = fd
+        self._process_id = os.getpid()
+        detach_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -56,12 +63,19 @@ class FileLock:
         self.release()
 
     def release(self) -> None:
+        """Let others have it. In any process but the one that took it, only closes the file."""
         fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            # Not only closed: a process that was forked meanwhile has the same open file.
+        if fd < 0:
+            return
+        if os.getpid() == self._process_id:
+            # Not only closed: another process may have the same open file, which keeps the lock.
             with suppress(OSError):
                 _set_lock(fd, fcntl.F_UNLCK)
-            os.close(fd)
+        os.close(fd)
+
+    def detach(self) -> None:
+        """In a forked child: close the file and leave the lock to the parent."""
+        self.release()
 
 
 def _set_lock(fd: int, kind: int) -> None:
