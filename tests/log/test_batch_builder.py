@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import MessageTooLargeError
+from stratalog.errors import InvalidTimestampError, MessageTooLargeError
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.record import BatchFields, Header, Record, decode_records, encode_batch
 from stratalog.log.appends import AppendRules, Assignment
@@ -94,8 +94,16 @@ def test_records_keep_their_times_and_the_clock_fills_in() -> None:
         Record(0, 5, b"k", b"v", (Header("h", None),)),
         Record(1, NOW_MS + 1, b"k", None),
     ]
-    with pytest.raises(ValueError, match="negative"):
-        builder.add(NewRecord(b"k", b"v", -1), NOW_MS)
+
+
+@pytest.mark.parametrize("timestamp", [-1, -(1 << 63), 1 << 63, 1 << 64])
+def test_timestamps_that_a_batch_cannot_hold(timestamp: int) -> None:
+    builder = BatchBuilder()
+    builder.add(NewRecord(b"k", b"v", (1 << 63) - 1), NOW_MS)
+    with pytest.raises(InvalidTimestampError, match=f"timestamp {timestamp} is not in 0 to"):
+        builder.add(NewRecord(b"k", b"v", timestamp), NOW_MS)
+    builder.add(NewRecord(b"k", b"v", 0), NOW_MS)
+    assert [found.timestamp for found in records_of(builder.flush())] == [(1 << 63) - 1, 0]
 
 
 def test_too_large_alone() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stratalog.errors import (
+    AppendError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -20,6 +22,8 @@ from stratalog.format.record import Header
 from stratalog.log_dir.deliveries import RecordMetadata
 from stratalog.log_dir.manager import LogDir
 from stratalog.log_dir.partitioner import partition_for_key
+from stratalog.storage.disk import Disk
+from stratalog.storage.system_calls import SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, Clock, open_logs
@@ -28,6 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader
+    from stratalog.format.buffers import Buffer
+    from stratalog.log_dir.deliveries import Delivery
+    from stratalog.log_dir.producer import Producer
+    from stratalog.log_dir.transactions import Transaction
 
 
 def headers_in(path: Path) -> list[BatchHeader]:
@@ -351,3 +359,154 @@ def test_many_writers_and_readers(tmp_path: Path) -> None:
                 mine = [value for value in found if value.startswith(b"%d " % number)]
                 expected = range(partition, records, 2)
                 assert mine == [b"%d %d" % (number, count) for count in expected]
+
+
+# -- what spoils one batch
+
+
+class Spoiled(str):
+    """A header's key that cannot be encoded any more once it was appended."""
+
+    is_spoiled = False
+
+    def encode(self, *_: object) -> bytes:
+        if self.is_spoiled:
+            raise RuntimeError("spoiled")
+        return super().encode()
+
+
+def append_spoiled(producer: Producer | Transaction, key: bytes | None = None) -> Delivery:
+    name = Spoiled("h")
+    delivery = producer.append("orders", b"spoiled", key=key, headers=[(name, b"")])
+    name.is_spoiled = True
+    return delivery
+
+
+@pytest.mark.parametrize("timestamp", [1 << 63, 1 << 80, -1, -(1 << 63) - 1])
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_timestamp_that_no_batch_can_hold_is_refused_at_the_call(
+    tmp_path: Path, timestamp: int, *, idempotent: bool
+) -> None:
+    logs = open_logs(tmp_path)
+    logs.create_topic("orders", 1)
+    producer = logs.producer(idempotent=idempotent)
+    first = producer.append("orders", b"first")
+    with pytest.raises(InvalidTimestampError):
+        producer.append("orders", b"poison", timestamp=timestamp)
+    with pytest.raises(InvalidTimestampError):
+        logs.append("orders", b"poison", timestamp=timestamp)
+    with pytest.raises(InvalidTimestampError):
+        logs.append("not-created", b"poison", timestamp=timestamp)
+    assert producer.append("orders", b"second").result().offset == 1
+    assert first.result().offset == 0
+    assert sorted(logs.topics) == ["orders"]
+    producer.close()
+    logs.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    open_logs(tmp_path).close()
+
+
+@pytest.mark.parametrize("timestamp", [1.5, "now", b"0"])
+def test_a_timestamp_is_an_integer(tmp_path: Path, timestamp: Any) -> None:
+    with open_logs(tmp_path) as logs:
+        with pytest.raises(TypeError):
+            logs.append("orders", b"x", timestamp=timestamp)
+        with pytest.raises(TypeError, match="header key 7"):
+            logs.append("orders", b"x", headers=[(7, b"")])  # type: ignore[list-item]
+        assert logs.append("orders", b"x").offset == 0
+
+
+def test_a_record_of_two_gibibytes_is_too_large(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs, pytest.raises(MessageTooLargeError):
+        logs.append("orders", bytes(1 << 31))
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_batch_that_cannot_be_encoded_fails_alone(tmp_path: Path, *, idempotent: bool) -> None:
+    logs = open_logs(tmp_path)
+    producer = logs.producer(batch_bytes=200, idempotent=idempotent)
+    before = producer.append("orders", b"before", key=b"k" * 100)
+    spoiled = append_spoiled(producer, key=b"k" * 100)
+    after = producer.append("orders", b"after", key=b"k" * 100)
+    with pytest.raises(AppendError, match=r"cannot be encoded: RuntimeError\('spoiled'\)"):
+        spoiled.result()
+    assert [before.result().offset, after.result().offset] == [0, 1]
+    append_spoiled(producer)
+    with pytest.raises(AppendError, match="cannot be encoded"):
+        producer.close()
+    logs.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    with open_logs(tmp_path) as logs:
+        assert [r.value for r in logs.partition("orders", 0).read()] == [b"before", b"after"]
+
+
+def test_a_transaction_with_a_spoiled_batch_is_aborted(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        transaction = logs.transaction("t")
+        transaction.append("orders", b"x").result()
+        append_spoiled(transaction)
+        with pytest.raises(AppendError, match="cannot be encoded"):
+            transaction.commit()
+        assert not logs.open_transactions()
+        log = logs.partition("orders", 0)
+        assert log.last_stable_offset == log.log_end_offset == 2
+
+
+class FailingWrites:
+    """A disk on which writing to logs raises what no disk should."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.disk = Disk(SystemCalls(pwrite=self._pwrite))
+
+    def _pwrite(self, fd: int, data: Buffer, position: int) -> int:
+        if self.error is not None:
+            raise self.error
+        return os.pwrite(fd, data, position)
+
+
+def test_an_unexpected_error_fails_its_batch_alone(tmp_path: Path) -> None:
+    failing = FailingWrites()
+    with open_logs(tmp_path, disk=failing.disk) as logs:
+        producer = logs.producer()
+        producer.append("orders", b"first").result()
+        spoiled = producer.append("orders", b"x")
+        failing.error = RuntimeError("no disk does this")
+        with pytest.raises(AppendError, match="no disk does this"):
+            spoiled.result()
+        failing.error = None
+        assert producer.append("orders", b"second").result().offset == 1
+        producer.close()
+        assert [r.value for r in logs.partition("orders", 0).read()] == [b"first", b"second"]
+
+
+def test_an_interrupt_loses_no_waiting_record(tmp_path: Path) -> None:
+    failing = FailingWrites()
+    with open_logs(tmp_path, disk=failing.disk) as logs:
+        producer = logs.producer(batch_bytes=200, linger_ms=60_000)
+        first = producer.append("orders", b"0", key=b"k" * 120)
+        failing.error = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            producer.append("orders", b"1", key=b"k" * 120)  # the first one's batch is full
+        failing.error = None
+        with pytest.raises(AppendError, match="interrupted"):
+            producer.flush()
+        producer.flush()
+        values = [record.value for record in logs.partition("orders", 0).read()]
+        assert values == [b"1"]  # the batch with the first record was interrupted, and said so
+        with pytest.raises(AppendError, match="interrupted"):
+            first.result()
+
+
+def test_a_lowered_limit_refuses_what_waits_and_is_too_large_now(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1)
+        producer = logs.producer(linger_ms=60_000)
+        large = producer.append("orders", bytes(5_000))
+        small = producer.append("orders", b"small")
+        logs.alter_config("orders", {"max.message.bytes": 1_000})
+        after = producer.append("orders", b"after")
+        assert [small.result().offset, after.result().offset] == [0, 1]
+        with pytest.raises(MessageTooLargeError):
+            large.result()
+        producer.close()

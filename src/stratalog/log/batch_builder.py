@@ -7,15 +7,17 @@ expect the worse, slow to expect the better. Whatever is expected, no batch exce
 `max_message_bytes`.
 
 Pure: the clock is an argument, and nothing is written. What comes out is what a producer sends:
-offsets from 0, to be validated like any other request.
+offsets from 0, to be validated like any other request. Records that cannot be encoded come out as a
+batch with its failure, and do not affect those before and after.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import MessageTooLargeError
+from stratalog.errors import AppendError, InvalidTimestampError, MessageTooLargeError
 from stratalog.format.batch import HEADER_BYTES, Codec, advance_sequence
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.format.varint import size_of_int, size_of_long
@@ -27,6 +29,7 @@ BATCH_BYTES_DEFAULT: Final = 16_384
 LINGER_MS_DEFAULT: Final = 5
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
 
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
 _RATIO_SAFETY: Final = 1.05
 _RATIO_STEP_UP: Final = 0.05
 _RATIO_STEP_DOWN: Final = 0.005
@@ -53,11 +56,27 @@ class BuilderOptions:
     """Codec, level and producer. The base sequence runs on from batch to batch."""
 
 
+def checked_timestamp(timestamp: int) -> int:
+    """The timestamp of a record, as Kafka's producer accepts it.
+
+    Raises InvalidTimestampError if it is negative or does not fit the 64 bits of the format, and
+    TypeError if it is not an integer.
+    """
+    number = operator.index(timestamp)
+    if not 0 <= number <= _TIMESTAMP_MAX:
+        raise InvalidTimestampError(
+            f"timestamp {number} is not in 0 to {_TIMESTAMP_MAX} (milliseconds since 1970)"
+        )
+    return number
+
+
 class BuiltBatch(NamedTuple):
     """A batch as a producer sends it."""
 
     data: bytes
     record_count: int
+    failure: AppendError | None = None
+    """Why the records could not be encoded; there is no `data` then."""
 
 
 class BatchBuilder:
@@ -72,10 +91,9 @@ class BatchBuilder:
         """Expected size of records after compression, as a part of their size before."""
 
     def add(self, record: NewRecord, now_ms: int) -> None:
-        """Take `record`. Raises MessageTooLargeError if it does not fit a batch even alone."""
-        timestamp = now_ms if record.timestamp is None else record.timestamp
-        if timestamp < 0:
-            raise ValueError(f"timestamp {timestamp} is negative")
+        """Take `record`. Raises MessageTooLargeError if it does not fit a batch even alone, and
+        InvalidTimestampError; nothing changes then."""
+        timestamp = checked_timestamp(now_ms if record.timestamp is None else record.timestamp)
         placed = Record(0, timestamp, record.key, record.value, record.headers)
         batch = self._open
         if batch is not None:
@@ -129,9 +147,19 @@ class BatchBuilder:
         return self._take()
 
     def _take(self) -> list[BuiltBatch]:
-        built = [made for batch in self._closed for made in self._build(batch)]
-        self._closed.clear()
-        return built
+        closed, self._closed = self._closed, []
+        return [built for batch in closed for built in self._build_or_fail(batch)]
+
+    def _build_or_fail(self, batch: _Gathered) -> list[BuiltBatch]:
+        sequence = self._next_sequence
+        try:
+            return self._build(batch)
+        except Exception as error:  # whatever it is, it is this batch's alone
+            self._next_sequence = sequence
+            count = len(batch.records)
+            failure = AppendError(f"a batch of {count} records cannot be encoded: {error!r}")
+            failure.__cause__ = error
+            return [BuiltBatch(b"", count, failure)]
 
     def _build(self, batch: _Gathered) -> list[BuiltBatch]:
         """One batch; or, if compression made it larger than any may be, several smaller ones."""

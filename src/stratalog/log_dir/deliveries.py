@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import InvalidTxnStateError, StratalogError
+from stratalog.errors import AppendError, InvalidTxnStateError, StratalogError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.log.batch_builder import BatchBuilder, BuilderOptions, NewRecord
 
@@ -42,6 +42,15 @@ class Outcome:
         self.failure = failure
         self.is_told = False
         """Somebody has asked and knows of the failure."""
+
+    @classmethod
+    def failed(cls, target: TopicPartition, error: Exception) -> Outcome:
+        """With an error that may be none of ours: Kafka's unknown server error."""
+        if isinstance(error, StratalogError):
+            return cls(target, None, error)
+        failure = AppendError(f"{target}: a batch could not be appended: {error!r}")
+        failure.__cause__ = error
+        return cls(target, None, failure)
 
 
 class Delivery:
@@ -101,14 +110,22 @@ class Lane:
         self.builder.add(delivery.record, delivery.since_ms)
         self.waiting.append(delivery)
 
-    def renew(self, options: BuilderOptions) -> None:
-        """Build the batches of what waits in another way."""
+    def renew(self, options: BuilderOptions) -> list[Outcome]:
+        """Build the batches of what waits in another way. Returns what became of records that
+        these options refuse."""
         self.options = options
         ratio = self.builder.compression_ratio
         self.builder = BatchBuilder(options)
         self.builder.compression_ratio = ratio
-        for delivery in self.waiting:
-            self.builder.add(delivery.record, delivery.since_ms)
+        waiting, self.waiting = self.waiting, deque()
+        refused = []
+        for delivery in waiting:
+            try:
+                self.add(delivery)
+            except Exception as error:  # of this record alone
+                refused.append(Outcome.failed(self.target, error))
+                delivery.settle(refused[-1], 0)
+        return refused
 
     def settle(self, outcome: Outcome, record_count: int) -> None:
         for index in range(record_count):

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import LogOfflineError, StratalogError
+from stratalog.errors import LogOfflineError
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
@@ -158,11 +158,11 @@ class LogDir:
         self.maintenance.close()
         self._schedule.stop()
         self.cleaning.close()
-        errors: list[StratalogError] = []
+        errors: list[Exception] = []
         for action in (*(producer.close for producer in self._producers), self._coordinator.close):
             try:
                 action()
-            except StratalogError as error:
+            except Exception as error:  # the logs are closed all the same
                 errors.append(error)
         self._catalog.close()
         with self._locks:

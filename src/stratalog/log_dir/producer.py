@@ -3,6 +3,9 @@
 A record waits with others for its partition until a batch is full, `linger_ms` is over, or somebody
 flushes or asks for its offset. What an append returns knows the offset once the batch is written; a
 failure that nobody asked about comes out of the next `flush` or `close`.
+
+Whatever goes wrong with a batch is the failure of its records alone: other records are written, and
+the producer can be used and closed.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from stratalog.errors import (
+    AppendError,
     InvalidTopicError,
     InvalidTxnStateError,
     LogOfflineError,
-    StratalogError,
 )
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
@@ -27,6 +30,7 @@ from stratalog.log.batch_builder import (
     BuilderOptions,
     BuiltBatch,
     NewRecord,
+    checked_timestamp,
 )
 from stratalog.log_dir.deliveries import Delivery, Lane, Outcome
 from stratalog.log_dir.partitioner import StickyPartitioner, partition_for_key
@@ -126,14 +130,17 @@ class Producer:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Append a record. `timestamp` is in milliseconds; None is now.
+        """Append a record. `timestamp` is in milliseconds since 1970; None is now.
 
         Without `partition` the key decides, as for Kafka's own clients; without a key too, any
         partition will do. A topic that does not exist is created if `auto.create.topics.enable`.
+
+        Raises InvalidTimestampError, MessageTooLargeError or TypeError for a record that no batch
+        can hold; other records are not affected.
         """
         self.check_process()
         now_ms = self._now_ms()
-        timestamp = now_ms if timestamp is None else timestamp
+        timestamp = checked_timestamp(now_ms if timestamp is None else timestamp)
         record = NewRecord(key, value, timestamp, _headers_of(headers))
         _check_bytes(key, "key")
         _check_bytes(value, "value")
@@ -164,8 +171,11 @@ class Producer:
             self._catalog.slot(target)  # raises if there is no such partition
             lane = self._lanes[target] = Lane(target, self._builder_options(target))
         elif lane.options.max_message_bytes != info.config.max_message_bytes:
-            lane.renew(self._builder_options(target))
+            self._renew(lane)
         return lane
+
+    def _renew(self, lane: Lane) -> None:
+        self._failed += lane.renew(self._builder_options(lane.target))
 
     def _sticky_partition(self, info: TopicInfo, size_bytes: int) -> int:
         sticky = self._sticky.get(info.name)
@@ -239,26 +249,41 @@ class Producer:
                         self._settle()
                     except InvalidTxnStateError:
                         return
-                built = lane.builder.flush() if all_of_it else lane.builder.drain(self._now_ms())
-                if not built or self._write_all(lane, built):
-                    return
+                try:
+                    if self._write_ready(lane, all_of_it=all_of_it):
+                        return
+                except BaseException:  # interrupted: what waits still is not built any more
+                    self._renew(lane)
+                    raise
 
-    def _write_all(self, lane: Lane, built: list[BuiltBatch]) -> bool:
+    def _write_ready(self, lane: Lane, *, all_of_it: bool) -> bool:
         """False if the batches from some point on must be built anew, with other numbers."""
+        built = lane.builder.flush() if all_of_it else lane.builder.drain(self._now_ms())
         for batch in built:
-            info, failure = None, None
+            interrupted = AppendError("interrupted while it was written: it may be in the log")
+            outcome = Outcome(lane.target, None, interrupted)
             try:
-                info = self._write(lane.target, batch)
-            except StratalogError as error:
-                failure = error
-            outcome = Outcome(lane.target, info, failure)
-            lane.settle(outcome, batch.record_count)
-            if failure is not None:
-                self._failed.append(outcome)
-                if self._numbering is not None:
-                    self._numbering.is_in_doubt = True
-                    return False
+                outcome = self._outcome_of(lane.target, batch)
+            finally:
+                self._settle_batch(lane, outcome, batch.record_count)
+            if outcome.failure is not None and self._numbering is not None:
+                return False
         return True
+
+    def _outcome_of(self, target: TopicPartition, batch: BuiltBatch) -> Outcome:
+        if batch.failure is not None:
+            return Outcome(target, None, batch.failure)
+        try:
+            return Outcome(target, self._write(target, batch), None)
+        except Exception as error:  # whatever it is, it is this batch's alone
+            return Outcome.failed(target, error)
+
+    def _settle_batch(self, lane: Lane, outcome: Outcome, record_count: int) -> None:
+        lane.settle(outcome, record_count)
+        if outcome.failure is not None:
+            self._failed.append(outcome)
+            if self._numbering is not None:
+                self._numbering.is_in_doubt = True
 
     def _write(self, target: TopicPartition, batch: BuiltBatch) -> AppendInfo:
         slot = self._catalog.slot(target)
@@ -275,7 +300,7 @@ class Producer:
         """After a failure, go on under another identity, with all that waits."""
         if self._numbering is not None and self._numbering.settle():
             for lane in self._lanes.values():
-                lane.renew(self._builder_options(lane.target))
+                self._renew(lane)
 
     def _set_timer(self, delay_ms: int) -> None:
         self._is_timer_set = True
@@ -299,6 +324,8 @@ def _headers_of(headers: Headers) -> tuple[Header, ...]:
     items = headers.items() if isinstance(headers, Mapping) else headers
     made = tuple(Header(key, value) for key, value in items)
     for header in made:
+        if not isinstance(header.key, str):
+            raise TypeError(f"the header key {header.key!r} is not a str")
         _check_bytes(header.value, f"header {header.key!r}")
     return made
 

@@ -293,7 +293,7 @@ class LogRoot:
 
     # -- the end
 
-    def close(self, threads: int) -> list[StratalogError]:
+    def close(self, threads: int) -> list[Exception]:
         """Close all logs and say that all is well, or return why it is not.
 
         A partition that was never opened is as well as it was before.
@@ -301,7 +301,9 @@ class LogRoot:
         logs = [slot.retire() for slot in self.slots.values()]
         opened = [log for log in logs if log is not None]
         with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-close") as pool:
-            errors = [error for error in pool.map(_close, opened) if error is not None]
+            errors: list[Exception] = [
+                error for error in pool.map(_close, opened) if error is not None
+            ]
         is_complete = self.last_stop.was_clean or len(opened) == len(logs)
         is_sound = not self.is_doubtful and not any(log.has_failed for log in opened)
         try:
@@ -313,10 +315,10 @@ class LogRoot:
         return errors
 
 
-def _close(log: PartitionLog) -> StratalogError | None:
+def _close(log: PartitionLog) -> Exception | None:
     try:
         log.close()
-    except StratalogError as error:
+    except Exception as error:  # the others are closed all the same
         return error
     return None
 
