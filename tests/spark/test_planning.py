@@ -16,8 +16,10 @@ from stratalog.spark.failures import DataLossError, SourceError
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import LONG_MAX, Predicate, Span
 from stratalog.spark.splits import Split
+from stratalog.storage.log_file import LogFile
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, visible
+from tests.handmade import plain, write_segment
 from tests.log_dir.opening import open_logs
 from tests.spark.reading import read_options, read_plan
 
@@ -151,6 +153,58 @@ def test_a_number_of_splits_is_met_as_the_connector_meets_it(
                 logs.append("t", b"x" * 50, partition=number)
     plan = plan_read({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
     assert len(plan.splits) == given
+
+
+@pytest.mark.parametrize("asked", [2, 3, 300, 999, 1000, 5000])
+def test_a_small_topic_is_divided_by_offsets(tmp_path: Path, asked: int) -> None:
+    """One batch of 1,000 records: the index has no entry, the connector divides all the same."""
+    write_segment(tmp_path / "t-0", 0, plain(0, 1000))
+    given = {"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)}
+    plan, found = read_options(given)
+    assert len(plan.splits) == min(asked, 1000)
+    assert [record.offset for record in found[0]] == list(range(1000))
+    sizes = [piece.offsets for split in plan.splits for piece in split.pieces]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_shares_are_those_of_offsets(tmp_path: Path) -> None:
+    """As the connector has it: 90 large records count as much as 90 small ones."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 2)
+        for number in range(90):
+            logs.append("t", b"x" * 5000, partition=0)
+            logs.append("t", b"%d" % number, partition=1)
+    plan, found = read_options({"path": str(tmp_path), "subscribe": "t", "minPartitions": "60"})
+    taken = [split.pieces[0].partition for split in plan.splits]
+    assert (taken.count(0), taken.count(1)) == (30, 30)
+    assert [len(found[number]) for number in (0, 1)] == [90, 90]
+
+
+def test_dividing_a_large_segment_looks_at_a_small_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the index has enough entries nothing is walked; where it has not, nothing twice."""
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        for _ in range(400):
+            logs.append("t", b"x" * 50_000, partition=0)
+    read = []
+    original = LogFile.read
+
+    def counting(self: LogFile, position: int, size_bytes: int) -> bytes:
+        found = original(self, position, size_bytes)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(LogFile, "read", counting)
+    options = {"path": str(tmp_path), "subscribe": "t"}
+    whole = plan_read(options)
+    for asked in (10, 400, 1000):
+        read.clear()
+        plan = plan_read({**options, "minPartitions": str(asked)})
+        assert len(plan.splits) == min(asked, 400)
+        # Each cut by the index is checked by reading its batch; headers are a few bytes.
+        assert sum(read) < whole.summary.bytes_total * 1.2
 
 
 def test_small_partitions_share_a_task_and_large_ones_are_cut(tmp_path: Path) -> None:

@@ -83,6 +83,12 @@ def test_a_schema_prunes_columns(spark: SparkSession) -> None:
     assert reader.schema("partition int").load(path).count() == 1500
 
 
+def test_a_number_of_tasks_may_be_asked_for(spark: SparkSession) -> None:
+    frame = _read(spark, minPartitions="200")
+    assert 200 <= frame.rdd.getNumPartitions() <= 220
+    assert [row.offset for row in frame.collect()] == list(range(1500))
+
+
 def test_several_directories_are_one_source(spark: SparkSession) -> None:
     paths = [str(GoldenCase(name).root) for name in ("multiseg", "txn")]
     reader = spark.read.format("stratalog").option("subscribePattern", "multi.*|txn")

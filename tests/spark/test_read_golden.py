@@ -84,7 +84,31 @@ def test_any_cut_gives_the_same_records(
     assert (len(plan.splits) > 1000) == (split_bytes == "1")
 
 
-@pytest.mark.parametrize("how", [{"splitBytes": "1"}, {"maxRecordsPerPartition": "7"}], ids=str)
+@over_moments
+@over_isolation
+def test_a_division_by_offsets_gives_the_same_records(
+    tmp_path: Path, isolation: IsolationLevel, moment: int
+) -> None:
+    """Compacted logs with gaps and transactional ones among them; batches are shared by splits."""
+    options = {
+        "path": str(link_cases(tmp_path, CONSUMED, moment)),
+        "subscribe": "golden",
+        "kafka.isolation.level": isolation.value,
+    }
+    asked = 6000  # of some 13,000 offsets; far more than the indexes have entries
+    plan, found = read_options({**options, "minPartitions": str(asked)})
+    for number, case in enumerate(CONSUMED):
+        assert found.get(number, ()) == consumed(case, isolation), case
+    assert len(plan.splits) > asked * 0.9
+    pieces = [piece for split in plan.splits for piece in split.pieces]
+    assert all(piece.offsets > 0 and piece.size_bytes > 0 for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"splitBytes": "1"}, {"maxRecordsPerPartition": "7"}, {"minPartitions": "4000"}],
+    ids=str,
+)
 def test_any_cut_of_old_formats(tmp_path: Path, how: dict[str, str]) -> None:
     path = str(link_cases(tmp_path, LOADED))
     plan, found = read_options({"path": path, "subscribe": "golden", **how})

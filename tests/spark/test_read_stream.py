@@ -192,6 +192,18 @@ def test_available_now_ends_where_the_logs_ended_at_the_start(
         assert reader.latestOffset({"t": {"0": 20}}, ALL) == {"t": {"0": 20}}
 
 
+def test_a_micro_batch_is_divided_by_offsets(
+    opened: Callable[..., StratalogStreamReader], tmp_path: Path
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        _append(logs, "t", 0, 200)
+    reader = opened(minPartitions="50")
+    start, end = {"t": {"0": 20}}, {"t": {"0": 170}}
+    assert len(reader.partitions(start, end)) == 50
+    assert _rows(reader, start, end) == [f"t-0-{offset}" for offset in range(20, 170)]
+
+
 def test_committed_reads_stop_at_an_open_transaction(
     opened: Callable[..., StratalogStreamReader], tmp_path: Path
 ) -> None:

@@ -1,14 +1,17 @@
 """Where the bytes of a range of offsets lie, and where they may be cut.
 
-Only batch boundaries will do. The offset index names one every few kilobytes; each is checked
-against the log (a valid batch with the right CRC must begin there) before anything hangs on it.
+Pieces of bytes are cut between batches. The offset index names one every few kilobytes; each is
+checked against the log (a valid batch with the right CRC must begin there) before anything hangs on
+it. Where more pieces are wanted than the index has entries, the headers of the batches say which
+offsets they hold, and a piece may be a part of a batch: it is decoded for each of them.
 Times leave out segments that hold nothing as new as what is wanted.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptError
@@ -17,7 +20,7 @@ from stratalog.format.entry import records_of
 from stratalog.storage.segment_view import Seek
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from stratalog.format.names import TopicPartition
@@ -135,6 +138,60 @@ def cut_by_offsets(segment: SegmentView, whole: Stretch, offsets_max: int) -> It
             if left.size_bytes > 0:  # damage, and who knows what behind it: its reader has to tell
                 yield left
             return
+
+
+class BatchSpan(NamedTuple):
+    """The offsets of one batch that are wanted."""
+
+    position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+    """Exclusive."""
+
+
+def batch_spans(segment: SegmentView, whole: Stretch) -> list[BatchSpan]:
+    """What the headers of the batches say, from one walk over them.
+
+    Empty where they do not account for every byte, or not in order: the log is corrupt there, which
+    is for whoever reads it to report.
+    """
+    spans: list[BatchSpan] = []
+    due, walked_to = 0, whole.start_position
+    walk = segment.file.walk(
+        whole.start_position, whole.end_position, offset_min=segment.base_offset
+    )
+    for position, batch in walk:
+        # A compressed set of old messages tells its last offset only.
+        first = batch.base_offset if batch.magic == MAGIC_2 else due
+        if first < due or batch.last_offset >= whole.limit_offset:
+            return []
+        walked_to, due = position + batch.size_bytes, batch.last_offset + 1
+        start, end = max(first, whole.start_offset), min(due, whole.end_offset)
+        if start < end:
+            spans.append(BatchSpan(position, walked_to, start, end))
+    return spans if walked_to == whole.end_position else []
+
+
+def cut_into(whole: Stretch, spans: Sequence[BatchSpan], count: int) -> Iterator[Stretch]:
+    """So many stretches with the same number of offsets each, counting those that batches hold.
+
+    Fewer if there are not so many offsets.
+    """
+    # How many offsets there are before each batch, and in all.
+    before = [0, *accumulate(span.end_offset - span.start_offset for span in spans)]
+    count = min(count, before[-1])
+    if count <= 1:
+        yield whole
+        return
+    left = replace(whole, start_position=spans[0].position)
+    for number in range(1, count):
+        index = before[-1] * number // count
+        last, following = bisect_left(before, index) - 1, bisect_right(before, index) - 1
+        cut = spans[following].start_offset + index - before[following]
+        yield replace(left, end_position=spans[last].end_position, end_offset=cut)
+        left = replace(left, start_position=spans[following].position, start_offset=cut)
+    yield left
 
 
 def _first_offset(at: Seek) -> int:

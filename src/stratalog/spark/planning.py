@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.log.isolation import IsolationLevel
-from stratalog.spark.cutting import cut_by_bytes, cut_by_offsets, piece_of, stretches
+from stratalog.spark.cutting import (
+    batch_spans,
+    cut_by_bytes,
+    cut_by_offsets,
+    cut_into,
+    piece_of,
+    stretches,
+)
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.predicates import LONG_MAX, Predicate
 from stratalog.spark.ranges import OffsetRange, batch_range, check_named
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.segments import SegmentList
     from stratalog.spark.cutting import Stretch
     from stratalog.spark.splits import Piece
 
@@ -41,6 +49,11 @@ class _Partition:
     @property
     def size_bytes(self) -> int:
         return sum(stretch.size_bytes for stretch in self.stretches)
+
+    @property
+    def offsets(self) -> int:
+        """Of a compacted log more than there are records."""
+        return sum(stretch.end_offset - stretch.start_offset for stretch in self.stretches)
 
 
 def plan_read(
@@ -142,7 +155,7 @@ def _narrowed(
 
 def _pieces(partitions: list[_Partition], options: ReadOptions) -> Iterator[Piece]:
     wanted = options.min_partitions or 1
-    counts = shares([partition.size_bytes for partition in partitions], wanted)
+    counts = shares([partition.offsets for partition in partitions], wanted)
     for partition, count in zip(partitions, counts, strict=True):
         with partition.view:
             yield from _cut(partition, count, options)
@@ -150,14 +163,34 @@ def _pieces(partitions: list[_Partition], options: ReadOptions) -> Iterator[Piec
 
 def _cut(partition: _Partition, count: int, options: ReadOptions) -> Iterator[Piece]:
     """The pieces of one partition: none larger than a split, and `count` of them or more."""
-    target = min(options.split_bytes, max(1, -(-partition.size_bytes // count)))
     place = (partition.view.path, partition.topic_partition)
-    for stretch in partition.stretches:
-        segment = partition.view.segments[stretch.slot]
-        for part in cut_by_bytes(segment, stretch, target):
-            records_max = options.max_records_per_partition
-            if records_max is None or part.end_offset - part.start_offset <= records_max:
-                yield piece_of(part, segment, place, partition.aborted)
-                continue
-            for smaller in cut_by_offsets(segment, part, records_max):
-                yield piece_of(smaller, segment, place, partition.aborted)
+    target = min(options.split_bytes, max(1, -(-partition.size_bytes // count)))
+    segments = partition.view.segments
+    parts = [
+        part
+        for stretch in partition.stretches
+        for part in cut_by_bytes(segments[stretch.slot], stretch, target)
+    ]
+    if len(parts) < count:
+        parts = list(_divided(segments, parts, count))
+    records_max = options.max_records_per_partition
+    for part in parts:
+        segment = segments[part.slot]
+        if records_max is None or part.end_offset - part.start_offset <= records_max:
+            yield piece_of(part, segment, place, partition.aborted)
+            continue
+        for smaller in cut_by_offsets(segment, part, records_max):
+            yield piece_of(smaller, segment, place, partition.aborted)
+
+
+def _divided(segments: SegmentList, parts: list[Stretch], count: int) -> Iterator[Stretch]:
+    """`count` parts if there are so many offsets. The index had no more places to cut at."""
+    spans = [batch_spans(segments[part.slot], part) for part in parts]
+    sizes = [sum(span.end_offset - span.start_offset for span in each) for each in spans]
+    total = max(1, sum(sizes))
+    count = min(count, total)
+    done = 0
+    for part, within, size in zip(parts, spans, sizes, strict=True):
+        share = (done + size) * count // total - done * count // total
+        yield from cut_into(part, within, share)
+        done += size
