@@ -9,6 +9,9 @@ INSTALLED := .venv/.installed
 EXTRAS := spark,test,lint
 # Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
 WORKERS ?= auto
+# Of `make torture`: how long, and the seed of a run that is to be repeated.
+TORTURE_SECONDS ?= 600
+SEED ?=
 # More arguments for pytest: `make test-fast ARGS="tests/format -x"`.
 ARGS ?=
 
@@ -30,6 +33,10 @@ check: test ## The same as test
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## Tests only, without the slow ones
 	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
+
+.PHONY: torture
+torture: $(INSTALLED) ## Random work, kills and full disks on one directory, with a checker (SEED=, TORTURE_SECONDS=)
+	$(PYTHON) -m tests.torture --seconds $(TORTURE_SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: lint
 lint: $(INSTALLED) type ## Style, types and import layers

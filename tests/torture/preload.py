@@ -1,0 +1,25 @@
+"""What the processes of a run import, once: they are forked from one that has done so."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from stratalog.format import batch_table, index_table
+from stratalog.format.kernels import expand, zstd
+from stratalog.log import column_reading
+from stratalog.maintenance.cleaning import cleaner
+from tests.torture import reader, staging, writer
+
+__all__ = [
+    "batch_table",
+    "cleaner",
+    "column_reading",
+    "expand",
+    "index_table",
+    "reader",
+    "staging",
+    "writer",
+    "zstd",
+]
+
+pa.array([b""])  # the first one imports pandas

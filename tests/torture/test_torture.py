@@ -1,0 +1,28 @@
+"""A minute of `make torture`: half of it with a seed that never changes, half with another one."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.torture.run import torture
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECONDS = float(os.environ.get("TORTURE_SECONDS", "25"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_random", [False, True], ids=["fixed", "random"])
+def test_nothing_acknowledged_is_lost(tmp_path: Path, *, is_random: bool) -> None:
+    seed = random.SystemRandom().randrange(1 << 32) if is_random else 1
+    torture(tmp_path / "run", seed, SECONDS, _say)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
