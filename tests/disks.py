@@ -5,7 +5,9 @@ are replaced. So readers, which open files themselves, see what the writer wrote
 
 * `SimulatedDisk` remembers what was fsynced. `crash` turns the directory into one of the states
   that a power loss may leave: unsynced bytes are there, gone, zero or torn, in any mixture of
-  sectors; unsynced creations, renames and removals have happened or not, in order or not.
+  sectors; unsynced creations, renames and removals have happened or not, in order or not. An
+  fsync may fail (`fail_fsync_of`) as it does on Linux: what was to be written is dropped, yet
+  reads return it from the cache, until that is dropped too; later fsyncs succeed without it.
 * `FaultyDisk` lets the n-th changing call fail, once or from then on, a write perhaps halfway.
 """
 
@@ -38,6 +40,26 @@ class _File:
     """As of the last fsync."""
     live: bytes = b""
     """As of now, once the file has lost its name or the power is gone."""
+    cached: bytes | None = None
+    """As of the last fsync, if one has failed since the cache was dropped: sectors that are still
+    so count as written, though they may not be on the disk."""
+
+    def on_disk(self, live: bytes) -> bytes:
+        """What an fsync leaves on the disk of a file that is read as `live`."""
+        if self.cached is None:
+            return live
+        sectors = []
+        for start in range(0, len(live), SECTOR_BYTES):
+            end = start + SECTOR_BYTES
+            is_dirty = live[start:end] != self.cached[start:end]
+            sector = live[start:end] if is_dirty else self.durable[start:end]
+            sectors.append(sector.ljust(SECTOR_BYTES, b"\0"))
+        return b"".join(sectors)[: len(live)]
+
+    def sync(self, live: bytes) -> None:
+        self.durable = self.on_disk(live)
+        if self.cached is not None:
+            self.cached = live
 
     def after_crash(self, rng: random.Random) -> bytes:
         old, new = self.durable, self.live
@@ -117,8 +139,11 @@ class SimulatedDisk:
             unlink=self._unlink,
             mkdir=self._mkdir,
             rmdir=self._rmdir,
+            drop_cache=self._drop_cache,
         )
         self.disk = Disk(self.calls)
+        self.fail_fsync_of = ""
+        """The next fsync of a path that ends so fails."""
         self._fds: dict[int, _Node] = {}
         self._tree = self._load(root)
 
@@ -150,7 +175,7 @@ class SimulatedDisk:
             if isinstance(node, _Dir):
                 self._note_live(node, path / name)
             else:
-                node.live = (path / name).read_bytes()
+                node.live = node.on_disk((path / name).read_bytes())
 
     def _contents_after_crash(
         self, directory: _Dir, path: Path, rng: random.Random
@@ -189,12 +214,26 @@ class SimulatedDisk:
         os.close(fd)
 
     def _fsync(self, fd: int) -> None:
-        node = self._fds[fd]
+        node, opened = self._fds[fd], Path(f"/proc/self/fd/{fd}")
+        # A handle that only appends cannot read: go by its entry in /proc.
+        live = b"" if isinstance(node, _Dir) else opened.read_bytes()
+        if self.fail_fsync_of and str(opened.readlink()).endswith(self.fail_fsync_of):
+            self.fail_fsync_of = ""
+            if isinstance(node, _File):
+                node.cached = live
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         if isinstance(node, _Dir):
             node.sync()
         else:
-            # A handle that only appends cannot read: go by its entry in /proc.
-            node.durable = Path(f"/proc/self/fd/{fd}").read_bytes()
+            node.sync(live)
+
+    def _drop_cache(self, fd: int) -> None:
+        node, path = self._fds[fd], Path(f"/proc/self/fd/{fd}").readlink()
+        if isinstance(node, _File) and node.cached is not None:
+            live = path.read_bytes()
+            with path.open("r+b") as file:
+                file.write(node.on_disk(live))
+            node.cached = None
 
     def _rename(self, source: Path, target: Path) -> None:
         node, replaced = self._node(source), self._node(target)
@@ -261,6 +300,7 @@ class FaultyDisk:
             rmdir=self._counted("rmdir"),
             utime=self._counted("utime"),
             map=self._map,
+            drop_cache=self._inner.drop_cache,
         )
         self.disk = Disk(self.calls)
 

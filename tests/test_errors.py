@@ -20,6 +20,7 @@ ERRORS: list[errors.StratalogError] = [
     errors.OffsetOverflowError(1 << 40, base_offset=3),
     errors.LogDirLockedError(PATH, "process 7 (java)"),
     errors.DiskFullError(PATH, "write", 28, "no space left"),
+    errors.FsyncError(PATH, "fsync", 5, "Input/output error"),
     errors.LogOfflineError(PATH, "closed"),
     errors.InvalidRecordError("no key", record_errors=(errors.RecordError(2, "no key"),)),
     errors.InvalidTopicError("a/b"),

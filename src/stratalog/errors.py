@@ -37,7 +37,8 @@
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── AccessDeniedError             no permission to read a file (a PermissionError, too)
     ├── StorageError                  the disk refused: an I/O error on a file
-    │   └── DiskFullError             no space left, or the quota is spent
+    │   ├── DiskFullError             no space left, or the quota is spent
+    │   └── FsyncError                an fsync failed: what the disk holds has to be read again
     ├── LogOfflineError               closed, or a write failed: open the log again
     └── AppendError                   a batch that the log refuses, with Kafka's error code
         ├── CorruptMessageError                  2  damaged on the way
@@ -367,8 +368,16 @@ class DiskFullError(StorageError):
     """No space is left, or the quota is spent. Nothing was written; a retry may succeed."""
 
 
+class FsyncError(StorageError):
+    """An fsync failed. The kernel may have dropped what it could not write, and a later fsync that
+    succeeds says nothing about it. The log directory is offline until it is opened again, which
+    reads what is really on the disk."""
+
+
 class LogOfflineError(StratalogError):
-    """The log is closed, or a write failed so that only opening it again can mend it."""
+    """The log is closed, or a write failed so that only opening it again can mend it; or its log
+    directory is offline after a failed fsync, or belongs to the process that this one was forked
+    from."""
 
     code: ClassVar[int] = 56
     kafka_name: ClassVar[str] = "KAFKA_STORAGE_ERROR"

@@ -192,11 +192,12 @@ def test_a_log_that_nobody_has_opened_is_opened_only_if_there_is_something_to_de
 
 
 class Trouble:
-    """A disk that cannot rename, or sync, in some directories."""
+    """A disk that cannot rename in some directories, nor sync if `with_fsync`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_fsync: bool = False) -> None:
         self.where: set[str] = set()
-        self.disk = Disk(SystemCalls(rename=self._rename, fsync=self._fsync))
+        fsync = self._fsync if with_fsync else lambda _fd: None
+        self.disk = Disk(SystemCalls(rename=self._rename, fsync=fsync))
 
     def _check(self, path: str) -> None:
         if any(name in path for name in self.where):
@@ -248,22 +249,14 @@ def test_a_partition_that_fails_is_told_and_stops_no_other(
         assert not logs.maintenance.state().failing
 
 
-def test_flushing_and_checkpoints_go_on_where_one_fails(tmp_path: Path) -> None:
+def test_checkpoints_go_on_where_one_fails(tmp_path: Path) -> None:
     clock, trouble = Clock(), Trouble()
     one, two = tmp_path / "one", tmp_path / "two"
-    for path in (one, two):
-        path.mkdir()
     with open_logs(one, two, clock=clock, disk=trouble.disk) as logs:
-        logs.create_topic("orders", 2, config={"flush.ms": 1000})
+        logs.create_topic("orders", 2)
         for partition in range(2):
             fill(logs, "orders", NOW_MS, partition=partition)
-        clock.advance(1000)
-        trouble.where = {"orders-0", "one/recovery-point"}
-        both = [logs.partition("orders", n) for n in range(2)]
-        logs._upkeep.flush_dirty()
-        assert [log.recovery_point for log in both] == [0, 1]
-        assert [f.task for f in state_of(logs, "orders", 0).failures] == ["flush"]
-        assert not state_of(logs, "orders", 1).failures
+        logs.flush()
         trouble.where = {"one/recovery-point"}
         clock.advance(DAY_MS)
         logs.run_due_tasks()
@@ -276,6 +269,32 @@ def test_flushing_and_checkpoints_go_on_where_one_fails(tmp_path: Path) -> None:
         clock.advance(DAY_MS)
         logs.run_due_tasks()
         assert [f.is_over for f in dict(logs.maintenance.state().directories)[one]] == [True]
+
+
+def test_flushing_goes_on_in_other_directories(tmp_path: Path) -> None:
+    clock, trouble = Clock(), Trouble(with_fsync=True)
+    one, two = tmp_path / "one", tmp_path / "two"
+    for path in (one, two):
+        path.mkdir()
+    logs = open_logs(one, two, clock=clock, disk=trouble.disk)
+    logs.create_topic("orders", 2, config={"flush.ms": 1000})
+    for partition in range(2):
+        fill(logs, "orders", NOW_MS, partition=partition)
+    clock.advance(1000)
+    trouble.where = {"orders-0"}
+    both = [logs.partition("orders", n) for n in range(2)]
+    logs._upkeep.flush_dirty()
+    assert [log.recovery_point for log in both] == [0, 1]
+    assert [f.task for f in state_of(logs, "orders", 0).failures] == ["flush"]
+    assert not state_of(logs, "orders", 1).failures
+    trouble.where = set()
+    clock.advance(DAY_MS)
+    logs.run_due_tasks()
+    assert [log.recovery_point for log in both] == [0, 1]
+    assert "orders 1 1" in (two / "recovery-point-offset-checkpoint").read_text()
+    assert not (one / "recovery-point-offset-checkpoint").exists()
+    with pytest.raises(LogOfflineError, match="offline"):
+        logs.close()
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_no_failure(

@@ -169,7 +169,7 @@ class PartitionLog(MaintainedLog):
         """A write that changed nothing leaves the log usable. One that is in the segment, but that
         producers and readers were not told of, is for recovery to sort out."""
         if segment.next_offset != self._end:
-            self._failure = error
+            self._fail(error)
 
     def _note_epochs(self, headers: Sequence[EntryHeader]) -> None:
         """A batch of a new epoch is noted before it is written, so that no epoch is ever missing;

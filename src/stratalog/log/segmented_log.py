@@ -373,5 +373,10 @@ class SegmentedLog(LogReader):
         try:
             yield
         except BaseException as error:
-            self._failure = error
+            self._fail(error)
             raise
+
+    def _fail(self, error: BaseException) -> None:
+        """Refuse to be written until the log is opened again. The first reason counts."""
+        if self._failure is None:
+            self._failure = error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from stratalog.errors import CorruptError, InvalidNameError, StorageError, StratalogError
+from stratalog.errors import CorruptError, InvalidNameError, UnsupportedError
 from stratalog.format.checkpoint import decode_leader_epochs, encode_leader_epochs
 from stratalog.format.names import (
     FileKind,
@@ -115,9 +115,7 @@ def load_epochs(
         return LeaderEpochCache(decode_leader_epochs(disk.read_bytes(path)), persist=persist)
     except FileNotFoundError:
         return LeaderEpochCache(persist=persist)
-    except StorageError:
-        raise
-    except StratalogError as error:
+    except (CorruptError, UnsupportedError) as error:
         reason = error.reason if isinstance(error, CorruptError) else error
         cache = LeaderEpochCache(rebuild(), persist=persist)
         persist(cache.entries)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from stratalog.errors import FsyncError
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
     from stratalog.maintenance.recovery import LoadPoint
@@ -89,6 +90,11 @@ class TopicCatalog:
         """Change nothing any more: others may hold the lock from now on."""
         with self._lock:
             self._is_closed = True
+
+    def on_failed_fsync(self, error: FsyncError) -> None:
+        """Take the log directory offline that the file is in."""
+        for root in self.roots:
+            root.on_failed_fsync(error)
 
     def detach(self) -> None:
         """In a forked child: change nothing."""

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import LogOfflineError
+from stratalog.errors import LogOfflineError, StratalogError
 from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir.catalog import TopicCatalog
@@ -113,6 +113,7 @@ class LogDir:
         prepare_dirs(engine.disk, dirs, create=create)
         with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
             catalog = TopicCatalog([LogRoot(path, engine) for path in dirs], engine)
+            writer_disk.on_failed_fsync = catalog.on_failed_fsync
             undo.callback(lambda: give_up(catalog.slots()))
             logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
             logs._begin(background=background)
@@ -170,10 +171,7 @@ class LogDir:
             for root in self._catalog.roots:
                 threads = self._engine.config.num_recovery_threads_per_data_dir
                 errors += root.close(threads)
-        if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"also: {other}")
-            raise errors[0]
+        _raise_first(errors)
 
     def detach(self) -> None:
         """In a forked child: the directories are the parent's. Waits for nobody."""
@@ -301,13 +299,18 @@ class LogDir:
     def flush(self) -> None:
         """Make everything appended so far survive a crash of the machine.
 
+        If an fsync fails (FsyncError), the log directory it failed in is offline: its partitions
+        refuse everything (LogOfflineError) until it is opened again and recovered.
         Raises what producers' records were refused with, too."""
         self._check_process()
-        for producer in list(self._producers):
-            producer.flush()
-        for slot in self._catalog.slots():
-            if slot.loaded is not None:
-                slot.log().flush()
+        slots = [slot for slot in self._catalog.slots() if slot.loaded is not None]
+        errors: list[Exception] = []
+        for flush in (*(p.flush for p in list(self._producers)), *(slot.flush for slot in slots)):
+            try:
+                flush()
+            except StratalogError as error:  # other log directories are flushed all the same
+                errors.append(error)
+        _raise_first(errors)
 
     # -- transactions
 
@@ -376,6 +379,13 @@ class LogDir:
         """Do what is due by now; how many tasks that were. Needed only without `background`."""
         self._check_process()
         return self._schedule.run_due() + self.maintenance.run_due()
+
+
+def _raise_first(errors: list[Exception]) -> None:
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"also: {other}")
+        raise errors[0]
 
 
 def _wall_clock_ms() -> int:

@@ -100,7 +100,8 @@ class PartitionTable:
             self._disk.fsync_dir(root.path)
 
     def _emptiest(self) -> LogRoot:
-        return self._roots[emptiest([len(root.slots) for root in self._roots])]
+        online = [root for root in self._roots if root.offline_reason is None] or self._roots
+        return online[emptiest([len(root.slots) for root in online])]
 
     def _make(self, slot: PartitionSlot, *, topic_id: uuid.UUID | None) -> None:
         self._disk.mkdir(slot.path, exist_ok=True)

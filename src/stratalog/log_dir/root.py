@@ -3,6 +3,11 @@
 A partition is opened when it is first asked for; what the checkpoints said of the others is kept
 and written back. Only after an unclean stop all are opened, so that all are recovered.
 
+After a failed fsync nobody knows what the disk holds: the kernel may have dropped what it could not
+write, and the next fsync succeeds all the same. So the directory goes offline, as in Kafka: nothing
+more is written to it, no checkpoint and no marker of a clean stop. Whoever opens it next recovers
+it by reading from the recovery points on.
+
 Invariant: a checkpoint has no entry for a partition that is not here. A topic of that name may be
 made again, and must not begin with the offsets of its predecessor.
 """
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.config import BrokerConfig
+    from stratalog.errors import FsyncError
     from stratalog.format.names import PartitionDir, TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.storage.disk import Disk
@@ -110,6 +116,8 @@ class PartitionSlot:
             if self.loaded is None:
                 point = self.root.load_point(self.topic_partition)
                 self.loaded = self._open(point)
+                if self.root.offline_reason is not None:  # meanwhile
+                    self.loaded.take_offline(self.root.offline_reason)
                 if point.is_start_told and point.log_start_offset < self.loaded.segments.bases[0]:
                     self.remote_start = point.log_start_offset
             elif not self.loaded.is_usable:
@@ -141,6 +149,10 @@ class PartitionSlot:
         if self.remote_start is not None and start > start_before:
             self.remote_start = start
         return start
+
+    def flush(self) -> None:
+        """See `PartitionLog.flush`."""
+        self.log().flush()
 
     def retire(self) -> PartitionLog | None:
         """Open it no more. Returns the log if it was open: it is the caller's to close."""
@@ -215,6 +227,12 @@ class LogRoot:
                 if slot.loaded is not None:
                     slot.loaded.take_offline(reason)
 
+    def on_failed_fsync(self, error: FsyncError) -> None:
+        """Take the directory offline if the file is in it."""
+        if self.offline_reason is None and error.path.is_relative_to(self.path):
+            _log.error("%s: offline until it is opened again: %s", self.path, error)
+            self.take_offline(f"its log directory is offline: {error}")
+
     def check_online(self) -> None:
         """Raise LogOfflineError if the directory was taken offline."""
         if self.offline_reason is not None:
@@ -233,7 +251,9 @@ class LogRoot:
     # -- checkpoints
 
     def checkpoint(self, files: Iterable[RootFile] = CHECKPOINTS) -> None:
-        """Write the offset files anew, those that have changed."""
+        """Write the offset files anew, those that have changed; none while offline."""
+        if self.offline_reason is not None:
+            return
         with self._lock:
             for file in files:
                 offsets = self._offsets_now(file)
@@ -288,7 +308,7 @@ class LogRoot:
                 self._write_cleaned({**cleaned, slot.topic_partition: offset})
 
     def _write_cleaned(self, offsets: Mapping[TopicPartition, int]) -> None:
-        if offsets != self.cleaned():
+        if self.offline_reason is None and offsets != self.cleaned():
             self.files.write_offsets(RootFile.CLEANER_OFFSETS, offsets)
 
     # -- the end
@@ -305,6 +325,8 @@ class LogRoot:
                 error for error in pool.map(_close, opened) if error is not None
             ]
         is_complete = self.last_stop.was_clean or len(opened) == len(logs)
+        if self.offline_reason is not None:
+            return [*errors, LogOfflineError(self.path, self.offline_reason)]
         is_sound = not self.is_doubtful and not any(log.has_failed for log in opened)
         try:
             self.checkpoint()

@@ -53,7 +53,7 @@ from stratalog.maintenance.settling import (
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -155,17 +155,28 @@ class _Loader:
         names = set(self._disk.list_names(self._path))
         self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
         self._segments = self._find_segments(names)
-        self._epochs = load_epochs(self._disk, self._path, self._epochs_in_log)
         unflushed = len(self._segments)
         if not point.was_clean:
             bases = [segment.base_offset for segment in self._segments]
             unflushed = max(0, bisect_right(bases, point.recovery_point) - 1)
+            self._drop_caches(self._segments[unflushed:])
+        self._epochs = load_epochs(self._disk, self._path, self._epochs_in_log)
         for segment in self._segments[:unflushed]:
             self._check_indexes(segment, names, point)
         slot = unflushed
         while slot < len(self._segments):  # recovery may shorten the list
             self._recover(self._segments[slot], point.log_start_offset, drops_later=True)
             slot += 1
+
+    def _drop_caches(self, unflushed: Iterable[Segment]) -> None:
+        """Recovery is about what is on the disk. If an fsync failed, the kernel still shows what it
+        could not write."""
+        paths = [segment.path for segment in unflushed]
+        paths += [self._snapshots.path_of(offset) for offset in self._snapshots.offsets]
+        paths.append(self._path / FileKind.LEADER_EPOCHS.value)
+        for path in paths:
+            if self._disk.exists(path):
+                self._disk.drop_cache(path)
 
     def _find_segments(self, names: set[str]) -> list[Segment]:
         """In offset order. Index files without a log go."""

@@ -15,11 +15,13 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from stratalog.storage.system_calls import storage_error, told
+from stratalog.storage.system_calls import fsync_error, storage_error, told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from stratalog.errors import FsyncError
     from stratalog.format.buffers import Buffer
     from stratalog.storage.system_calls import SystemCalls
 
@@ -33,6 +35,7 @@ class AppendFile:
         self.path = path
         self.size_bytes = size_bytes
         """Up to here the content is good. A preallocated file goes on with zeros."""
+        self.on_failed_fsync: Callable[[FsyncError], None] = lambda _error: None
         self._calls = calls
         self._fd = fd
         self._allocated_bytes = allocated_bytes
@@ -102,7 +105,9 @@ class AppendFile:
             except OSError as error:
                 self._is_failed = True
                 self._pwrite = self._refuse
-                raise storage_error(error, "fsync", self.path) from error
+                failure = fsync_error(error, self.path)
+                self.on_failed_fsync(failure)
+                raise failure from error
         return True
 
     def _refuse(self, _fd: int, _data: Buffer, _position: int, /) -> NoReturn:

@@ -6,7 +6,8 @@ them or forget what no fsync covers, and still run the code below. Reading needs
 Invariants:
 
 * an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
-* `write_atomically` leaves the old content or the new one, whenever the power goes.
+* `write_atomically` leaves the old content or the new one, whenever the power goes;
+* a failed fsync is a FsyncError, and `on_failed_fsync` has heard of it before anybody else.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from stratalog.errors import StorageError
+from stratalog.errors import AccessDeniedError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
 from stratalog.storage.append_file import AppendFile
 from stratalog.storage.file_lock import FileLock
 from stratalog.storage.forking import detach_in_children, inherited_reason
-from stratalog.storage.system_calls import SystemCalls, storage_error, told
+from stratalog.storage.system_calls import SystemCalls, fsync_error, storage_error, told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from stratalog.errors import FsyncError
     from stratalog.format.buffers import Buffer
 
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -41,6 +44,8 @@ class Disk:
 
     def __init__(self, calls: SystemCalls | None = None) -> None:
         self._calls = SystemCalls() if calls is None else calls
+        self.on_failed_fsync: Callable[[FsyncError], None] = lambda _error: None
+        """Called with each failed fsync, on the thread that it failed on."""
 
     # -- files that grow
 
@@ -56,7 +61,9 @@ class Disk:
             fd = self._calls.open(path, flags, _FILE_MODE)
             allocated = os.fstat(fd).st_size
         end = allocated if size_bytes is None else min(size_bytes, allocated)
-        return AppendFile(self._calls, path, fd, end, allocated)
+        file = AppendFile(self._calls, path, fd, end, allocated)
+        file.on_failed_fsync = self.on_failed_fsync
+        return file
 
     # -- files that are written at once
 
@@ -71,7 +78,7 @@ class Disk:
                     rest = memoryview(data)[written:]
                     written += self._calls.pwrite(fd, rest, written)
                 if is_synced:
-                    self._calls.fsync(fd)
+                    self._sync(fd, path)
             finally:
                 self._calls.close(fd)
 
@@ -88,11 +95,13 @@ class Disk:
         self.fsync_dir(path.parent)
 
     def read_bytes(self, path: Path) -> bytes:
-        """All of the content. Raises FileNotFoundError if there is no file, or StorageError."""
+        """All of the content. Raises FileNotFoundError, AccessDeniedError or StorageError."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             raise
+        except PermissionError:
+            raise AccessDeniedError(path) from None
         except OSError as error:
             raise storage_error(error, "read", path) from error
 
@@ -148,7 +157,25 @@ class Disk:
         with told("fsync", path):
             fd = self._calls.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
             try:
-                self._calls.fsync(fd)
+                self._sync(fd, path)
+            finally:
+                self._calls.close(fd)
+
+    def _sync(self, fd: int, path: Path) -> None:
+        try:
+            self._calls.fsync(fd)
+        except OSError as error:
+            failure = fsync_error(error, path)
+            self.on_failed_fsync(failure)
+            raise failure from error
+
+    def drop_cache(self, path: Path) -> None:
+        """Have the next read come from the disk. After a failed fsync, what the kernel could not
+        write is still in its memory and looks as if it were on the disk."""
+        with told("drop the cache of", path):
+            fd = self._calls.open(path, os.O_RDONLY | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                self._calls.drop_cache(fd)
             finally:
                 self._calls.close(fd)
 

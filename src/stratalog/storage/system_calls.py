@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import DiskFullError, StorageError
+from stratalog.errors import DiskFullError, FsyncError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
+def _drop_cache(fd: int) -> None:
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def _utime(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemCalls:
-    """The calls that change a disk, or make changes durable. Each raises OSError."""
+    """The calls that change a disk, or make changes durable. Each raises OSError.
+
+    `drop_cache` has the next read of the file come from the disk, but for what is not written yet.
+    """
 
     open: Callable[[Path, int, int], int] = os.open
     close: Callable[[int], None] = os.close
@@ -41,6 +48,7 @@ class SystemCalls:
     rmdir: Callable[[Path], None] = os.rmdir
     utime: Callable[[Path, int], None] = _utime
     map: Callable[[int, int], mmap.mmap] = mmap.mmap
+    drop_cache: Callable[[int], None] = _drop_cache
 
 
 @contextmanager
@@ -57,3 +65,8 @@ def storage_error(error: OSError, operation: str, path: Path) -> StorageError:
     number = error.errno or errno.EIO
     kind = DiskFullError if number in _FULL else StorageError
     return kind(path, operation, number, error.strerror or str(error))
+
+
+def fsync_error(error: OSError, path: Path) -> FsyncError:
+    """Of an fsync. Never a DiskFullError, also where space is short: trying again is no remedy."""
+    return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
