@@ -161,6 +161,18 @@ class SimulatedDisk:
                 (self.root / path).write_bytes(content)
         self._tree = self._load(self.root)
 
+    def forget_missing(self) -> None:
+        """Files that somebody has removed without this disk are gone for good."""
+        self._forget(self._tree, self.root)
+
+    def _forget(self, directory: _Dir, path: Path) -> None:
+        for name, node in list(directory.live.items()):
+            if isinstance(node, _Dir):
+                self._forget(node, path / name)
+            elif not (path / name).exists():
+                directory.do(partial(_unlink, name))
+                directory.sync()
+
     def _load(self, path: Path) -> _Dir:
         names: dict[str, _Node] = {}
         for child in path.iterdir():
@@ -299,6 +311,7 @@ class FaultyDisk:
             mkdir=self._counted("mkdir"),
             rmdir=self._counted("rmdir"),
             utime=self._counted("utime"),
+            chmod=self._counted("chmod"),
             map=self._map,
             drop_cache=self._inner.drop_cache,
         )

@@ -28,6 +28,8 @@
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      the directories do not belong together
     ├── CommitError                   staged batches that cannot be committed, or not finished
+    │   ├── CommitPendingError        a commit is decided, but could not be finished yet
+    │   └── CommitReplayError         a commit comes again with other rows, or too late to tell
     ├── TopicError                    a topic that cannot be made, changed or removed, with the code
     │   ├── InvalidTopicError                   17  a bad name, or one too close to another
     │   ├── TopicAlreadyExistsError             36  there is one of that name
@@ -287,6 +289,16 @@ class InconsistentLogDirsError(StratalogError):
 
 class CommitError(StratalogError):
     """Staged batches that cannot be committed, or a decided commit that cannot be finished."""
+
+
+class CommitPendingError(CommitError):
+    """A commit is decided, but could not be finished: the disk is full, or a staged file cannot be
+    read. Journal and staged files stay; the next commit, or the next opening, finishes it."""
+
+
+class CommitReplayError(CommitError):
+    """A commit has the number of an earlier one of the same writer to the same topic, but it cannot
+    be the same: other rows, or so old that this cannot be told. Nothing was written."""
 
 
 class TopicError(StratalogError):

@@ -26,6 +26,7 @@ def test_defaults() -> None:
     assert options.target.lock_wait_ms == LOCK_WAIT_MS
     assert (options.topic, options.codec, options.level) == (None, Codec.NONE, None)
     assert (options.batch_bytes, options.identity) == (BATCH_BYTES_DEFAULT, None)
+    assert options.compares_content
 
 
 def test_everything() -> None:
@@ -38,6 +39,7 @@ def test_everything() -> None:
         kafka__batch__size="1m",
         txnAppId="nightly",
         txnVersion="12",
+        replayCheck="Count",
         lockTimeout="2s",
         checkpointLocation="/x",
         queryName="q",
@@ -47,6 +49,7 @@ def test_everything() -> None:
     assert options.target.new_topics == NewTopics(3, {"retention.ms": "5"})
     assert (options.codec, options.level, options.batch_bytes) == (Codec.ZSTD, 7, 1 << 20)
     assert options.identity == CommitIdentity("nightly", 12)
+    assert not options.compares_content
     assert options.target.lock_wait_ms == 2000
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -74,6 +77,7 @@ REFUSALS = {
     ),
     "size": ({"kafka__batch__size": "large"}, "kafka.batch.size: not a size"),
     "version": ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: not a whole number"),
+    "replays": ({"replayCheck": "never"}, "replayCheck: not one of content, count"),
     "partitions": ({"topicPartitions": "0"}, "topicPartitions: not a whole number of 1 or more"),
     "file": (
         {"serverProperties": "/no/such/file"},

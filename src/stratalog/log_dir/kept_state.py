@@ -7,13 +7,13 @@ where a broker looks at directories and at the files it knows. It holds
   that was deleted and made again elsewhere do not come back);
 * what has been begun with a topic and not finished, so that the next open finishes it;
 * the next producer id;
-* of each writer of bulk commits (a streaming query, say) the number of its last one, so that a
-  commit that comes again is known.
+* of each writer of bulk commits (a streaming query, say) and each topic the numbers of its last
+  ones with their row counts and checksums, so that a commit that comes again is known.
 
 With several log directories each has a copy. They are written one after the other, so they may
 differ after a crash, or when a directory was opened without the others: of each topic the
-settings with the higher generation stand, of each writer the higher number; what was begun stands
-as in the highest of all.
+settings with the higher generation stand, of each writer and topic the commits up to the higher
+number; what was begun stands as in the highest of all.
 """
 
 from __future__ import annotations
@@ -63,6 +63,23 @@ class PendingDelete(NamedTuple):
     topic_id: uuid.UUID | None
 
 
+class KeptCommit(NamedTuple):
+    """What a bulk commit has written to a topic."""
+
+    number: int
+    records: int
+    checksum: int | None
+    """See `commits.staged.StagedRun`; None if it is not known."""
+
+
+class KeptCommits(NamedTuple):
+    """The last bulk commits of a writer to a topic."""
+
+    topic_id: uuid.UUID | None
+    commits: tuple[KeptCommit, ...]
+    """Their numbers grow. Never empty."""
+
+
 @dataclass(frozen=True)
 class KeptState:
     """The content of the file."""
@@ -74,7 +91,10 @@ class KeptState:
     creates: tuple[PendingCreate, ...] = ()
     deletes: tuple[PendingDelete, ...] = ()
     commits: Mapping[str, int] = field(default_factory=dict)
-    """The number of the last bulk commit of each writer."""
+    """The number of the last bulk commit of each writer, as earlier versions recorded it: for all
+    topics, without counts."""
+    topic_commits: Mapping[str, Mapping[str, KeptCommits]] = field(default_factory=dict)
+    """The last bulk commits by writer and topic."""
 
     @property
     def kept_topics(self) -> Mapping[str, KeptTopic]:
@@ -122,7 +142,29 @@ def merge(copies: Sequence[KeptState]) -> KeptState:
         for writer, number in state.commits.items():
             commits[writer] = max(number, commits.get(writer, number))
     next_id = max(state.next_producer_id for state in copies)
-    return replace(ordered[-1], topics=topics, next_producer_id=next_id, commits=commits)
+    return replace(
+        ordered[-1],
+        topics=topics,
+        next_producer_id=next_id,
+        commits=commits,
+        topic_commits=_merged_commits(ordered),
+    )
+
+
+def _merged_commits(ordered: Sequence[KeptState]) -> dict[str, dict[str, KeptCommits]]:
+    merged: dict[str, dict[str, KeptCommits]] = {}
+    for state in ordered:
+        for writer, topics in state.topic_commits.items():
+            of_writer = merged.setdefault(writer, {})
+            for topic, kept in topics.items():
+                other = of_writer.get(topic)
+                if (
+                    other is None
+                    or other.topic_id != kept.topic_id
+                    or other.commits[-1].number <= kept.commits[-1].number
+                ):
+                    of_writer[topic] = kept
+    return merged
 
 
 def encode_state(state: KeptState) -> bytes:
@@ -140,6 +182,11 @@ def encode_state(state: KeptState) -> bytes:
     }
     if state.commits:
         content["commits"] = dict(sorted(state.commits.items()))
+    if state.topic_commits:
+        content["topic_commits"] = {
+            writer: {topic: _commits_json(kept) for topic, kept in sorted(topics.items())}
+            for writer, topics in sorted(state.topic_commits.items())
+        }
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
@@ -180,7 +227,25 @@ def _state_of(content: Any) -> KeptState:
     )
     generation, next_id = _count(content["generation"]), _count(content["next_producer_id"])
     commits = {_text(w): _count(number) for w, number in content.get("commits", {}).items()}
-    return KeptState(generation, next_id, topics, creates, deletes, commits)
+    topic_commits = {
+        _text(writer): {_text(topic): _commits_of(kept) for topic, kept in by_topic.items()}
+        for writer, by_topic in content.get("topic_commits", {}).items()
+    }
+    return KeptState(generation, next_id, topics, creates, deletes, commits, topic_commits)
+
+
+def _commits_json(kept: KeptCommits) -> dict[str, Any]:
+    return {"topic_id": _id_text(kept.topic_id), "commits": [list(one) for one in kept.commits]}
+
+
+def _commits_of(content: Any) -> KeptCommits:
+    commits = tuple(
+        KeptCommit(_count(number), _count(records), None if checksum is None else _count(checksum))
+        for number, records, checksum in content["commits"]
+    )
+    if not commits:
+        raise ValueError("no commits")
+    return KeptCommits(_id_of(content["topic_id"]), commits)
 
 
 def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from stratalog.log_dir.commits.journal import CommitIdentity
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.spark.failures import SourceError, told_in_one_line
-from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
+from stratalog.spark.staged_writes import abandon_runs, commit_staged, stage_rows
 from stratalog.spark.writer import StagedMessage, check_write, runs_of, task_number
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
         """Stage the rows of one task of a micro-batch."""
         query_id, batch_id = _task_property(QUERY_ID), _task_property(BATCH_ID)
         job = uuid.UUID(query_id).hex
-        runs = stage_rows(iterator, self._options, job, int(batch_id), task_number())
+        runs = stage_rows(
+            iterator, self._options, job, int(batch_id), task_number(), is_stream=True
+        )
         return StagedMessage(runs, query_id)
 
     @told_in_one_line
@@ -58,10 +60,11 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
 
     @told_in_one_line
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Remove what tasks have staged, unless the commit is decided already."""
-        query_id = _query_of(messages)
-        if query_id is not None:
-            abandon_job(self._options.target, uuid.UUID(query_id).hex)
+        """Remove what these tasks have staged, unless the commit is decided already.
+
+        What lost tasks have left goes with the query's next commit.
+        """
+        abandon_runs(self._options.target, runs_of(messages))
 
 
 def _query_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:

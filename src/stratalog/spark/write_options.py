@@ -37,6 +37,7 @@ WRITE_OPTIONS: Final = (
     "kafka.batch.size",
     "txnAppId",
     "txnVersion",
+    "replayCheck",
     "lockTimeout",
     "serverProperties",
 )
@@ -58,6 +59,8 @@ class WriteOptions:
     level: int | None = None
     batch_bytes: int = BATCH_BYTES_DEFAULT
     identity: CommitIdentity | None = None
+    compares_content: bool = True
+    """A commit that comes again must have the same keys and values, not only as many rows."""
     _given: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod
@@ -82,6 +85,7 @@ class WriteOptions:
             level=level,
             batch_bytes=parse_bytes(given, "kafka.batch.size") or BATCH_BYTES_DEFAULT,
             identity=_identity(given),
+            compares_content=parse_choice(given, "replayCheck", ("content", "count")) != "count",
             _given=frozenset(given),
         )
 

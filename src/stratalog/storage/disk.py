@@ -203,6 +203,15 @@ class Disk:
         with told("set the time of", path):
             self._calls.utime(path, mtime_ms * _MS_NS)
 
+    def mode_of(self, path: Path) -> int:
+        """The permission bits of a file."""
+        with told("stat", path):
+            return stat.S_IMODE(path.stat().st_mode)
+
+    def set_mode(self, path: Path, mode: int) -> None:
+        with told("set the mode of", path):
+            self._calls.chmod(path, mode)
+
     def exists(self, path: Path) -> bool:
         return path.exists()
 

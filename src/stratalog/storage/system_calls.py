@@ -47,6 +47,7 @@ class SystemCalls:
     mkdir: Callable[[Path, int], None] = os.mkdir
     rmdir: Callable[[Path], None] = os.rmdir
     utime: Callable[[Path, int], None] = _utime
+    chmod: Callable[[Path, int], None] = os.chmod
     map: Callable[[int, int], mmap.mmap] = mmap.mmap
     drop_cache: Callable[[int], None] = _drop_cache
 

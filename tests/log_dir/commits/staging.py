@@ -51,11 +51,12 @@ def stage(
     *,
     task: int = 0,
     number: int = 0,
+    job: str = JOB,
     terms: RowTerms | None = None,
     disk: Disk | None = None,
 ) -> tuple[StagedRun, ...]:
     """What one task stages."""
-    with RunStager(disk or Disk(UNSYNCED), JOB, number, task) as stager:
+    with RunStager(disk or Disk(UNSYNCED), job, number, task) as stager:
         target = Target(tuple(paths))
         terms = terms or RowTerms("orders", batch_bytes=300)
         row_stager = RowStager(stager, target, terms, task=task, now_ms=lambda: NOW_MS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ JOURNAL = Journal(
             (JournalRun(NAME, 1_048_576, 8192),),
         ),
     ),
+    checksums={"orders": 1287364},
 )
 
 
@@ -78,6 +80,7 @@ CHANGES: list[tuple[str, Any]] = [
     ("identity", {"writer": "x"}),
     ("dir_count", "1"),
     ("partitions", None),
+    ("checksums", {"orders": "x"}),
     ("partitions", [{}]),
 ]
 
@@ -99,6 +102,7 @@ def test_what_is_not_a_journal(field: str, value: object) -> None:
         ("skip_records", 8193),
         ("start_offset", 1 << 63),
         ("topic", 5),
+        ("is_installed", 1),
     ],
 )
 def test_what_is_no_part_of_a_journal(field: str, value: object) -> None:
@@ -110,9 +114,21 @@ def test_what_is_no_part_of_a_journal(field: str, value: object) -> None:
 
 def test_a_later_version() -> None:
     content = json.loads(documented())
-    content["version"] = 1
+    content["version"] = 2
     with pytest.raises(UnsupportedError):
         decode_journal(json.dumps(content).encode())
+
+
+def test_an_earlier_version() -> None:
+    """It recorded no progress, so there is none."""
+    content = json.loads(documented())
+    content["version"] = 0
+    del content["checksums"]
+    del content["partitions"][0]["is_installed"]
+    journal = decode_journal(json.dumps(content).encode())
+    assert journal == replace(JOURNAL, checksums={})
+    assert not journal.partitions[0].is_installed
+    assert journal.run_names == {NAME}
 
 
 @given(st.binary(max_size=200))

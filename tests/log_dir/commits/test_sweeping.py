@@ -9,9 +9,11 @@ import pytest
 
 from stratalog.errors import CommitError
 from stratalog.log_dir.commits.committer import abandon
+from stratalog.log_dir.commits.finding import Target
 from stratalog.log_dir.commits.journal import JournalFile, plan_commit
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.commits.sweeping import STALE_MS
+from stratalog.spark.staged_writes import abandon_job, abandon_runs
 from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import JOB, open_logs, rows, stage, stage_tasks, values_in
 from tests.log_dir.opening import NOW_MS, Clock, kill
@@ -91,8 +93,8 @@ def test_a_job_that_is_swept_while_it_runs_is_refused(logs_dir: Path) -> None:
 def test_an_abort_removes_what_is_not_decided(logs_dir: Path) -> None:
     stage([logs_dir], [rows(0, 10)])
     directories = [logs_dir / "orders-0", logs_dir / "orders-1", logs_dir / "gone-0"]
-    assert abandon(Disk(), [logs_dir], directories, "f" * 32) == 0
-    assert abandon(Disk(), [logs_dir], directories, JOB) == 2
+    assert abandon(Disk(), [logs_dir], directories, job="f" * 32) == 0
+    assert abandon(Disk(), [logs_dir], directories, job=JOB) == 2
     assert staged_in(logs_dir) == 0
 
 
@@ -103,7 +105,31 @@ def test_what_is_decided_is_neither_aborted_nor_swept(logs_dir: Path) -> None:
     with open_logs(logs_dir) as logs:
         ends = {run.topic_partition: 0 for run in commit.runs}
         JournalFile(Disk(), [logs_dir]).write(plan_commit(commit, ends, 1))
-        assert abandon(Disk(), [logs_dir], [logs_dir / "orders-0"], JOB) == 0
+        assert abandon(Disk(), [logs_dir], [logs_dir / "orders-0"], job=JOB) == 0
         assert logs.commits.sweep() == 0
     assert sum(map(len, values_in([logs_dir]).values())) == 10
+    assert staged_in(logs_dir) == 0
+
+
+def test_an_abort_of_runs_leaves_those_of_another_driver(logs_dir: Path) -> None:
+    """Both write the same micro-batch of the same query."""
+    mine = stage([logs_dir], [rows(0, 10)], number=3)
+    other = StagedCommit(stage([logs_dir], [rows(0, 10)], number=3), JOB, 3)
+    target = Target((logs_dir,), lock_wait_ms=0)
+    abandon_runs(target, mine)
+    assert staged_in(logs_dir) == len(other.runs) == 2
+    with open_logs(logs_dir) as logs:
+        assert logs.commits.commit(other).record_count == 10
+
+
+def test_an_abort_waits_for_the_lock(logs_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has it may be about to decide on these files."""
+    mine = stage([logs_dir], [rows(0, 10)])
+    target = Target((logs_dir,), lock_wait_ms=0)
+    with open_logs(logs_dir):
+        abandon_runs(target, mine)
+        abandon_job(target, JOB)
+        assert staged_in(logs_dir) == 2
+    assert "left for a later sweep" in caplog.text
+    abandon_runs(target, mine)
     assert staged_in(logs_dir) == 0

@@ -2,10 +2,11 @@
 
     result = logs.commits.commit(StagedCommit(runs, identity=CommitIdentity(query_id, batch_id)))
 
-Steps, each durable before the next: check what was staged; write the journal (from here on the
-commit is decided); install and flush every partition; note the identity; remove what is left of
-the staged files, then the journal. Before the journal is written a failure leaves the logs as they
-were. Afterwards it leaves a journal that the next commit, or the next `LogDir.open`, finishes.
+Steps, each durable before the next: read and check what was staged; write the journal (from here on
+the commit is decided); of every partition install and flush the runs, record that in the journal,
+remove the staged files; note the identity; remove the journal. Before the journal is written a
+failure leaves the logs as they were. Afterwards it leaves a journal that the next commit, or the
+next `LogDir.open`, finishes, and the staged files of everything that is not recorded as installed.
 
 Readers, who need no lock, may see a part of a commit while it is being installed.
 """
@@ -16,18 +17,32 @@ import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CommitError, InconsistentLogDirsError, StratalogError
+from stratalog.errors import (
+    CommitError,
+    CommitPendingError,
+    CorruptError,
+    InconsistentLogDirsError,
+    StorageError,
+    StratalogError,
+)
 from stratalog.format.staged_names import parse_staged_name
 from stratalog.log.appends import AppendRules
-from stratalog.log_dir.commits.install import install_partition, resume
-from stratalog.log_dir.commits.journal import Decision, JournalFile, plan_commit
-from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_stale
+from stratalog.log_dir.commits.install import (
+    check_run,
+    install_partition,
+    is_as_planned,
+    resume,
+)
+from stratalog.log_dir.commits.journal import Decision, JournalFile, JournalRun, plan_commit
+from stratalog.log_dir.commits.replays import CommitHistory
+from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_own, sweep_stale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from stratalog.format.names import TopicPartition
@@ -51,6 +66,8 @@ class CommitResult(NamedTuple):
     size_bytes: int
     is_replay: bool = False
     """The same commit came before: nothing was appended."""
+    skipped_records: int = 0
+    """Records of topics that have them already, from the same commit."""
 
 
 class Commits:
@@ -61,56 +78,58 @@ class Commits:
         self._engine = engine
         self._disk = engine.disk
         self._journal = JournalFile(engine.disk, [root.path for root in catalog.roots])
+        self._history = CommitHistory(catalog)
         self._lock = threading.RLock()
 
     def begin(self, schedule: Schedule) -> None:
         """Finish what the last writer has decided, if that is possible.
 
-        If it is not (the disk is full, a staged file is damaged), the directory opens all the same:
+        If it is not (the disk is full, a staged file is corrupt), the directory opens all the same:
         the journal stays, and the next commit says what is wrong.
         """
         try:
             is_finished = self.finish()
         except StratalogError as error:
-            _log.warning("a commit could not be finished and is left for later: %s", error)
+            _log.warning("%s", error)
         else:
             if is_finished or not all(root.last_stop.was_clean for root in self._catalog.roots):
                 self.sweep()
         schedule.every(SWEEP_INTERVAL_MS, "sweep of staged files", self._sweep_all)
 
-    def last_number(self, writer: str) -> int | None:
-        """The number of the writer's last commit; None if it never had one."""
-        return self._catalog.store.state.commits.get(writer)
+    def last_number(self, writer: str, topic: str | None = None) -> int | None:
+        """The number of the writer's last commit to the topic (None: to any topic); None if it
+        never had one."""
+        return self._history.last_number(writer, topic)
 
-    def is_committed(self, identity: CommitIdentity | None) -> bool:
-        """Whether this commit, or a later one of the same writer, was made already."""
+    def is_committed(self, identity: CommitIdentity | None, topic: str | None = None) -> bool:
+        """Whether this commit, or a later one of the same writer, has written to the topic."""
         if identity is None:
             return False
-        last = self.last_number(identity.writer)
+        last = self.last_number(identity.writer, topic)
         return last is not None and last >= identity.number
 
     def commit(self, commit: StagedCommit) -> CommitResult:
         """Append all staged runs, once.
 
-        Raises CommitError if they are not what was staged or the topic is not what it was: nothing
-        is appended then. After any other error the commit may be decided; `is_pending` tells.
+        Raises CommitError or another StratalogError if that is not possible, and nothing is
+        appended then: what was staged is missing, unreadable or corrupt, or the topic has changed.
+        CommitReplayError: a commit of this identity has written other rows. CommitPendingError: a
+        commit is decided and could not be finished; the message says whether it is this one.
         """
         with self._lock:
             self.finish()
-            if self.is_committed(commit.identity):
-                self._sweep_commit(commit)
-                return CommitResult(0, 0, is_replay=True)
-            slots = self._checked_slots(commit)
+            split = self._history.split(commit)
+            new = split.new
+            slots = self._checked_slots(new)
             ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
             for slot in slots:
                 self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
-            journal = plan_commit(commit, ends, len(self._catalog.roots))
+            journal = plan_commit(new, ends, len(self._catalog.roots))
             if journal.partitions:
                 self._carry_out(self._journal.write(journal), journal)
-            elif commit.identity is not None:
-                self._note(commit.identity)
             self._sweep_commit(commit)
-            return CommitResult(commit.record_count, commit.size_bytes)
+            is_replay = bool(split.skipped_topics) and not new.runs
+            return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
 
     def is_pending(self, job: str, number: int = 0) -> bool:
         """Whether the commit is decided and not finished."""
@@ -129,9 +148,7 @@ class Commits:
         """Remove staged files that nobody has written to for so long; how many."""
         with self._lock:
             found = self._journal.read()
-            kept: set[str] = set()
-            if found is not None:
-                kept = {run.name for part in found[1].partitions for run in part.runs}
+            kept = set() if found is None else found[1].run_names
             now_ms = self._engine.now_ms()
             return sum(
                 sweep_stale(self._disk, slot.path, now_ms, kept, stale_ms)
@@ -149,6 +166,7 @@ class Commits:
         seen: set[Path] = set()
         for topic in {id(run.topic): run.topic for run in commit.runs}.values():
             self._check_topic(topic)
+        found: list[tuple[Path, StagedRun]] = []
         for run in commit.runs:
             slot = self._catalog.find(run.topic_partition)
             if slot is None:
@@ -156,9 +174,12 @@ class Commits:
             path, name = slot.path / run.name, parse_staged_name(run.name)
             if name is None or name[:2] != (commit.job, commit.number) or path in seen:
                 raise CommitError(f"{path}: not a run of this commit, or twice")
-            _check_run(self._disk, path, run)
+            found.append((path, run))
             seen.add(path)
             slots[run.topic_partition] = slot
+        with _threads(len(found), "stratalog-check") as pool:
+            for _ in pool.map(_check_run, *zip(*found, strict=True)) if found else ():
+                pass
         return list(slots.values())
 
     def _check_topic(self, staged: StagedTopic) -> None:
@@ -180,26 +201,34 @@ class Commits:
     def _carry_out(self, path: Path, journal: Journal) -> None:
         """Everything after the decision. May be repeated from the start at any point."""
         decision = Decision(self._journal, path, journal)
-        found = self._present(journal)
-        threads = min(INSTALLERS_MAX, 2 * (os.cpu_count() or 1), max(1, len(found)))
-        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-install") as pool:
-            for _ in pool.map(partial(self._install, decision), found):
-                pass
-        if journal.identity is not None:
-            self._note(journal.identity)
-        self._journal.remove(path)
+        try:
+            present = self._present(journal)
+            with _threads(len(present), "stratalog-install") as pool:
+                for _ in pool.map(partial(self._install, decision), present):
+                    pass
+            self._history.note(journal)
+            self._journal.remove(path)
+        except StratalogError as error:
+            raise CommitPendingError(
+                f"commit {journal.job}-{journal.number} is decided ({path}) but could not be "
+                f"finished: {error}. It is finished by the next commit, or when the directory is "
+                "opened next; do not write its rows again"
+            ) from error
 
     def _install(self, decision: Decision, found: tuple[PartitionSlot, PartitionCommit]) -> None:
         """Nobody may append between looking at the log's end and going on from there."""
         slot, part = found
-        log = slot.log()
-        with log.changing():
-            left = resume(log, part)
-            if left is not part:
-                decision.move(part, left)
-            install_partition(log, left)
+        if not part.is_installed:
+            log = slot.log()
+            with log.changing():
+                left = resume(log, part)
+                if not is_as_planned(part, left):
+                    log.flush()  # what counts as found has to be there after a crash, too
+                    decision.record(left)
+                install_partition(log, left)
+            decision.record(replace(left, is_installed=True))
         for run in part.runs:  # now, so that a large commit does not need twice its space
-            self._disk.unlink(slot.path / run.name, missing_ok=True)
+            _remove_staged(self._disk, slot.path / run.name)
 
     def _present(self, journal: Journal) -> list[tuple[PartitionSlot, PartitionCommit]]:
         """Without partitions that were deleted since: their part of the commit went with them."""
@@ -216,10 +245,6 @@ class Commits:
                 )
         return present
 
-    def _note(self, identity: CommitIdentity) -> None:
-        commits = {**self._catalog.store.state.commits, identity.writer: identity.number}
-        self._catalog.store.update(commits=commits)
-
     def _sweep_commit(self, commit: StagedCommit) -> None:
         """What other attempts of its tasks have left, and what is stale beside it."""
         directories = {path for run in commit.runs for _, path in run.topic.dirs}
@@ -229,23 +254,51 @@ class Commits:
             sweep_stale(self._disk, directory, now_ms)
 
 
-def _check_run(disk: Disk, path: Path, run: StagedRun) -> None:
-    size_bytes = disk.size_of(path)
-    if size_bytes is None:
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    threads = min(INSTALLERS_MAX, 2 * (os.cpu_count() or 1), max(1, count))
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+def _check_run(path: Path, run: StagedRun) -> None:
+    """Before anything is decided: afterwards there is nobody to refuse it to."""
+    try:
+        check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
+    except FileNotFoundError:
         raise CommitError(
             f"{path}: staged, but not here; the tasks and the driver must share the storage of the "
-            f"log directory, and commit within {STALE_MS // 3_600_000} hours"
-        )
-    if size_bytes != run.size_bytes:
-        raise CommitError(f"{path}: {size_bytes} bytes, of {run.size_bytes} that were staged")
+            f"log directory, and commit within {STALE_MS // 3_600_000} hours. Nothing was written"
+        ) from None
+    except StorageError as error:
+        raise CommitError(
+            f"{path}: the staged file cannot be read ({error.reason}); tasks and driver must run "
+            "as users that may read each other's files. Nothing was written"
+        ) from error
+    except CorruptError as error:
+        raise CommitError(f"{error}. Nothing was written, run the job again") from error
 
 
-def abandon(disk: Disk, dirs: Sequence[Path], staged_dirs: Sequence[Path], job: str) -> int:
-    """Remove what a job has staged in these partitions, unless its commit is decided.
+def _remove_staged(disk: Disk, path: Path) -> None:
+    """It is in the log. If it cannot be removed now, it is swept once it is stale."""
+    try:
+        disk.unlink(path, missing_ok=True)
+    except StorageError as error:
+        _log.warning("%s", error)
 
-    For a job that failed. Needs no lock: the files are the job's own. How many were removed.
+
+def abandon(
+    disk: Disk,
+    dirs: Sequence[Path],
+    staged_dirs: Iterable[Path],
+    *,
+    job: str | None = None,
+    names: Collection[str] = (),
+) -> int:
+    """Remove what a failed job has staged, unless its commit is decided: all files of `job`, which
+    nobody else may use, and those in `names`. How many were removed.
+
+    The caller holds the lock of the directories. Without it the job's own commit, if it is still
+    running somewhere, could decide on files that are being removed here.
     """
     found = JournalFile(disk, dirs).read()
-    if found is not None and found[1].job == job:
-        return 0
-    return sweep_commit(disk, staged_dirs, job, number=(1 << 63) - 1)
+    decided = set() if found is None else found[1].run_names
+    return sweep_own(disk, staged_dirs, job, set(names), decided)

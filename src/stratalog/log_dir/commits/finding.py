@@ -26,6 +26,7 @@ from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import ExitStack
     from pathlib import Path
 
 T = TypeVar("T")
@@ -73,12 +74,16 @@ class Target:
                 )
 
     def check_lock(self) -> None:
-        """Raise LogDirLockedError if somebody else is writing, and goes on doing so.
+        """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
+        self.lock().close()
 
-        Where there is no lock file nobody is, and none is made: it may not be a log directory.
+    def lock(self) -> ExitStack:
+        """Lock the directories without opening them. Waits a while, as `open` does.
+
+        Where there is no lock file nobody writes, and none is made: it may not be a log directory.
         """
         paths = [path for path in self.paths if (path / RootFile.LOCK.value).exists()]
-        self._waiting(lambda: lock_dirs(Disk(), paths)).close()
+        return self._waiting(lambda: lock_dirs(Disk(), paths))
 
     def _waiting(self, act: Callable[[], T]) -> T:
         deadline = time.monotonic() + self.lock_wait_ms / 1000

@@ -1,11 +1,13 @@
-"""The runs of a decided commit go into one partition's log, and if need be go on going.
+"""Installing the runs of a decided commit into one partition's log, and resuming that.
 
-`resume` finds out how much of them the log has: nothing, all, or the first part, up to where a
-crash came. It compares batches by size and CRC, so it also sees where a broker that was started in
-between has appended records of others; the rest of the runs then goes behind those. What retention
-has deleted since counts as installed.
+`resume` finds out how much of the runs the log has: nothing, all, or the first part, up to where a
+crash came. What counts is what the log shows: a batch at its planned offset with the same size,
+number of records and CRC. Runs are installed in order, so such a batch proves that all before it
+were installed, even those that retention has deleted since. Where nothing is proven (another
+writer has appended, and retention has moved the log start past the planned offsets), the rest goes
+to the log's end: records that are not in the log cannot be duplicated in it, but they can be lost.
 
-Each step may be repeated, so it does not matter when it is interrupted.
+Every step may be repeated, so it does not matter when it is interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
+from stratalog.log.installing import checked_header
 from stratalog.storage.log_file import LogFile
+from stratalog.storage.system_calls import storage_error, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,23 +33,42 @@ CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = struct.Struct(">i")
 
 
+def check_run(path: Path, run: JournalRun) -> None:
+    """Read a staged file: raise unless it is what was staged, byte for byte, and can be read."""
+    records = 0
+    with open_run(path, run) as file:
+        for chunk_at, chunk in whole_batches(file, 0, run.size_bytes):
+            at = 0
+            while at < len(chunk):
+                try:
+                    header = checked_header(chunk, at)
+                except CorruptBatchError as error:
+                    raise error.located(path, buffer_start=chunk_at) from None
+                at += header.size_bytes
+                records += header.record_count
+    if records != run.record_count:
+        reason = f"{records} records, of {run.record_count} that were staged"
+        raise CorruptError(reason, path=path)
+
+
 def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
-    """What is left to do: `part` itself, unless the log does not go on as it was planned."""
-    end = log.log_end_offset
-    if end <= part.start_offset:
-        return part if end == part.start_offset else replace(part, start_offset=end)
+    """What is left to install: from the log's end on, without the records that the log has."""
     found = _records_found(log, part)
-    if part.start_offset + found == end:
-        return part
-    return replace(part, start_offset=end, skip_records=part.skip_records + found)
+    skip_records = part.skip_records + found
+    return replace(part, start_offset=log.log_end_offset, skip_records=skip_records)
+
+
+def is_as_planned(part: PartitionCommit, left: PartitionCommit) -> bool:
+    """Whether `left`, which `resume` has returned, follows from `part` and the log alone."""
+    return part.start_offset - part.skip_records == left.start_offset - left.skip_records
 
 
 def install_partition(log: PartitionLog, part: PartitionCommit) -> None:
     """Append what the log does not have yet of the runs, and make it durable.
 
-    `part` is as `resume` has left it.
+    `part` is what `resume` has returned.
     """
-    skip = part.skip_records + log.log_end_offset - part.start_offset
+    skip = part.skip_records
     for run in part.runs:
         if skip >= run.record_count:
             skip -= run.record_count
@@ -62,30 +85,43 @@ def install_partition(log: PartitionLog, part: PartitionCommit) -> None:
 
 def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
     path = log.path / run.name
-    try:
-        with open_run(path, run) as file:
-            position = 0
-            if skip:
-                position = _position_of(file, run, skip)
-            for chunk_at, chunk in whole_batches(file, position, run.size_bytes):
-                try:
-                    log.install(chunk)
-                except CorruptBatchError as error:
-                    raise error.located(path, buffer_start=chunk_at) from None
-    except FileNotFoundError:
-        raise CommitError(
-            f"{path}: a staged run of a commit that was decided is gone; restore it, or remove the "
-            "journal to give up what is not installed yet"
-        ) from None
+    with _decided_run(path, run) as file:
+        position = _position_of(file, run, skip) if skip else 0
+        for chunk_at, chunk in whole_batches(file, position, run.size_bytes):
+            try:
+                log.install(chunk)
+            except CorruptBatchError as error:
+                raise error.located(path, buffer_start=chunk_at) from None
 
 
 def open_run(path: Path, run: JournalRun) -> LogFile:
-    """A staged file, as long as it was when it was staged. Raises FileNotFoundError."""
-    file = LogFile(path)
-    if file.size_bytes != run.size_bytes:
-        reason = f"{file.size_bytes} bytes, of {run.size_bytes} that were staged"
+    """A staged file, as long as it was when it was staged.
+
+    Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
+    """
+    try:
+        file = LogFile(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
+    size_bytes = file.size_bytes
+    if size_bytes != run.size_bytes:
+        file.close()
+        reason = f"{size_bytes} bytes, of {run.size_bytes} that were staged"
         raise CorruptError(reason, path=path)
     return file
+
+
+def _decided_run(path: Path, run: JournalRun) -> LogFile:
+    try:
+        return open_run(path, run)
+    except FileNotFoundError:
+        raise CommitError(
+            f"{path}: a staged file of a decided commit is missing, and its records are not in the "
+            "log; restore the file, or remove the journal (stratalog-commit.json) to give up the "
+            "records that are not installed yet, and write them again"
+        ) from None
 
 
 def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
@@ -96,20 +132,22 @@ def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int,
     buffer = bytearray(min(CHUNK_BYTES, end - position))
     while position < end:
         window = memoryview(buffer)[: end - position]
-        if file.read_into(window, position) < len(window):
+        with told("read", file.path):
+            count = file.read_into(window, position)
+        if count < len(window):
             raise CorruptBatchError("the file ends too early", position=position, path=file.path)
-        used, due = _whole_bytes(window)
+        used, next_bytes = _whole_bytes(window)
         if used:
             yield position, window[:used]
             position += used
-        elif len(window) < due <= end - position:
-            buffer = bytearray(due)
+        elif len(window) < next_bytes <= end - position:
+            buffer = bytearray(next_bytes)
         else:
             raise CorruptBatchError("no whole batch begins here", position=position, path=file.path)
 
 
 def _whole_bytes(window: memoryview) -> tuple[int, int]:
-    """How many bytes are whole batches, and how large the batch behind them is."""
+    """How many bytes are whole batches, and how large the batch after them is."""
     at, size_bytes = 0, 0
     while at + PREFIX_BYTES <= len(window):
         (length,) = _LENGTH.unpack_from(window, at + 8)
@@ -132,7 +170,8 @@ def _position_of(file: LogFile, run: JournalRun, record: int) -> int:
 def _headers(file: LogFile, run: JournalRun) -> Iterator[tuple[int, BatchHeader]]:
     position = 0
     while position < run.size_bytes:
-        data = file.read(position, HEADER_BYTES)
+        with told("read", file.path):
+            data = file.read(position, HEADER_BYTES)
         if len(data) < HEADER_BYTES:
             return
         header = BatchHeader.unpack(data)
@@ -143,39 +182,36 @@ def _headers(file: LogFile, run: JournalRun) -> Iterator[tuple[int, BatchHeader]
 
 
 def _records_found(log: PartitionLog, part: PartitionCommit) -> int:
-    """How many records of the runs are in the log from the planned offset on."""
-    offset, skip = part.start_offset, part.skip_records
+    """How many records of the runs, from `skip_records` on, the log is proven to have."""
+    if log.log_end_offset <= part.start_offset:
+        return 0
+    placed = _batches_from(log, part.start_offset)
+    there = next(placed, None)
+    found, offset = 0, part.start_offset
+    for staged in _staged_headers(log.path, part):
+        while there is not None and there.base_offset < offset:
+            there = next(placed, None)
+        if there is None:
+            break
+        if _is_same(staged, there, offset):
+            found = offset + staged.record_count - part.start_offset
+        offset += staged.record_count
+    return found
+
+
+def _staged_headers(directory: Path, part: PartitionCommit) -> Iterator[BatchHeader]:
+    """Of all batches that are not to be skipped, in order."""
+    skip = part.skip_records
     for run in part.runs:
         if skip >= run.record_count:
             skip -= run.record_count
             continue
-        found = _records_of_run(log, run, skip, offset)
-        offset += found
-        if found < run.record_count - skip:
-            break
-        skip = 0
-    return offset - part.start_offset
-
-
-def _records_of_run(log: PartitionLog, run: JournalRun, skip: int, offset: int) -> int:
-    """How many records of one run the log has from `offset` on."""
-    try:
-        file = open_run(log.path / run.name, run)
-    except FileNotFoundError:  # it has become a segment, or was removed when all was durable
-        return max(0, min(run.record_count - skip, log.log_end_offset - offset))
-    with file:
-        placed = _batches_from(log, offset)
-        found = 0
-        for _, staged in _headers(file, run):
-            if skip > 0:
-                skip -= staged.record_count
-                continue
-            if offset + found >= log.segments.bases[0]:
-                there = next(placed, None)
-                if there is None or not _is_same(staged, there, offset + found):
-                    break
-            found += staged.record_count
-    return found
+        with _decided_run(directory / run.name, run) as file:
+            for _, header in _headers(file, run):
+                if skip > 0:
+                    skip -= header.record_count
+                else:
+                    yield header
 
 
 def _is_same(staged: BatchHeader, there: BatchHeader, offset: int) -> bool:

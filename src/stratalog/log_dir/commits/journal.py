@@ -7,6 +7,10 @@ one before it left.
 
 The offsets in it say where the runs go if nobody comes in between. A Kafka broker that is started
 on the directory before the commit is finished knows nothing of the journal; `install` finds out.
+
+Progress is recorded in it, too: once a partition has all its runs and they are flushed, its
+`is_installed` is written. Only then may its staged files be removed. Without that record every run
+has to be there, in its file, until the log is seen to have it.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
 from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition
 from stratalog.format.staged_names import parse_staged_name
+from stratalog.storage.system_calls import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +35,9 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
 
 JOURNAL_FILE: Final = "stratalog-commit.json"
-VERSION: Final = 0
+VERSION: Final = 1
+_VERSIONS: Final = (0, 1)
+"""Version 0 recorded no progress, and no checksums."""
 _COUNT_MAX: Final = (1 << 63) - 1
 
 
@@ -62,6 +69,8 @@ class PartitionCommit:
     runs: tuple[JournalRun, ...]
     skip_records: int = 0
     """So many of the runs' records are in the log already, somewhere below `start_offset`."""
+    is_installed: bool = False
+    """All runs are in the log and durable; the staged files may be gone."""
 
     @property
     def record_count(self) -> int:
@@ -85,6 +94,14 @@ class Journal:
     dir_count: int
     """How many log directories were open: all of them are needed to finish."""
     partitions: tuple[PartitionCommit, ...]
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """Of the rows of each topic, as far as they are known; see `staged.StagedRun`."""
+
+    @property
+    def run_names(self) -> set[str]:
+        """The staged files that it still needs."""
+        parts = (part for part in self.partitions if not part.is_installed)
+        return {run.name for part in parts for run in part.runs}
 
 
 def plan_commit(
@@ -107,7 +124,12 @@ def plan_commit(
         )
         for topic_partition, runs in by_partition.items()
     )
-    return Journal(commit.job, commit.number, commit.identity, dir_count, partitions)
+    checksums = {
+        topic: checksum
+        for topic, (_, checksum) in commit.rows_by_topic().items()
+        if checksum is not None
+    }
+    return Journal(commit.job, commit.number, commit.identity, dir_count, partitions, checksums)
 
 
 class JournalFile:
@@ -125,6 +147,8 @@ class JournalFile:
                 return path, decode_journal(self._disk.read_bytes(path))
             except FileNotFoundError:
                 continue
+            except OSError as error:
+                raise storage_error(error, "read", path) from error
             except CorruptError as error:
                 raise error.located(path) from None
         return None
@@ -142,20 +166,37 @@ class JournalFile:
 
 
 class Decision:
-    """A journal on disk, of which parts may have to be written anew while it is carried out."""
+    """A journal on disk that is rewritten while it is carried out: progress, and new offsets."""
 
     def __init__(self, file: JournalFile, path: Path, journal: Journal) -> None:
         self.path = path
         self.journal = journal
         self._file = file
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._changes = 0
+        self._written = 0
 
-    def move(self, part: PartitionCommit, left: PartitionCommit) -> None:
-        """One partition does not go on as it was planned. Durable; any thread may call it."""
+    def record(self, part: PartitionCommit) -> None:
+        """Replace what the journal says of one partition. Durable when it returns.
+
+        Any thread may call it. Changes of several threads share one write.
+        """
         with self._lock:
-            parts = tuple(left if other is part else other for other in self.journal.partitions)
+            self._changes += 1
+            mine = self._changes
+            parts = tuple(
+                part if other.topic_partition == part.topic_partition else other
+                for other in self.journal.partitions
+            )
             self.journal = replace(self.journal, partitions=parts)
-            self._file.write(self.journal, self.path)
+        with self._writing:
+            if self._written >= mine:
+                return
+            with self._lock:
+                journal, changes = self.journal, self._changes
+            self._file.write(journal, self.path)
+            self._written = changes
 
 
 def encode_journal(journal: Journal) -> bytes:
@@ -167,6 +208,7 @@ def encode_journal(journal: Journal) -> bytes:
         "number": journal.number,
         "identity": None if identity is None else identity._asdict(),
         "dir_count": journal.dir_count,
+        "checksums": dict(sorted(journal.checksums.items())),
         "partitions": [
             {
                 "topic": part.topic_partition.topic,
@@ -174,6 +216,7 @@ def encode_journal(journal: Journal) -> bytes:
                 "partition": part.topic_partition.partition,
                 "start_offset": part.start_offset,
                 "skip_records": part.skip_records,
+                "is_installed": part.is_installed,
                 "runs": [list(run) for run in part.runs],
             }
             for part in journal.partitions
@@ -189,7 +232,7 @@ def decode_journal(data: bytes) -> Journal:
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"not JSON: {error}") from None
     try:
-        if content["version"] != VERSION:
+        if content["version"] not in _VERSIONS:
             raise UnsupportedError(f"{JOURNAL_FILE} of version {content['version']!r}")
         return _journal_of(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -209,6 +252,7 @@ def _journal_of(content: Any) -> Journal:
         identity=identity,
         dir_count=_count(content["dir_count"]),
         partitions=tuple(_partition_of(part) for part in content["partitions"]),
+        checksums={_text(t): _count(c) for t, c in content.get("checksums", {}).items()},
     )
 
 
@@ -220,6 +264,7 @@ def _partition_of(content: Any) -> PartitionCommit:
         _count(content["start_offset"]),
         tuple(_run_of(*run) for run in content["runs"]),
         _count(content["skip_records"]),
+        _flag(content.get("is_installed", False)),
     )
     if part.skip_records > part.record_count:
         raise ValueError(f"{part.skip_records} of {part.record_count} records are to be skipped")
@@ -241,4 +286,10 @@ def _text(value: Any) -> str:
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _COUNT_MAX:
         raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{value!r} is neither true nor false")
     return value

@@ -20,6 +20,7 @@ from stratalog.errors import InvalidRecordError, InvalidTimestampError
 from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.encode_columns import BatchLimits, encode_columns
 from stratalog.format.record import BatchFields
+from stratalog.format.row_checksums import checksum_rows
 from stratalog.log_dir.commits.finding import TopicFinder
 from stratalog.log_dir.commits.placing import Placer, rows_by_topic
 
@@ -47,6 +48,8 @@ class RowTerms:
     level: int | None = None
     batch_bytes: int = BATCH_BYTES
     """Of a batch before compression, at most, unless one record is larger."""
+    has_checksums: bool = False
+    """Sum up the rows, for a commit that may come again."""
 
 
 class RowStager:
@@ -120,8 +123,10 @@ class RowStager:
             max_timestamp=now_ms if is_append_time else None,
             base_offset=self._stager.next_offset(topic.name, partition),
         )
+        checksum = checksum_rows(rows) if terms.has_checksums else None
         for encoded in encode_columns(rows, fields, _limits(rules, terms), timestamp_ms=now_ms):
-            self._stager.write(topic, partition, encoded.data, encoded.record_count)
+            self._stager.write(topic, partition, encoded.data, encoded.record_count, checksum)
+            checksum = None if checksum is None else 0  # that was of all of them
 
 
 def _limits(rules: AppendRules, terms: RowTerms) -> BatchLimits:

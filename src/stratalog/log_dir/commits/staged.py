@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.appends import AppendRules
     from stratalog.log_dir.commits.journal import CommitIdentity
+
+_CHECKSUM_VALUES: Final = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class StagedRun:
     name: str
     size_bytes: int
     record_count: int
+    checksum: int | None = None
+    """Of the rows, whatever their order and partition: `format.row_checksums`. None: unknown."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,18 @@ class StagedCommit:
     @property
     def size_bytes(self) -> int:
         return sum(run.size_bytes for run in self.runs)
+
+    def rows_by_topic(self) -> dict[str, tuple[int, int | None]]:
+        """How many rows each topic gets, and their checksum if every run has one."""
+        found: dict[str, tuple[int, int | None]] = {}
+        for run in self.runs:
+            count, checksum = found.get(run.topic_partition.topic, (0, 0))
+            if checksum is not None:
+                checksum = add_checksums(checksum, run.checksum)
+            found[run.topic_partition.topic] = (count + run.record_count, checksum)
+        return found
+
+
+def add_checksums(first: int, second: int | None) -> int | None:
+    """The checksum of the rows of both."""
+    return None if second is None else (first + second) % _CHECKSUM_VALUES

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.errors import StorageError, UnknownTopicOrPartitionError
-from stratalog.format.names import TopicPartition
+from stratalog.format.names import FileKind, TopicPartition
 from stratalog.format.staged_names import StagedName
-from stratalog.log_dir.commits.staged import StagedRun
+from stratalog.log_dir.commits.staged import StagedRun, add_checksums
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
 
 SYNCERS: Final = 4
+_LOG_SUFFIX: Final = FileKind.LOG.value
 
 
 @dataclass
@@ -35,6 +36,7 @@ class _Run:
     path: Path
     size_bytes: int = 0
     record_count: int = 0
+    checksum: int | None = 0
 
 
 class RunStager:
@@ -59,8 +61,16 @@ class RunStager:
         run = self._runs.get(TopicPartition(topic, partition))
         return 0 if run is None else run.record_count
 
-    def write(self, topic: StagedTopic, partition: int, data: Buffer, record_count: int) -> None:
-        """Add whole batches, whose offsets go on from `next_offset`.
+    def write(
+        self,
+        topic: StagedTopic,
+        partition: int,
+        data: Buffer,
+        record_count: int,
+        checksum: int | None = None,
+    ) -> None:
+        """Add whole batches, whose offsets go on from `next_offset`. `checksum` is that of their
+        rows, if it is known.
 
         The file is not kept open: a task may write to more partitions than it may open files.
         """
@@ -72,8 +82,19 @@ class RunStager:
         size_bytes = run.size_bytes
         with self._disk.open_append(run.path, size_bytes=size_bytes, is_new=not size_bytes) as file:
             file.write(data)
+        if not size_bytes:
+            self._give_mode_of_segments(run.path)
         run.size_bytes += len(data)
         run.record_count += record_count
+        if run.checksum is not None:
+            run.checksum = add_checksums(run.checksum, checksum)
+
+    def _give_mode_of_segments(self, path: Path) -> None:
+        """Whoever may read the log may read the staged file, whatever the umask here: another user
+        may commit it, and a broker does not start where it finds a file that it cannot read."""
+        logs = [name for name in self._disk.list_names(path.parent) if name.endswith(_LOG_SUFFIX)]
+        if logs:
+            self._disk.set_mode(path, self._disk.mode_of(path.parent / logs[-1]))
 
     def finish(self) -> tuple[StagedRun, ...]:
         """Make the content of all files durable, and tell what they are."""
@@ -89,6 +110,7 @@ class RunStager:
                 self._name,
                 run.size_bytes,
                 run.record_count,
+                run.checksum,
             )
             for topic_partition, run in self._runs.items()
         )

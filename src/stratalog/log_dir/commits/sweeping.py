@@ -40,12 +40,31 @@ def sweep_stale(
 
 
 def sweep_commit(disk: Disk, directories: Iterable[Path], job: str, number: int) -> int:
-    """Remove the staged files of a commit that is over, and of earlier ones of the same job."""
+    """Remove the staged files of a commit that is over, and of earlier ones of the same job.
+
+    No commit can use them any more, not even one of another driver of the same query: their number
+    is taken.
+    """
 
     def is_over(_: Path, name: StagedName) -> bool:
         return name.job == job and name.number <= number
 
     return sum(_sweep(disk, directory, is_over) for directory in directories)
+
+
+def sweep_own(
+    disk: Disk,
+    directories: Iterable[Path],
+    job: str | None,
+    names: Collection[str],
+    decided: Collection[str],
+) -> int:
+    """Remove the staged files of a job that failed, and those in `names`; never what is decided."""
+
+    def is_own(path: Path, name: StagedName) -> bool:
+        return (name.job == job or path.name in names) and path.name not in decided
+
+    return sum(_sweep(disk, directory, is_own) for directory in directories)
 
 
 def _sweep(disk: Disk, directory: Path, is_due: Callable[[Path, StagedName], bool]) -> int:
