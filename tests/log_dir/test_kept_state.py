@@ -14,6 +14,8 @@ from stratalog.errors import CorruptCheckpointError, StratalogError, Unsupported
 from stratalog.log_dir.kept_state import (
     FIRST_PRODUCER_ID,
     STATE_FILE,
+    KeptCommit,
+    KeptCommits,
     KeptState,
     KeptTopic,
     PendingCreate,
@@ -130,6 +132,34 @@ def test_the_newer_copy_stands() -> None:
     assert merged.next_producer_id == STATE.next_producer_id
     assert merge([older, STATE]).kept_topics.keys() == {"a", "orders"}
     assert merge([]) == KeptState()
+
+
+def test_commits_by_writer_and_topic() -> None:
+    """The copy with the later commits stands; of two topics of one name that of the newer copy."""
+    early, late = KeptCommit(3, 10, 77), KeptCommit(4, 20, None)
+    other = KeptCommits(uuid.UUID(int=6), (early,))
+    older = replace(
+        STATE,
+        topic_commits={"query": {"orders": KeptCommits(ID, (early, late)), "audit": other}},
+    )
+    assert decode_state(encode_state(older)) == older
+    again = {"orders": KeptCommits(ID, (early,)), "audit": KeptCommits(ID, (early,))}
+    newer = replace(STATE, generation=4, topic_commits={"query": again, "app": again})
+    merged = merge([newer, older]).topic_commits
+    assert merged == {
+        "query": {"orders": KeptCommits(ID, (early, late)), "audit": KeptCommits(ID, (early,))},
+        "app": again,
+    }
+
+
+@pytest.mark.parametrize(
+    "kept", [{"topic_id": None, "commits": []}, {"topic_id": None, "commits": [[1, 2]]}, []]
+)
+def test_what_is_no_record_of_commits(kept: object) -> None:
+    content = json.loads(encode_state(STATE))
+    content["topic_commits"] = {"query": {"orders": kept}}
+    with pytest.raises(CorruptCheckpointError):
+        decode_state(json.dumps(content).encode())
 
 
 def test_damage_names_the_file(tmp_path: Path) -> None:

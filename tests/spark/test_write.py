@@ -12,7 +12,9 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 
 from stratalog import CommitError, LogDir
+from stratalog.errors import CommitPendingError
 from stratalog.log_dir.commits.finding import Target
+from stratalog.log_dir.commits.journal import JournalFile, plan_commit
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
@@ -308,16 +310,14 @@ def test_a_commit_that_fails_when_it_is_decided_says_so(tmp_path: Path) -> None:
     """Whoever runs the job again would write the rows twice."""
     make(tmp_path, 1)
     commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
+    journal = plan_commit(commit, {run.topic_partition: 0 for run in commit.runs}, 1)
+    JournalFile(Disk(), [tmp_path]).write(journal)
     run = tmp_path / "orders-0" / commit.runs[0].name
-    data = bytearray(run.read_bytes())
-    data[-1] ^= 1
-    run.write_bytes(data)
-    with pytest.raises(CommitError, match=r"CRC is wrong; .*do not write these rows again"):
-        commit_staged(Target((tmp_path,)), commit)
-    data[-1] ^= 1
-    run.write_bytes(data)
+    run.rename(tmp_path / "elsewhere")
+    with pytest.raises(CommitPendingError, match=r"is missing.* do not write its rows again"):
+        commit_staged(Target((tmp_path,)), StagedCommit(()))
+    (tmp_path / "elsewhere").rename(run)
     assert len(records_of(tmp_path)[0]) == 10
-    refused = StagedCommit((*commit.runs, *commit.runs), JOB)
     with pytest.raises(CommitError) as caught:
-        commit_staged(Target((tmp_path,)), refused)
+        commit_staged(Target((tmp_path,)), commit)
     assert "decided" not in str(caught.value)
