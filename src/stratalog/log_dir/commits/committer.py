@@ -270,8 +270,8 @@ def _check_run(path: Path, run: StagedRun) -> None:
         ) from None
     except StorageError as error:
         raise CommitError(
-            f"{path}: the staged file cannot be read ({error.reason}); tasks and driver must run "
-            "as users that may read each other's files. Nothing was written"
+            f"{error}. Nothing was written; tasks and driver must run as users that may read each "
+            "other's files"
         ) from error
     except CorruptError as error:
         raise CommitError(f"{error}. Nothing was written, run the job again") from error
