@@ -114,9 +114,7 @@ def _plan_drivers(
         trap = choose_trap(rng, kinds) if may_fail or rng.random() < 0.6 else None
         query = "shared" if is_shared else f"query-{n}"
         name = f"d{number}-{n}"
-        plans.append(
-            DriverPlan(name, f"{name}/{rng.random()}", seconds, query, trap, may_fail, is_shared)
-        )
+        plans.append(DriverPlan(name, f"{name}/{rng.random()}", seconds, query, trap, may_fail))
     return plans
 
 
@@ -225,14 +223,20 @@ class Run:
         if planned.kill_after_s is not None:
             todo.append((planned.kill_after_s, lambda process: process.kill()))
         if planned.stop_after_s is not None:
-            todo.append((planned.stop_after_s, lambda process: _signal(process, signal.SIGSTOP)))
-            again = planned.stop_after_s + 0.3
-            todo.append((again, lambda process: _signal(process, signal.SIGCONT)))
+            at = planned.stop_after_s
+            todo.append((at, lambda process: self._pause(process, signal.SIGSTOP)))
+            todo.append((at + 0.3, lambda process: self._pause(process, signal.SIGCONT)))
         if planned.fill_after_s is not None and self.disk is not None:
             ballast = Ballast(self.disk / "ballast")
             todo.append((planned.fill_after_s, lambda _: ballast.fill(60_000)))
             todo.append((planned.fill_after_s + 0.7, lambda _: ballast.drop()))
         return todo
+
+    def _pause(self, process: ForkServerProcess, number: signal.Signals) -> None:
+        """The one that writes, and one that reads."""
+        for paused in (process, *self._readers[:1]):
+            if paused.is_alive() and paused.pid is not None:
+                os.kill(paused.pid, number)
 
     def _answer(self, ours: Any, writer: ForkServerProcess) -> None:
         """The writer waits, with the lock in its hand."""
@@ -302,11 +306,6 @@ class Run:
             f"{self._model.commits} commits  {self._checker.records} checked  "
             f"{self._read.value} read  {_size_mb(self.place):.1f} MB  {peak_mb} MB of memory"
         )
-
-
-def _signal(process: ForkServerProcess, number: signal.Signals) -> None:
-    if process.is_alive() and process.pid is not None:
-        os.kill(process.pid, number)
 
 
 def _size_mb(place: Place) -> float:

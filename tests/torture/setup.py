@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -125,6 +126,22 @@ class Journal:
     def note(self, event: str, **facts: Any) -> None:
         line = json.dumps({"event": event, **facts}, separators=(",", ":"))
         os.write(self._fd, line.encode() + b"\n")
+
+
+class Complaints(logging.Handler):
+    """What the engine could tell nobody but its log. Unless faults are planned, that is an error
+    too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: str | None = None
+        logger = logging.getLogger("stratalog")
+        logger.addHandler(self)
+        logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and self.first is None:
+            self.first = logging.Formatter().format(record)
 
 
 def events_of(path: Path) -> Iterator[dict[str, Any]]:

@@ -33,7 +33,7 @@ from stratalog.log_dir.commits.staging import RunStager
 from stratalog.spark.staged_writes import abandon_job
 from tests.torture.content import STAGED, Identity
 from tests.torture.faults import disk_of
-from tests.torture.setup import BROKER, LASTING, PASSING, Journal, kind_of, now_ms
+from tests.torture.setup import BROKER, LASTING, PASSING, Complaints, Journal, kind_of, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tests.torture.setup import Place
 
 _KEPT_BATCHES = 20
+_REFUSALS_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,6 @@ class DriverPlan:
     query: str
     trap: Trap | None = None
     may_fail: bool = False
-    is_shared: bool = False
-    """Another driver commits as the same query."""
 
 
 class Driver:
@@ -198,23 +197,28 @@ class Driver:
         self._plan = plan
         self._disk = disk_of(plan.trap)
         self._rng = random.Random(plan.seed)
+        self._complaints = Complaints()
         self.journal = Journal(place, plan.name)
         self._query = Query(place, plan.query, self._disk)
         self._deadline = time.monotonic() + plan.seconds
 
     def run(self) -> None:
+        refusals = 0
         while time.monotonic() < self._deadline:
             try:
                 self._step()
+                refusals = 0
             except (LogDirLockedError, UnknownTopicOrPartitionError):
                 time.sleep(0.01)
-            except CommitError:
-                if not (self._plan.is_shared or self._plan.may_fail):
+            except CommitError:  # the topic has other settings; or the other driver was faster
+                refusals += 1
+                if refusals > _REFUSALS_MAX and not self._plan.may_fail:
                     raise
             except StratalogError:
                 if not self._plan.may_fail:
                     raise
                 time.sleep(0.05)
+        assert self._plan.may_fail or self._complaints.first is None, self._complaints.first
 
     def _step(self) -> None:
         query = self._query

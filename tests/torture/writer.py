@@ -7,7 +7,6 @@ every error is one too many, but for those that an operation asks for.
 from __future__ import annotations
 
 import gc
-import logging
 import multiprocessing
 import os
 import random
@@ -30,7 +29,16 @@ from stratalog.errors import (
 from stratalog.log.isolation import IsolationLevel
 from tests.torture.content import ABORTED, COMMITTED, PLAIN, Identity, OrderCheck
 from tests.torture.faults import disk_of
-from tests.torture.setup import LASTING, PASSING, TIMEOUT_MS, Journal, kind_of, now_ms
+from tests.torture.setup import (
+    LASTING,
+    PASSING,
+    SEGMENT_BYTES,
+    TIMEOUT_MS,
+    Complaints,
+    Journal,
+    kind_of,
+    now_ms,
+)
 from tests.torture.staging import Query
 
 if TYPE_CHECKING:
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
     from tests.torture.faults import Trap
     from tests.torture.setup import Place
 
-_CHILD_PATIENCE_S: Final = 20.0
+_CHILD_PATIENCE_S: Final = 5.0
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _GONE: Final = (UnknownTopicOrPartitionError, LogOfflineError, OffsetOutOfRangeError)
 """What another thread of the same process may have caused by deleting a topic or records."""
@@ -80,6 +88,7 @@ class Writer:
         self.disk = disk_of(plan.trap)
         self.rng = random.Random(plan.seed)
         self.deadline = time.monotonic() + plan.seconds
+        self.complaints = Complaints()
         self.failure: str | None = None
         self.opens = 0
         self.logs: LogDir
@@ -137,6 +146,7 @@ class Writer:
         if self.failure is None and not self.plan.may_fail:
             failing = self.logs.maintenance.state().failing
             assert not failing, f"maintenance fails: {failing[0].failures}"
+            assert self.complaints.first is None, self.complaints.first
 
     def _settle(self) -> None:
         logs = self.logs
@@ -215,6 +225,7 @@ class User:
             weights |= {
                 self.create_topic: 1,
                 self.delete_topic: 0.7,
+                self.alter_config: 0.3,
                 self.fork: 0.3,
                 self.meet_intruder: 0.15,
             }
@@ -420,6 +431,12 @@ class User:
             self.logs.delete_topic(name)
             self.journal.note("deleted", id=str(info.topic_id))
 
+    def alter_config(self) -> None:
+        """What was staged by the old settings is refused; nothing else happens to anybody."""
+        name = self.rng.choice(LASTING)
+        size = self.rng.choice([SEGMENT_BYTES, 2 * SEGMENT_BYTES])
+        self.logs.alter_config(name, {"segment.bytes": size})
+
     # -- other processes
 
     def fork(self) -> None:
@@ -469,18 +486,6 @@ class _Intent:
     identities: list[Identity]
 
 
-class _Complaints(logging.Handler):
-    """What the engine could tell nobody but its log."""
-
-    def __init__(self, writer: Writer) -> None:
-        super().__init__(logging.ERROR)
-        self._writer = writer
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not self._writer.plan.may_fail:
-            self._writer.failure = logging.Formatter().format(record)
-
-
 def _open_fds() -> set[str]:
     found = set()
     for path in Path("/proc/self/fd").iterdir():
@@ -492,7 +497,6 @@ def _open_fds() -> set[str]:
 def write(place: Place, plan: WriterPlan, connection: Connection) -> None:
     """What the process does."""
     writer = Writer(place, plan, connection)
-    logging.getLogger("stratalog").addHandler(_Complaints(writer))
     os.set_inheritable(connection.fileno(), False)
     try:
         writer.run()
