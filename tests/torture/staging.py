@@ -4,6 +4,7 @@ killed. What a micro-batch holds is kept outside of the log directory, as in a q
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import (
     CommitError,
     LogDirLockedError,
+    StorageError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
@@ -214,9 +216,10 @@ class Driver:
                 refusals += 1
                 if refusals > _REFUSALS_MAX and not self._plan.may_fail:
                     raise
-            except StratalogError:
-                if not self._plan.may_fail:
-                    raise
+            except StratalogError as error:
+                is_swept = isinstance(error, StorageError) and error.errno == errno.ENOENT
+                if not (is_swept or self._plan.may_fail):
+                    raise  # swept: the other driver of the query has committed the micro-batch
                 time.sleep(0.05)
         assert self._plan.may_fail or self._complaints.first is None, self._complaints.first
 
