@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ def main() -> None:
     parser.add_argument("--no-mount", action="store_true", help="never mount a small disk")
     parser.add_argument("--without", default="", help="operations to leave out: fork,verify,...")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that it cleans up
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     base = options.dir or Path(tempfile.gettempdir())
     work = Path(tempfile.mkdtemp(prefix=f"stratalog-torture-{seed}-", dir=base)) / "run"

@@ -46,7 +46,8 @@ class Reader:
         self._kept: dict[tuple[str, int], PartitionView] = {}
 
     def run(self) -> None:
-        while os.getppid() != 1:
+        parent = os.getppid()
+        while os.getppid() == parent:
             time.sleep(self._rng.random() * 0.03)  # leave time for those who write
             try:
                 self._step()
