@@ -27,6 +27,7 @@
     ├── LockedError                   another process writes to the log directory
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      the directories do not belong together
+    │   └── MissingLogDirsError       some directories of a set were not opened
     ├── CommitError                   staged batches that cannot be committed, or not finished
     │   ├── CommitPendingError        a commit is decided, but could not be finished yet
     │   └── CommitReplayError         a commit comes again with other rows, or too late to tell
@@ -285,6 +286,20 @@ class LogDirLockedError(LockedError):
 
 class InconsistentLogDirsError(StratalogError):
     """Log directories that one broker cannot have: of two clusters, or with the same partition."""
+
+
+class MissingLogDirsError(InconsistentLogDirsError):
+    """Log directories that belong together were not all opened for writing."""
+
+    def __init__(self, action: str, missing: tuple[str, ...]) -> None:
+        self.missing = missing
+        """The paths that the missing directories had when they were opened last."""
+        super().__init__(
+            f"cannot {action} without {', '.join(missing)}: these log directories belong together. "
+            "Open all of them (one that was moved is recognised at its new path). To work on the "
+            "others meanwhile use missing_dirs='offline'; if the missing ones are lost for good, "
+            "missing_dirs='forget' (stratalog maintain --missing-dirs offline|forget)"
+        )
 
 
 class CommitError(StratalogError):

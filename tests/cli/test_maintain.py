@@ -131,3 +131,25 @@ def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     assert (result.status, list((tmp_path / "empty").iterdir())) == (1, [])
     assert "not a log directory" in result.stderr
     assert bases(tmp_path / "logs" / "orders-0") == [0, 1, 2]
+
+
+def test_log_directories_that_belong_together(tmp_path: Path) -> None:
+    """`retain` and `compact` work on one directory; `maintain` has to be told what to do."""
+    dirs = [tmp_path / "1", tmp_path / "2"]
+    with LogDir.open(*dirs, config=SMALL, background=False) as logs:
+        logs.create_topic("orders", 2, config={"cleanup.policy": "compact,delete"})
+        for partition in range(2):
+            for _ in range(2):
+                logs.append("orders", b"v", key=b"k", partition=partition, timestamp=1)
+                logs.partition("orders", partition).roll()
+    result = stratalog("maintain", dirs[0], "--once", *BUFFERS)
+    assert result.status == 1
+    assert f"without {dirs[1]}: these log directories belong together" in result.stderr
+    assert inside("maintain", dirs[0], "--once", "--missing-dirs", "offline", *BUFFERS).status == 0
+    assert inside("compact", dirs[0], "orders", "--force", *BUFFERS).status == 0
+    assert inside("retain", *dirs, "-c", "retention.ms=1000").status == 0
+    assert inside("maintain", *dirs, "--once", *BUFFERS).status == 0
+    shutil.rmtree(dirs[1])
+    assert inside("maintain", dirs[0], "--once", "--missing-dirs", "forget", *BUFFERS).status == 0
+    assert inside("maintain", dirs[0], "--once", *BUFFERS).status == 0
+    assert {path.name for path in dirs[0].glob("orders-*")} == {"orders-0", "orders-1"}

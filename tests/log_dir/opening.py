@@ -10,6 +10,7 @@ from stratalog.storage.system_calls import SystemCalls
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stratalog.log_dir.dir_set import MissingDirs
     from stratalog.storage.disk import Disk
 
 NOW_MS = 1_800_000_000_000
@@ -35,7 +36,11 @@ class Clock:
 
 
 def open_logs(
-    *paths: Path, clock: Clock | None = None, disk: Disk | None = None, **properties: Any
+    *paths: Path,
+    clock: Clock | None = None,
+    disk: Disk | None = None,
+    missing_dirs: MissingDirs = "refuse",
+    **properties: Any,
 ) -> LogDir:
     """A LogDir without a thread. Properties are a broker's, with `_` for `.`."""
     config = {name.replace("_", "."): value for name, value in properties.items()}
@@ -43,6 +48,7 @@ def open_logs(
         *paths,
         config={**SMALL, **config},
         background=False,
+        missing_dirs=missing_dirs,
         disk=disk,
         now_ms=clock or Clock(),
     )

@@ -474,7 +474,10 @@ def test_a_compacted_log_is_cleaned_and_its_old_segments_go(tmp_path: Path) -> N
 
 def test_a_log_that_cannot_be_cleaned_is_told(tmp_path: Path) -> None:
     clock = Clock()
-    config = {"log_cleaner_dedupe_buffer_size": 2_000_000, "log_cleaner_io_buffer_size": 100_000}
+    config: dict[str, Any] = {
+        "log_cleaner_dedupe_buffer_size": 2_000_000,
+        "log_cleaner_io_buffer_size": 100_000,
+    }
     with open_logs(tmp_path, clock=clock, disk=Disk(UNSYNCED), **config) as logs:
         for topic in ("damaged", "sound"):
             logs.create_topic(topic, 1, config={"cleanup.policy": "compact"})

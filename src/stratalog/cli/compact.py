@@ -292,7 +292,9 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
     broker = job.settings.broker
     outcomes = []
     started = clock.perf_counter()
-    with LogDir.open(job.directory, config=broker, create=False, background=False) as logs:
+    with LogDir.open(
+        job.directory, config=broker, create=False, background=False, missing_dirs="offline"
+    ) as logs:
         logs_to_clean = _logs(logs, job)
         for log in logs_to_clean:
             outcome = _clean(logs, log, cleaner, is_forced=is_forced)

@@ -20,6 +20,7 @@ from stratalog.cli.when import format_time
 from stratalog.config import BrokerConfig
 from stratalog.format.names import RootFile
 from stratalog.log_dir import LogDirsView
+from stratalog.log_dir.dir_set import MissingDirs
 from stratalog.log_dir.settings import TopicSettings
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 FAILS_WHEN = "a partition or a directory is failing at the end, or cannot be opened"
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directories: Annotated[
         list[Path],
         typer.Argument(metavar="DIR", help="Log directories.", show_default=False),
@@ -55,6 +56,13 @@ def run(
         bool,
         typer.Option("--defaults", help="Go by Kafka's retention where settings are not known."),
     ] = False,
+    missing_dirs: Annotated[
+        MissingDirs,
+        typer.Option(
+            help="If log directories that belong to these were not given: refuse to start, leave "
+            "them offline, or forget them for good (their partitions are created again, empty).",
+        ),
+    ] = "refuse",
     as_json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object a line, one for each change."),
@@ -84,7 +92,7 @@ def run(
     broker = _broker_config(directories, Overrides.parse(config or []), uses_defaults=defaults)
     stopping = threading.Event()
     told = _Told(as_json=as_json)
-    with LogDir.open(*directories, config=broker, create=False) as logs:
+    with LogDir.open(*directories, config=broker, create=False, missing_dirs=missing_dirs) as logs:
         if once:
             logs.maintenance.run_once()
         else:

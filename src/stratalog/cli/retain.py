@@ -144,7 +144,13 @@ def _act_in(root: Path, planned: Sequence[Planned], rules: Rules) -> Iterator[Ou
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
 
     try:
-        logs = LogDir.open(root, config=rules.settings.broker, create=False, background=False)
+        logs = LogDir.open(
+            root,
+            config=rules.settings.broker,
+            create=False,
+            background=False,
+            missing_dirs="offline",
+        )
     except StratalogError as error:
         for outcome in planned:
             yield Failed(outcome.plan.log.topic_partition, str(error))

@@ -7,6 +7,7 @@ a topic has all its partitions or is not there at all.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -24,6 +25,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import TopicPartition
 from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log_dir.dir_set import find_dir_set
 from stratalog.log_dir.kept_state import (
     STATE_FILE,
     KeptTopic,
@@ -32,6 +34,7 @@ from stratalog.log_dir.kept_state import (
     StateStore,
 )
 from stratalog.log_dir.partition_table import PartitionTable
+from stratalog.log_dir.producer_ids import BLOCK
 from stratalog.log_dir.settings import base_config, overrides_of
 from stratalog.log_dir.topics import (
     TopicInfo,
@@ -49,14 +52,19 @@ if TYPE_CHECKING:
 
     from stratalog.errors import FsyncError
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log_dir.dir_set import MissingDirs
     from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
     from stratalog.maintenance.recovery import LoadPoint
+
+_log = logging.getLogger(__name__)
 
 
 class TopicCatalog:
     """Every topic and where its partitions are. Changes take turns; looking needs no lock."""
 
-    def __init__(self, roots: Sequence[LogRoot], engine: Engine) -> None:
+    def __init__(
+        self, roots: Sequence[LogRoot], engine: Engine, missing_dirs: MissingDirs = "refuse"
+    ) -> None:
         """The roots are looked at; nothing is changed before `begin`."""
         self.roots = roots
         self.topics: dict[str, TopicInfo] = {}
@@ -69,22 +77,81 @@ class TopicCatalog:
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
             transaction_max_timeout_ms=engine.config.transaction_max_timeout_ms,
         )
-        self._partitions = PartitionTable(roots, engine, self._open)
         self.store = StateStore(engine.disk, [root.path for root in roots])
+        self._dir_set = find_dir_set(roots, self.store.copies)
+        if self._dir_set.missing and missing_dirs == "refuse":
+            where = ", ".join(str(root.path) for root in roots)
+            raise self._dir_set.error(f"open {where} for writing")
+        self.is_forgetting = bool(self._dir_set.missing) and missing_dirs == "forget"
+        """Directories of the set are declared lost."""
+        self.missing_dirs = {} if self.is_forgetting else self._dir_set.missing
+        """Directories that are offline: their last paths by id."""
+        self._partitions = PartitionTable(roots, engine, self._open)
         for name, numbers in self._partitions.numbers().items():
             self._describe(name, self._partitions.topic_id_of(name, numbers), numbers)
 
     def begin(self) -> None:
-        """Finish what the last writer left unfinished."""
+        """Finish what the last writer left unfinished, as far as all directories are here."""
+        self._record_dirs()
         state = self.store.state
         for delete in state.deletes:
             self._throw_away(delete)
+        if self.missing_dirs:
+            return
         for create in state.creates:
             info = self.topics.get(create.topic)
             if info is None or info.topic_id in {create.topic_id, None}:
                 self._make_partitions(create, self._config_of(create.topic, create.topic_id))
         if state.deletes or state.creates:
             self.store.update(creates=(), deletes=())
+        counts = self._counts()
+        if counts and counts["partition_counts"] != self.store.state.partition_counts:
+            self.store.update(**counts)
+
+    def _record_dirs(self) -> None:
+        """Let each directory know which others belong to it."""
+        if not self._dir_set.is_set:
+            return
+        if self.store.dir_ids != list(self._dir_set.ids):
+            self.store.dir_ids = list(self._dir_set.ids)
+            self.store.update()
+        state = self.store.state
+        members = {**self._dir_set.members, **self.missing_dirs}
+        changes: dict[str, Any] = {} if members == state.dirs else {"dirs": members}
+        if self._dir_set.missing:  # they may know of ids that were handed out since
+            changes["next_producer_id"] = state.next_producer_id + BLOCK
+        if self.is_forgetting:
+            changes["creates"] = (*state.creates, *self._lost())
+        if changes:
+            self.store.update(**changes)
+
+    def _lost(self) -> list[PendingCreate]:
+        """Of each topic that has lost partitions: create them again, empty, so that keys keep
+        their partitions."""
+        lost = []
+        for name, count in self.store.state.partition_counts.items():
+            info = self.topics.get(name)
+            numbers = set(range(count)) - set(() if info is None else info.partitions)
+            if not numbers:
+                continue
+            _log.warning(
+                "topic %r has lost partitions %s with a log directory", name, sorted(numbers)
+            )
+            if info is not None:
+                lost.append(PendingCreate(name, info.topic_id, 0, count))
+        return lost
+
+    def _counts(self) -> dict[str, Any]:
+        """How many partitions topics have, as a change of the state; nothing if there is no set."""
+        if not self._dir_set.is_set:
+            return {}
+        counts = {name: info.partition_count for name, info in sorted(self.topics.items())}
+        return {"partition_counts": counts}
+
+    def check_complete(self, action: str) -> None:
+        """Raise MissingLogDirsError if directories of the set are offline."""
+        if self.missing_dirs:
+            raise self._dir_set.error(action)
 
     def close(self) -> None:
         """Change nothing any more: others may hold the lock from now on."""
@@ -114,6 +181,8 @@ class TopicCatalog:
         """A topic by name."""
         info = self.topics.get(name)
         if info is None:
+            if name in self.store.state.partition_counts:
+                self.check_complete(f"use topic {name!r}")
             known = ", ".join(sorted(self.topics)[:10]) or "none"
             raise UnknownTopicOrPartitionError(f"no topic {name!r}; topics here: {known}")
         return info
@@ -131,6 +200,8 @@ class TopicCatalog:
         slot = self._partitions.find(topic_partition)
         if slot is None:
             info = self.topic(topic_partition.topic)
+            if 0 <= topic_partition.partition < info.partition_count:
+                self.check_complete(f"use partition {topic_partition}")
             here = ", ".join(map(str, info.partitions[:10]))
             raise UnknownTopicOrPartitionError(
                 f"no partition {topic_partition}; of {info.name!r} there are here: {here}"
@@ -160,7 +231,10 @@ class TopicCatalog:
     ) -> TopicInfo:
         overrides = overrides_of(self.store.state, name, topic_id)
         config = self._config_of(name, topic_id)
-        info = TopicInfo(name, topic_id, tuple(sorted(partitions)), overrides, config)
+        counts = self.store.state.partition_counts if self.missing_dirs else {}
+        info = TopicInfo(
+            name, topic_id, tuple(sorted(partitions)), overrides, config, counts.get(name, 0)
+        )
         self.topics[name] = info
         return info
 
@@ -185,6 +259,7 @@ class TopicCatalog:
     ) -> TopicInfo:
         """Create a topic with all its partitions, or nothing."""
         with self._changing():
+            self.check_complete(f"create topic {name!r}")
             check_new_topic(name, self.topics)
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
@@ -200,6 +275,7 @@ class TopicCatalog:
         """Let a topic have `partition_count` partitions in all."""
         with self._changing():
             info = self.topic(name)
+            self.check_complete(f"add partitions to topic {name!r}")
             check_more_partitions(info, partition_count)
             pending = PendingCreate(name, info.topic_id, info.partition_count, partition_count)
             return self._create(pending, info.config)
@@ -222,7 +298,7 @@ class TopicCatalog:
         except StratalogError:
             self._undo_create(pending, before.creates)
             raise
-        self.store.update(creates=before.creates)
+        self.store.update(creates=before.creates, **self._counts())
         return info
 
     def _make_partitions(self, pending: PendingCreate, config: LogConfig) -> TopicInfo:
@@ -275,6 +351,7 @@ class TopicCatalog:
             if not self._config.delete_topic_enable:
                 raise TopicDeletionDisabledError(f"delete.topic.enable is false: {name!r} stays")
             info = self.topic(name)
+            self.check_complete(f"delete topic {name!r}")
             if info.is_internal:
                 raise InvalidTopicError(f"{name} is the log directory's own and cannot be deleted")
             before = self.store.state
@@ -284,7 +361,7 @@ class TopicCatalog:
             self._throw_away(pending)
             topics = dict(before.kept_topics)
             topics.pop(name, None)
-            self.store.update(deletes=others, topics=topics)
+            self.store.update(deletes=others, topics=topics, **self._counts())
 
     def _throw_away(self, pending: PendingDelete) -> None:
         """Rename what is left of the topic. One that was made again since is another topic."""

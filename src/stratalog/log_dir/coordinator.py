@@ -193,7 +193,7 @@ class TransactionCoordinator:
                 return  # there never was a transaction
             if not was_clean:
                 known = self._finish_prepared()
-                if not self._states.has_unreadable:
+                if not self._states.has_unreadable and not self._catalog.missing_dirs:
                     self._abort_all_but(known)
             try:
                 self.end_overdue()
@@ -204,7 +204,7 @@ class TransactionCoordinator:
         """Write the markers of decided transactions. Who is still writing where, by the others."""
         writing = set()
         for transactional_id, state in list(self._states.all()):
-            if steps.is_prepared(state):
+            if steps.is_prepared(state) and self._is_reachable(state):
                 self._finish(transactional_id, state)
             elif not steps.is_idle(state):
                 identity = steps.identity_of(state)
@@ -230,6 +230,8 @@ class TransactionCoordinator:
                 is_ongoing = state.status is TransactionStatus.ONGOING
                 is_overdue = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
                 if not (is_overdue or steps.is_prepared(state)) or not self._is_ours(state):
+                    continue
+                if not self._is_reachable(state):
                     continue
                 if is_overdue:
                     _log.warning(
@@ -258,6 +260,12 @@ class TransactionCoordinator:
         is_of_cluster = any(root.meta is not None for root in self._catalog.roots)
         return not is_of_cluster or state.producer_id >= FIRST_PRODUCER_ID
 
+    def _is_reachable(self, state: TransactionState) -> bool:
+        """Whether a partition that is not here was deleted: it may be in a missing directory."""
+        if not self._catalog.missing_dirs:
+            return True
+        return all(self._catalog.find(tp) is not None for tp in steps.partitions_of(state))
+
     def close(self) -> None:
         """Abort what producers of this process have left open."""
         with self._lock:
@@ -272,6 +280,8 @@ class TransactionCoordinator:
         state = self._states.find(transactional_id)
         if state is None or steps.is_idle(state):
             return False
+        if not self._is_reachable(state):
+            self._catalog.check_complete(f"end the transaction of {transactional_id!r}")
         if not steps.is_prepared(state):
             state = self._decide(transactional_id, steps.fenced(state), commit=False)
         self._finish(transactional_id, state)

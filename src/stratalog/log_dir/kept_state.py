@@ -8,7 +8,9 @@ where a broker looks at directories and at the files it knows. It holds
 * what has been begun with a topic and not finished, so that the next open finishes it;
 * the next producer id;
 * of each writer of bulk commits (a streaming query, say) and each topic the numbers of its last
-  ones with their row counts and checksums, so that a commit that comes again is known.
+  ones with their row counts and checksums, so that a commit that comes again is known;
+* if there are several log directories, which of them belong together (`dir_set`), and how many
+  partitions each topic has in all of them.
 
 With several log directories each has a copy. They are written one after the other, so they may
 differ after a crash, or when a directory was opened without the others: of each topic the
@@ -96,6 +98,13 @@ class KeptState:
     topic_commits: Mapping[str, Mapping[str, KeptCommits]] = field(default_factory=dict)
     """The last bulk commits by writer and topic."""
 
+    dir_id: str | None = None
+    """Of the directory that this copy is in; None if it never was part of a set."""
+    dirs: Mapping[str, str] = field(default_factory=dict)
+    """The directories that belong together: their last paths by id."""
+    partition_counts: Mapping[str, int] = field(default_factory=dict)
+    """Of each topic in all directories of the set."""
+
     @property
     def kept_topics(self) -> Mapping[str, KeptTopic]:
         return self.topics or {}
@@ -109,8 +118,11 @@ class StateStore:
         self._disk = disk
         self._lock = threading.Lock()
         self._paths = [path / STATE_FILE for path in dirs]
-        copies = [state for path in self._paths if (state := self._read(path)) is not None]
-        self.state = merge(copies)
+        self.copies = [self._read(path) for path in self._paths]
+        """As they were found; None where there was none."""
+        self.dir_ids = [None if copy is None else copy.dir_id for copy in self.copies]
+        """The id of each directory, written with its copy."""
+        self.state = merge([copy for copy in self.copies if copy is not None])
 
     def _read(self, path: Path) -> KeptState | None:
         try:
@@ -124,8 +136,8 @@ class StateStore:
         """Replace fields of the state. It counts once the first copy is on disk."""
         with self._lock:
             state = replace(self.state, generation=self.state.generation + 1, **changes)
-            content = encode_state(state)
-            for path in self._paths:
+            for path, dir_id in zip(self._paths, self.dir_ids, strict=True):
+                content = encode_state(replace(state, dir_id=dir_id))
                 self._disk.write_atomically(path, content)
                 self.state = state
 
@@ -142,13 +154,15 @@ def merge(copies: Sequence[KeptState]) -> KeptState:
         for writer, number in state.commits.items():
             commits[writer] = max(number, commits.get(writer, number))
     next_id = max(state.next_producer_id for state in copies)
-    return replace(
+    merged = replace(
         ordered[-1],
         topics=topics,
         next_producer_id=next_id,
         commits=commits,
         topic_commits=_merged_commits(ordered),
     )
+    of_set = next((state for state in reversed(ordered) if state.dirs), merged)
+    return replace(merged, dirs=of_set.dirs, partition_counts=of_set.partition_counts)
 
 
 def _merged_commits(ordered: Sequence[KeptState]) -> dict[str, dict[str, KeptCommits]]:
@@ -187,6 +201,10 @@ def encode_state(state: KeptState) -> bytes:
             writer: {topic: _commits_json(kept) for topic, kept in sorted(topics.items())}
             for writer, topics in sorted(state.topic_commits.items())
         }
+    if state.dir_id is not None:
+        content["dir_id"] = state.dir_id
+        content["dirs"] = dict(sorted(state.dirs.items()))
+        content["partition_counts"] = dict(sorted(state.partition_counts.items()))
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
@@ -197,7 +215,7 @@ def decode_state(data: bytes) -> KeptState:
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"not JSON: {error}") from None
     try:
-        return _state_of(content)
+        return replace(_state_of(content), **_set_of(content))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCheckpointError(f"not the state of a log directory: {error!r}") from None
 
@@ -246,6 +264,18 @@ def _commits_of(content: Any) -> KeptCommits:
     if not commits:
         raise ValueError("no commits")
     return KeptCommits(_id_of(content["topic_id"]), commits)
+
+
+def _set_of(content: Any) -> dict[str, Any]:
+    if content.get("dir_id") is None:
+        return {}
+    return {
+        "dir_id": _text(content["dir_id"]),
+        "dirs": {_text(dir_id): _text(path) for dir_id, path in content["dirs"].items()},
+        "partition_counts": {
+            _text(name): _count(count) for name, count in content["partition_counts"].items()
+        },
+    }
 
 
 def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:

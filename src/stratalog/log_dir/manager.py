@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from stratalog.config import BrokerConfig
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.deliveries import RecordMetadata
+    from stratalog.log_dir.dir_set import MissingDirs
     from stratalog.log_dir.producer import Headers
     from stratalog.log_dir.topics import TopicInfo
 
@@ -89,6 +90,7 @@ class LogDir:
         config: BrokerConfig | Mapping[str, object] | Path | str | None = None,
         create: bool = True,
         background: bool = True,
+        missing_dirs: MissingDirs = "refuse",
         disk: Disk | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> Self:
@@ -98,6 +100,11 @@ class LogDir:
         `create` a directory that is not there is made. `background` keeps a thread for what is due
         from time to time (checkpoints, removals, timeouts); without it, call `run_due_tasks`.
         Retention and compaction begin with `maintenance.start()`.
+
+        Directories that were opened together belong together from then on: opening only some of
+        them raises MissingLogDirsError, unless `missing_dirs` is "offline" (they are away for a
+        while) or "forget" (they are lost for good); see `dir_set.MissingDirs`. A directory may be
+        added to a set at any time, and be moved.
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
 
@@ -112,7 +119,8 @@ class LogDir:
         engine = Engine(writer_disk, now_ms or _wall_clock_ms, broker_config)
         prepare_dirs(engine.disk, dirs, create=create)
         with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
-            catalog = TopicCatalog([LogRoot(path, engine) for path in dirs], engine)
+            roots = [LogRoot(path, engine) for path in dirs]
+            catalog = TopicCatalog(roots, engine, missing_dirs)
             writer_disk.on_failed_fsync = catalog.on_failed_fsync
             undo.callback(lambda: give_up(catalog.slots()))
             logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
@@ -125,13 +133,19 @@ class LogDir:
         roots = self._catalog.roots
         for root in roots:
             root.begin()
+        is_forgetting, is_partial = self._catalog.is_forgetting, bool(self._catalog.missing_dirs)
+        if is_forgetting:
+            self.commits.forget_missing()
         self._catalog.begin()
         unclean = [root for root in roots if not root.last_stop.was_clean]
         if unclean:
             threads = self._engine.config.num_recovery_threads_per_data_dir * len(unclean)
             load_all((slot for root in unclean for slot in root.slots.values()), threads)
-        self._coordinator.begin(was_clean=not unclean)
-        self.commits.begin(self._schedule)
+        for root in unclean if is_partial else ():
+            root.is_doubtful = True  # so that lost transactions are found when all are here
+        self._coordinator.begin(was_clean=not unclean and not is_forgetting)
+        if not is_partial:
+            self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
         self.maintenance.has_threads = background
         if background:
@@ -190,6 +204,11 @@ class LogDir:
     def paths(self) -> list[Path]:
         """The log directories."""
         return [root.path for root in self._catalog.roots]
+
+    @property
+    def missing_dirs(self) -> list[Path]:
+        """Log directories of the set that are offline, by the paths that they had last."""
+        return [Path(path) for path in self._catalog.missing_dirs.values()]
 
     @property
     def config(self) -> BrokerConfig:

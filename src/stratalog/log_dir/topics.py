@@ -48,10 +48,12 @@ class TopicInfo:
     """The settings in which the topic differs from the log directory's config, by Kafka's names."""
     config: LogConfig
     """All settings."""
+    known_count: int = 0
+    """How many partitions it has if some are in a log directory that is missing."""
 
     @property
     def partition_count(self) -> int:
-        return self.partitions[-1] + 1
+        return max(self.partitions[-1] + 1, self.known_count)
 
     @property
     def is_internal(self) -> bool:

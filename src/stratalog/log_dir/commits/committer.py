@@ -117,6 +117,7 @@ class Commits:
         commit is decided and could not be finished; the message says whether it is this one.
         """
         with self._lock:
+            self._catalog.check_complete("commit staged batches")
             self.finish()
             split = self._history.split(commit)
             new = split.new
@@ -144,9 +145,33 @@ class Commits:
                 self._carry_out(*found)
             return found is not None
 
+    def forget_missing(self) -> None:
+        """Directories were declared lost: what a decided commit has there is lost with them."""
+        with self._lock:
+            found = self._journal.read()
+            if found is None:
+                return
+            path, journal = found
+            parts = tuple(p for p in journal.partitions if self._catalog.find(p.topic_partition))
+            for part in journal.partitions:
+                if part not in parts:
+                    _log.warning(
+                        "%s: %d records of commit %s are lost with a log directory",
+                        part.topic_partition,
+                        part.record_count,
+                        journal.job,
+                    )
+            if parts:
+                left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
+                self._journal.write(left, path)
+            else:
+                self._journal.remove(path)  # nothing of it is here: it may come again
+
     def sweep(self, stale_ms: int = STALE_MS) -> int:
         """Remove staged files that nobody has written to for so long; how many."""
         with self._lock:
+            if self._catalog.missing_dirs:
+                return 0  # a journal there may name them
             found = self._journal.read()
             kept = set() if found is None else found[1].run_names
             now_ms = self._engine.now_ms()

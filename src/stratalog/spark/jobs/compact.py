@@ -117,7 +117,9 @@ def compact(
     cleaner = SpreadCleaner(tasks)
     rounds: list[RoundReport] = []
     path = Path(directory).absolute()
-    with LogDir.open(path, config=config, create=False, background=False) as logs:
+    with LogDir.open(
+        path, config=config, create=False, background=False, missing_dirs="offline"
+    ) as logs:
         for topic_partition in _compacted(logs, topics):
             report = logs.cleaning.clean(topic_partition, cleaner, is_forced=is_forced)
             if report is not None:
