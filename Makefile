@@ -65,8 +65,8 @@ java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
 
 .PHONY: lock
-lock: $(INSTALLED) ## Renew constraints.txt from pyproject.toml
-	$(PYTHON) scripts/lock.py
+lock: $(INSTALLED) ## Fit constraints.txt to pyproject.toml; ARGS=--upgrade takes the newest of all
+	$(PYTHON) scripts/lock.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove the environment and all caches

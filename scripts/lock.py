@@ -1,6 +1,8 @@
 """Write constraints.txt: every package that any extra pulls in, at one version.
 
-Direct dependencies are pinned in pyproject.toml; pip is asked which versions of the rest fit them.
+pyproject.toml has the ranges that a user's environment may have; here are the versions that we
+develop and test with. pip is asked for the newest that fit all ranges. Without an argument versions
+that constraints.txt already has stay as they are, if they still fit; `--upgrade` renews all.
 """
 
 from __future__ import annotations
@@ -8,18 +10,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
 EXTRAS = "spark,test,lint"
 HEADER = "# Every package at one version, for all extras: pip -c. Renewed by `make lock`.\n"
 
 
 def main() -> None:
     """Resolve without installing, and keep name and version of each."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--dry-run", "--ignore-installed", "--report", "-", f"{ROOT}[{EXTRAS}]"]
-    answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    command += ["--dry-run", "--ignore-installed", "--report", "-", f"{ROOT}[{EXTRAS}]", *build]
+    if "--upgrade" not in sys.argv[1:]:
+        command += ["--constraint", str(CONSTRAINTS)]
+    answer = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if answer.returncode:
+        sys.exit("lock: pip found no versions that fit; `make lock ARGS=--upgrade` renews them all")
     packages = (item["metadata"] for item in json.loads(answer.stdout)["install"])
     pins = {
         package["name"].lower().replace("_", "-"): package["version"]
@@ -27,7 +36,7 @@ def main() -> None:
         if package["name"] != "stratalog"
     }
     lines = [f"{name}=={version}\n" for name, version in sorted(pins.items())]
-    (ROOT / "constraints.txt").write_text(HEADER + "".join(lines))
+    CONSTRAINTS.write_text(HEADER + "".join(lines))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -26,18 +27,30 @@ def _tracked_files() -> list[Path]:
     return [path for name in names if name and (path := ROOT / name).is_file()]
 
 
-def _pins(requirements: list[str]) -> dict[str, str]:
-    """Name to version; anything not pinned exactly is an error."""
-    return dict(requirement.split("==") for requirement in requirements)
-
-
-def test_direct_dependencies_are_pinned_and_the_constraints_agree() -> None:
+def _constraints() -> dict[str, str]:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    constraints = _pins([line for line in lines if not line.startswith("#")])
-    direct = _pins(PROJECT["project"]["dependencies"])
-    for extra in PROJECT["project"]["optional-dependencies"].values():
-        direct |= _pins(extra)
-    assert direct.items() <= constraints.items()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def _requirements() -> list[Requirement]:
+    project = PROJECT["project"]
+    extras = project["optional-dependencies"].values()
+    lists = [PROJECT["build-system"]["requires"], project["dependencies"], *extras]
+    return [Requirement(text) for requirements in lists for text in requirements]
+
+
+def test_every_dependency_is_pinned_in_the_constraints_and_fits_its_range() -> None:
+    constraints = _constraints()
+    for requirement in _requirements():
+        assert requirement.specifier.contains(constraints[requirement.name]), requirement
+
+
+def test_dependencies_are_ranges_so_that_others_can_be_installed_beside() -> None:
+    project = PROJECT["project"]
+    for text in (*project["dependencies"], *project["optional-dependencies"]["spark"]):
+        operators = {specifier.operator for specifier in Requirement(text).specifier}
+        assert ">=" in operators, text
+        assert operators <= {">=", "<"}, text
 
 
 def test_constraints_are_sorted_and_name_each_package_once() -> None:
