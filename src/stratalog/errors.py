@@ -17,7 +17,8 @@
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
-    │   └── NoSegmentError            a partition's directory without a segment, as yet
+    │   ├── NoSegmentError            a partition's directory without a segment, as yet
+    │   └── PartitionGoneError        no such partition directory, or it was deleted meanwhile
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
@@ -204,6 +205,13 @@ class InvalidNameError(StratalogError):
 
 class NotALogDirError(StratalogError):
     """The path does not exist, is no directory, or holds no Kafka log."""
+
+
+class PartitionGoneError(NotALogDirError):
+    """A partition's directory is not there. If it was listed before, it was deleted since."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: no such directory")
 
 
 class NoSegmentError(NotALogDirError):

@@ -48,7 +48,7 @@ def test_a_partition_is_there_with_its_first_segment(log_dir: Path) -> None:
 
     def present() -> list[int]:
         logs = open_logs(options)
-        return [each.partition for each in opened(logs, subscribed(logs, options))]
+        return [each.partition for each in opened(logs, subscribed(logs, options), options)]
 
     assert present() == [0]
     write_segment(log_dir / "orders-1", 0)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from stratalog.spark.failures import DataLossError
+from stratalog.spark.offsets import TOPIC_IDS
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.schema import full_schema
 from stratalog.spark.splits import Split
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from stratalog import LogDir
 
 ALL = ReadAllAvailable()
+
+
+def plain(offsets: dict[str, Any]) -> dict[str, Any]:
+    """As the connector has them: without the ids of topics."""
+    return {topic: found for topic, found in offsets.items() if topic != TOPIC_IDS}
 
 
 def _append(logs: LogDir, topic: str, partition: int, count: int) -> None:
@@ -88,7 +94,7 @@ def test_restarts_go_on_where_the_checkpoint_says(spark: SparkSession, tmp_path:
         assert reading.read == _names(p0=70, p1=31)
         assert [len(batch) for _, batch in sorted(reading.batches.items())] == [29, 29, 29, 14]
         text = (reading.checkpoint / "offsets" / "3").read_text().splitlines()[-1]
-        assert json.loads(text) == {"t": {"0": 70, "1": 31}}
+        assert plain(json.loads(text)) == {"t": {"0": 70, "1": 31}}
         assert json.loads(query.lastProgress["sources"][0]["latestOffset"]) == json.loads(text)
         logs.add_partitions("t", 3)
         _append(logs, "t", 0, 5)
@@ -145,9 +151,9 @@ def test_a_stream_begins_at_the_end_unless_told(
     with open_logs(tmp_path) as logs:
         logs.create_topic("t", 1)
         _append(logs, "t", 0, 7)
-        assert opened().initialOffset() == {"t": {"0": 7}}
-        assert opened(startingOffsets="earliest").initialOffset() == {"t": {"0": 0}}
-        assert opened(startingOffsets='{"t":{"0":3}}').initialOffset() == {"t": {"0": 3}}
+        assert plain(opened().initialOffset()) == {"t": {"0": 7}}
+        assert plain(opened(startingOffsets="earliest").initialOffset()) == {"t": {"0": 0}}
+        assert plain(opened(startingOffsets='{"t":{"0":3}}').initialOffset()) == {"t": {"0": 3}}
 
 
 def test_the_limits_that_spark_is_told(
@@ -170,12 +176,12 @@ def test_a_minimum_holds_a_batch_back(
         limit = reader.getDefaultReadLimit()
         _append(logs, "t", 0, 3)
         first = reader.latestOffset({"t": {"0": 0}}, limit)
-        assert first == {"t": {"0": 3}}  # the first batch does not wait
+        assert plain(first) == {"t": {"0": 3}}  # the first batch does not wait
         _append(logs, "t", 0, 9)
         assert reader.latestOffset(first, limit) == first
-        assert reader.latestOffset(first, ALL) == {"t": {"0": 12}}
+        assert plain(reader.latestOffset(first, ALL)) == {"t": {"0": 12}}
         _append(logs, "t", 0, 1)
-        assert reader.latestOffset(first, limit) == {"t": {"0": 13}}
+        assert plain(reader.latestOffset(first, limit)) == {"t": {"0": 13}}
 
 
 def test_available_now_ends_where_the_logs_ended_at_the_start(
@@ -188,8 +194,8 @@ def test_available_now_ends_where_the_logs_ended_at_the_start(
         reader.prepareForTriggerAvailableNow()
         _append(logs, "t", 0, 20)
         logs.add_partitions("t", 2)
-        assert reader.latestOffset({"t": {"0": 0}}, ALL) == {"t": {"0": 20}}
-        assert reader.latestOffset({"t": {"0": 20}}, ALL) == {"t": {"0": 20}}
+        assert plain(reader.latestOffset({"t": {"0": 0}}, ALL)) == {"t": {"0": 20}}
+        assert plain(reader.latestOffset({"t": {"0": 20}}, ALL)) == {"t": {"0": 20}}
 
 
 def test_a_micro_batch_is_divided_by_offsets(
@@ -213,9 +219,9 @@ def test_committed_reads_stop_at_an_open_transaction(
         reader = opened(kafka_isolation_level="read_committed")
         with logs.transaction("mine") as transaction:
             transaction.append("t", b"t-0-4", partition=0).result()
-            assert reader.latestOffset({"t": {"0": 0}}, ALL) == {"t": {"0": 4}}
+            assert plain(reader.latestOffset({"t": {"0": 0}}, ALL)) == {"t": {"0": 4}}
         end = reader.latestOffset({"t": {"0": 0}}, ALL)
-        assert end == {"t": {"0": 6}}  # the marker counts
+        assert plain(end) == {"t": {"0": 6}}  # the marker counts
         assert _rows(reader, {"t": {"0": 3}}, end) == ["t-0-3", "t-0-4"]
 
 
@@ -233,11 +239,11 @@ def test_lost_data_is_an_error_or_passed_over(
         with pytest.raises(DataLossError, match="12 to 20 are there"):
             opened().partitions(start, end)
         bold = opened(failOnDataLoss="false")
-        assert bold.latestOffset(start, ALL) == end
+        assert plain(bold.latestOffset(start, ALL)) == end
         assert _rows(bold, start, end) == [f"t-0-{offset}" for offset in range(12, 20)]
         strict = opened()
     shutil.rmtree(tmp_path / "t-0")
     with pytest.raises(DataLossError, match="no topic 't'"):
         strict.latestOffset(start, ALL)
-    assert bold.latestOffset(start, ALL) == {}
+    assert plain(bold.latestOffset(start, ALL)) == {}
     assert bold.partitions(start, end) == []

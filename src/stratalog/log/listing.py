@@ -11,7 +11,12 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stratalog.errors import AccessDeniedError, InvalidNameError, NotALogDirError, SegmentGoneError
+from stratalog.errors import (
+    AccessDeniedError,
+    InvalidNameError,
+    PartitionGoneError,
+    SegmentGoneError,
+)
 from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
 from stratalog.storage.segment_view import SegmentView
 
@@ -97,7 +102,7 @@ def _entries(path: Path) -> list[tuple[os.DirEntry[str], PartitionFile]]:
                 (entry, file) for entry in entries if (file := _classify(entry.name)) is not None
             ]
     except (FileNotFoundError, NotADirectoryError):
-        raise NotALogDirError(f"{path}: no such directory") from None
+        raise PartitionGoneError(path) from None
     except PermissionError:
         raise AccessDeniedError(path) from None
 

@@ -187,9 +187,7 @@ class PartitionView(LogReader):
     @cached_property
     def topic_id(self) -> uuid.UUID | None:
         """From `partition.metadata`; None when there is no such file."""
-        path = self.path / FileKind.PARTITION_METADATA.value
-        metadata = _decoded(path, decode_partition_metadata)
-        return None if metadata is None else metadata.topic_id
+        return read_topic_id(self.path)
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
@@ -223,6 +221,12 @@ def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
         return None
     except CorruptError as error:
         raise error.located(path) from None
+
+
+def read_topic_id(directory: Path) -> uuid.UUID | None:
+    """From `partition.metadata`; None when there is no such file."""
+    metadata = _decoded(directory / FileKind.PARTITION_METADATA.value, decode_partition_metadata)
+    return None if metadata is None else metadata.topic_id
 
 
 def _without_segments(path: Path, listing: Listing) -> NotALogDirError:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.spark.failures import DataLossError
+from stratalog.spark.failures import lost, recreated
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Mapping
 
     from stratalog.format.names import TopicPartition
@@ -24,6 +25,7 @@ class LogEnds(NamedTuple):
     start: int
     end: int
     """Exclusive; for committed reads the last stable offset."""
+    topic_id: uuid.UUID | None = None
 
 
 def share_limit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
@@ -65,6 +67,24 @@ def with_new_partitions(
     return begin
 
 
+def find_recreated(
+    ids: Mapping[str, uuid.UUID], logs: Mapping[TopicPartition, LogEnds]
+) -> dict[TopicPartition, str]:
+    """Partitions whose topic had another id when it was read last, and what to say of each. Where
+    an id is unknown, they are taken for the same."""
+    found = {}
+    for at, log in logs.items():
+        before = ids.get(at.topic)
+        if before is not None and log.topic_id is not None and log.topic_id != before:
+            found[at] = recreated(at.topic, before, log.topic_id)
+    return found
+
+
+def topic_ids(logs: Mapping[TopicPartition, LogEnds]) -> dict[str, uuid.UUID]:
+    """Those that are known."""
+    return {at.topic: log.topic_id for at, log in logs.items() if log.topic_id is not None}
+
+
 def check_still_there(
     start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
 ) -> None:
@@ -79,11 +99,3 @@ def check_still_there(
             raise lost(f"{at} ends with offset {log.end}, but was read up to {offset}")
         if log.start > offset:
             raise lost(f"{at} begins with offset {log.start}, but was read up to {offset} only")
-
-
-def lost(what: str) -> DataLossError:
-    """The error for records that should be there, and the way around it."""
-    return DataLossError(
-        f"Some data may have been lost because they are not available any more: {what}. Set the "
-        "option failOnDataLoss to false to go on with what is there."
-    )

@@ -20,6 +20,7 @@ from stratalog.format.entry import records_of
 from stratalog.storage.segment_view import Seek
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
@@ -47,6 +48,14 @@ class Stretch:
     @property
     def size_bytes(self) -> int:
         return self.end_position - self.start_position
+
+
+class PartitionPlace(NamedTuple):
+    """Which partition pieces are of, and where it is."""
+
+    directory: Path
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
 
 
 class Cut(NamedTuple):
@@ -223,15 +232,14 @@ def _cut_at(segment: SegmentView, target: int) -> Cut | None:
 def piece_of(
     stretch: Stretch,
     segment: SegmentView,
-    place: tuple[Path, TopicPartition],
+    place: PartitionPlace,
     aborted: list[AbortedTxn],
 ) -> Piece:
     """A stretch as a task gets it."""
-    directory, (topic, partition) = place
     return Piece(
-        directory=directory,
-        topic=topic,
-        partition=partition,
+        directory=place.directory,
+        topic=place.topic_partition.topic,
+        partition=place.topic_partition.partition,
         segment=segment.path,
         base_offset=segment.base_offset,
         inode=segment.inode,
@@ -245,4 +253,5 @@ def piece_of(
             for txn in aborted
             if txn.first_offset < stretch.end_offset and txn.last_offset >= stretch.start_offset
         ),
+        topic_id=place.topic_id,
     )

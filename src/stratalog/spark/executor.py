@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
+from stratalog.errors import (
+    NoSegmentError,
+    OffsetOutOfRangeError,
+    PartitionGoneError,
+    SegmentGoneError,
+)
 from stratalog.format.numpy_columns import int64_numbers, numpy_column, repeated_text
 from stratalog.log.column_reading import ColumnReader
 from stratalog.log.damage import DamagePolicy, Skipped
@@ -21,8 +26,9 @@ from stratalog.log.isolation import AbortedRanges
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reading import ReadPlan
 from stratalog.log.segments import SegmentPart
-from stratalog.spark.failures import DataLossError
+from stratalog.spark.failures import recreated
 from stratalog.spark.predicates import ALL, Span
+from stratalog.spark.topics import report_loss, topic_id_of
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -69,25 +75,42 @@ class ReadTask:
         except SegmentGoneError:
             yield from self._decoded_by_offset(piece, due)
             return
+        # A file system may give a new file the inode of a deleted one, so the id decides.
+        if self._is_recreated(piece):
+            return
         part = SegmentPart(segment, due, piece.end_position, piece.limit_offset)
         yield from self._reader(piece, due).read([part])
 
     def _decoded_by_offset(self, piece: Piece, due: int) -> Iterator[pa.RecordBatch]:
         """The segment was compacted or deleted since the query was planned: look again."""
-        with PartitionView(piece.directory) as view:
+        try:
+            view = PartitionView(piece.directory)
+        except (PartitionGoneError, NoSegmentError) as error:
+            self._report_loss(f"{piece.topic_partition} was deleted: {error}")
+            return
+        with view:
+            if self._is_recreated(piece):
+                return
             start = due
             try:
                 view.locate(start)
             except OffsetOutOfRangeError as error:
-                if self.fails_on_data_loss:
-                    raise DataLossError(
-                        f"Some data may have been lost because they are not available any more: "
-                        f"{piece.topic_partition}: {error}. Set the option failOnDataLoss to "
-                        "false to read what is there."
-                    ) from None
+                self._report_loss(f"{piece.topic_partition}: {error}")
                 start = max(due, view.log_start_offset)
-            if start < piece.end_offset:
+            if start < min(piece.end_offset, view.log_end_offset):
                 yield from self._reader(piece, start).read(view.parts_from(start))
+
+    def _is_recreated(self, piece: Piece) -> bool:
+        """Whether the partition is now one of another topic, of which nothing is read: this query
+        was planned for offsets of the old one."""
+        topic_id = topic_id_of(piece.directory) if piece.topic_id is not None else None
+        if piece.topic_id is None or topic_id is None or topic_id == piece.topic_id:
+            return False
+        self._report_loss(recreated(piece.topic, piece.topic_id, topic_id))
+        return True
+
+    def _report_loss(self, what: str) -> None:
+        report_loss(what, fails_on_data_loss=self.fails_on_data_loss)
 
     def _reader(self, piece: Piece, start: int) -> ColumnReader:
         plan = ReadPlan(

@@ -16,9 +16,11 @@ import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from stratalog.errors import StratalogError
+from stratalog.format.metadata import encode_id
 from stratalog.spark.worker_process import is_spark_worker
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Callable, Iterable, Iterator
 
 P = ParamSpec("P")
@@ -44,6 +46,22 @@ class SourceError(StratalogError):
 
 class DataLossError(SourceError):
     """Records that the query is to read are not in the log."""
+
+
+def lost(what: str) -> DataLossError:
+    """The error for records that should be there, and the way around it."""
+    return DataLossError(
+        f"Some data may have been lost because they are not available any more: {what}. Set the "
+        "option failOnDataLoss to false to go on with what is there."
+    )
+
+
+def recreated(topic: str, before: uuid.UUID, now: uuid.UUID) -> str:
+    """What happened to a topic whose name another one has now."""
+    return (
+        f"topic {topic} was deleted and created again: its id was {encode_id(before)}, now it is "
+        f"{encode_id(now)}"
+    )
 
 
 def told_in_one_line(function: Callable[P, T]) -> Callable[P, T]:

@@ -1,25 +1,30 @@
 """Offsets as Spark's Kafka connector writes them: `{"topic":{"0":23,"1":-1}}`.
 
 -2 stands for the earliest offset, -1 for the latest. Checkpoints of streams hold the same JSON with
-plain offsets: where the next micro-batch begins.
+plain offsets: where the next micro-batch begins; and in one more key, which no topic can have for
+its name, the ids of the topics: `"@topicIds":{"topic":"…"}`. Checkpoints of the connector, and of
+earlier versions, lack it.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from stratalog.errors import ConfigError
+from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Mapping
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
+TOPIC_IDS: Final = "@topicIds"
 
 PartitionNumbers: TypeAlias = tuple[tuple[TopicPartition, int], ...]
 """A number for each partition, sorted. A tuple, so that options stay frozen."""
@@ -72,10 +77,12 @@ def _parse(name: str, text: str, expected: str) -> PartitionNumbers:
     return tuple(sorted(numbers.items()))
 
 
-def from_json(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
     """Offsets of a checkpoint, or of an option once its JSON is read. ValueError if it is none."""
     numbers = {}
     for topic, by_partition in found.items():
+        if topic == TOPIC_IDS:
+            continue
         for partition, number in by_partition.items():
             if type(number) is not int or not partition.isdecimal():
                 raise ValueError(f"{topic}-{partition}: {number!r}")
@@ -83,9 +90,18 @@ def from_json(found: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, in
     return numbers
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def ids_from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, uuid.UUID]:
+    """Ids of topics, those that a checkpoint has."""
+    ids = {topic: decode_id(text) for topic, text in found.get(TOPIC_IDS, {}).items()}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+
+
+def to_json(
+    offsets: Mapping[TopicPartition, int], ids: Mapping[str, uuid.UUID] | None = None
+) -> dict[str, dict[str, Any]]:
     """What a checkpoint holds, topics and partitions in order."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
-    return found
+    texts = {topic: encode_id(ids[topic]) for topic in found if ids and topic in ids}
+    return {**found, TOPIC_IDS: texts} if texts else found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.log.isolation import IsolationLevel
 from stratalog.spark.cutting import (
+    PartitionPlace,
     batch_spans,
     cut_by_bytes,
     cut_by_offsets,
@@ -22,7 +23,7 @@ from stratalog.spark.options import ReadOptions
 from stratalog.spark.predicates import LONG_MAX, Predicate
 from stratalog.spark.ranges import OffsetRange, batch_range, check_named
 from stratalog.spark.splits import PlanSummary, SplitPlan, one_each, pack, shares
-from stratalog.spark.topics import open_logs, opened, subscribed
+from stratalog.spark.topics import losing, open_logs, opened, subscribed, topic_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +69,7 @@ def _plan(options: ReadOptions, predicate: Predicate) -> SplitPlan:
     logs = open_logs(options)
     partitions = subscribed(logs, options)
     check_named(options, partitions)
-    views = opened(logs, partitions)
+    views = opened(logs, partitions, options)
     return plan_ranges(
         views, lambda each, view: batch_range(each, view, options), options, predicate
     )
@@ -83,7 +84,7 @@ def plan_ranges(
     """The plan that reads these ranges. Views are closed again."""
     found = []
     for topic_partition, view in views.items():
-        with view:
+        with view, losing(topic_partition, options):
             if predicate.admits(*topic_partition):
                 wanted = range_of(topic_partition, view)
                 if wanted.end >= view.log_end_offset and not options.skips_damage:
@@ -157,15 +158,16 @@ def _pieces(partitions: list[_Partition], options: ReadOptions) -> Iterator[Piec
     wanted = options.min_partitions or 1
     counts = shares([partition.offsets for partition in partitions], wanted)
     for partition, count in zip(partitions, counts, strict=True):
-        with partition.view:
+        with partition.view, losing(partition.topic_partition, options):
             yield from _cut(partition, count, options)
 
 
 def _cut(partition: _Partition, count: int, options: ReadOptions) -> Iterator[Piece]:
     """The pieces of one partition: none larger than a split, and `count` of them or more."""
-    place = (partition.view.path, partition.topic_partition)
+    view = partition.view
+    place = PartitionPlace(view.path, partition.topic_partition, topic_id_of(view.path))
     target = min(options.split_bytes, max(1, -(-partition.size_bytes // count)))
-    segments = partition.view.segments
+    segments = view.segments
     parts = [
         part
         for stretch in partition.stretches

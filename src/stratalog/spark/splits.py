@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.format.names import TopicPartition
 
 if TYPE_CHECKING:
+    import uuid
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
@@ -43,6 +44,8 @@ class Piece:
     """No batch of these bytes reaches it."""
     aborted: tuple[AbortedTxn, ...] = ()
     """Transactions to leave out."""
+    topic_id: uuid.UUID | None = None
+    """Of the topic that was planned for: one that is created later under its name is another."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import NoSegmentError, UnknownTopicOrPartitionError
+from stratalog.errors import (
+    AccessDeniedError,
+    CorruptError,
+    NoSegmentError,
+    PartitionGoneError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
+from stratalog.log.partition_view import read_topic_id
 from stratalog.log_dir.view import LogDirsView
-from stratalog.spark.failures import SourceError
+from stratalog.spark.failures import SourceError, lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import uuid
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from stratalog.log.partition_view import PartitionView
     from stratalog.spark.options import ReadOptions
+
+_log: Final = logging.getLogger(__name__)
 
 
 def open_logs(options: ReadOptions) -> LogDirsView:
@@ -43,14 +55,43 @@ def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
 
 
 def opened(
-    logs: LogDirsView, partitions: Iterable[TopicPartition]
+    logs: LogDirsView, partitions: Iterable[TopicPartition], options: ReadOptions
 ) -> dict[TopicPartition, PartitionView]:
-    """Views of these partitions, without those that have no segment: a broker makes them now."""
+    """Views of these partitions, without those that have no segment: a broker creates them now."""
     views = {}
     for each in partitions:
-        with suppress(NoSegmentError):
+        with losing(each, options), suppress(NoSegmentError):
             views[each] = logs.partition(*each)
     return views
+
+
+@contextmanager
+def losing(topic_partition: TopicPartition, options: ReadOptions) -> Iterator[None]:
+    """A partition that is deleted while it is looked at is lost data, or is left out with a
+    warning."""
+    try:
+        yield
+    except PartitionGoneError as error:
+        report_loss(
+            f"{topic_partition} was deleted: {error}", fails_on_data_loss=options.fail_on_data_loss
+        )
+
+
+def report_loss(what: str, *, fails_on_data_loss: bool) -> None:
+    """Raise DataLossError, or log a warning."""
+    if fails_on_data_loss:
+        raise lost(what)
+    _log.warning("Some data may have been lost: %s", what)
+
+
+def topic_id_of(directory: Path) -> uuid.UUID | None:
+    """Of a partition, from `partition.metadata`. None where there is no such file (Kafka before
+    2.8, copies of logs), or none that can be read: then ids are not compared."""
+    try:
+        return read_topic_id(directory)
+    except (CorruptError, AccessDeniedError) as error:
+        _log.warning("the topic id is unknown and is not compared: %s", error)
+        return None
 
 
 def _matching(logs: LogDirsView, pattern: str) -> set[str]:
