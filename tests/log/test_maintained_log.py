@@ -222,3 +222,21 @@ def test_maintenance_keeps_others_out(setup: Setup) -> None:
     setup.log.close()
     with pytest.raises(LogOfflineError), setup.log.changing():
         pass
+
+
+def test_producers_go_by_the_new_log_start(setup: Setup) -> None:
+    """As in Kafka: where nothing is left below the log end, closing leaves no snapshot, and a
+    snapshot that is left is the one that the next is compared with."""
+    log = setup.log
+    assert log.producers.last_snapshot_offset == 8  # of the last roll
+    log.delete_records(9)
+    log.delete_oldest(4)
+    assert log.producers.last_snapshot_offset == 8
+    for offset in log._snapshots.offsets:
+        log._snapshots.delete([offset])
+    setup.append()
+    log.delete_records(10)
+    assert log.producers.last_snapshot_offset == 10
+    assert not log.producers.needs_snapshot
+    log.close()
+    assert not setup.names(".snapshot")

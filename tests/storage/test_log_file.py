@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.batch import BatchHeader
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
+from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile
 from stratalog.storage.resync import WINDOW_BYTES, next_valid_batch
 from tests.log.building import batches_of, plain_segment
 
@@ -54,9 +54,9 @@ def test_reads_that_the_kernel_cuts(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_file_outlives_its_name(path: Path) -> None:
     with LogFile(path) as file:
-        inode = path.stat().st_ino
+        identity = FileIdentity.of(path.stat())
         path.unlink()
-        assert file.inode == inode
+        assert file.identity == identity
         assert file.read(0, 2) == b"\x00\x01"
 
 

@@ -18,6 +18,7 @@ from stratalog.errors import (
     SegmentGoneError,
 )
 from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
+from stratalog.storage.log_file import FileIdentity
 from stratalog.storage.segment_view import SegmentView
 
 LOOKS_MAX: Final = 10
@@ -29,8 +30,11 @@ class ListedFile(NamedTuple):
 
     path: Path
     file: PartitionFile
-    size_bytes: int
-    inode: int
+    identity: FileIdentity
+
+    @property
+    def size_bytes(self) -> int:
+        return self.identity.size_bytes
 
 
 class Listing(NamedTuple):
@@ -75,7 +79,7 @@ def _scan(path: Path) -> list[ListedFile]:
     changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(LOOKS_MAX):
         found = [
-            ListedFile(Path(entry.path), file, status.st_size, status.st_ino)
+            ListedFile(Path(entry.path), file, FileIdentity.of(status))
             for entry, file in entries
             if (status := _status(entry)) is not None
         ]
@@ -147,7 +151,7 @@ def _settle(files: tuple[ListedFile, ...]) -> tuple[SegmentView, ...]:
 
 def _logs(files: tuple[ListedFile, ...], state: FileState) -> dict[int, SegmentView]:
     return {
-        base: SegmentView(listed.path, base, listed.size_bytes, listed.inode)
+        base: SegmentView(listed.path, base, listed.size_bytes, listed.identity)
         for listed in files
         if listed.file.kind is FileKind.LOG
         and listed.file.state is state

@@ -242,7 +242,7 @@ def piece_of(
         partition=place.topic_partition.partition,
         segment=segment.path,
         base_offset=segment.base_offset,
-        inode=segment.inode,
+        identity=segment.identity,
         start_position=stretch.start_position,
         end_position=stretch.end_position,
         start_offset=stretch.start_offset,

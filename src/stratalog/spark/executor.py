@@ -70,7 +70,9 @@ class ReadTask:
     def _decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         due = piece.start_offset
         try:
-            segment = SegmentView(piece.segment, piece.base_offset, piece.end_position, piece.inode)
+            segment = SegmentView(
+                piece.segment, piece.base_offset, piece.end_position, piece.identity
+            )
             _ = segment.file  # from here on it stays readable, whatever becomes of its name
         except SegmentGoneError:
             yield from self._decoded_by_offset(piece, due)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.storage.log_file import FileIdentity
 
 OPEN_COST_BYTES: Final = 4 << 20
 """What opening a piece costs a task, in bytes it could read instead. Spark's own figure for files:
@@ -34,7 +35,8 @@ class Piece:
     partition: int
     segment: Path
     base_offset: int
-    inode: int | None
+    identity: FileIdentity | None
+    """Of the segment's file."""
     start_position: int
     end_position: int
     start_offset: int

@@ -8,7 +8,7 @@ a short answer means the file ended.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from stratalog.errors import AccessDeniedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
@@ -27,6 +27,26 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except PermissionError:
         raise AccessDeniedError(path) from None
+
+
+class FileIdentity(NamedTuple):
+    """What tells a file from one that gets its name later.
+
+    The inode alone does not: the number of a removed file is given to the next one that is created,
+    and that may be what compaction puts in the place of a segment. Renaming changes none of these.
+    """
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def may_have_grown_to(self, other: FileIdentity) -> bool:
+        """Whether `other` may be this file after some appends."""
+        return self.inode == other.inode and self.size_bytes <= other.size_bytes
 
 
 class LogFile:
@@ -54,9 +74,9 @@ class LogFile:
             os.close(fd)
 
     @property
-    def inode(self) -> int:
-        """What the file is known by, whatever its name."""
-        return os.fstat(self._fd).st_ino
+    def identity(self) -> FileIdentity:
+        """What the file is known by now, whatever its name."""
+        return FileIdentity.of(os.fstat(self._fd))
 
     @property
     def size_bytes(self) -> int:

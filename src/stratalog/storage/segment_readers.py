@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.errors import SegmentGoneError
 from stratalog.storage.live_view import LiveSegmentView
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import FileIdentity, LogFile
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SegmentReaders:
         self._base_offset = base_offset
         self._view: SegmentView | None = None
         self._log: LogFile | None = None
-        self._inode: int | None = None  # once another file may get the name
+        self._identity: FileIdentity | None = None  # once another file may get the name
 
     def log(self, path: Path) -> LogFile:
         """The log, open from first use on. It stays readable after a delete.
@@ -50,8 +50,8 @@ class SegmentReaders:
         view = self._view
         if view is None or view.size_bytes != size_bytes:
             view = self._view = SegmentView(path, self._base_offset, size_bytes)
-        if self._inode is not None:  # asked after the view is where `give_up_name` finds it
-            view.inode = self._inode
+        if self._identity is not None:  # asked after the view is where `give_up_name` finds it
+            view.identity = self._identity
         return view
 
     def live_view(self, path: Path, writer: SegmentWriter) -> SegmentView:
@@ -82,7 +82,7 @@ class SegmentReaders:
         """Before another segment gets the name: views of this one, those that readers have and
         those to come, open no file but its own."""
         with suppress(FileNotFoundError):
-            self._inode = path.stat().st_ino
+            self._identity = FileIdentity.of(path.stat())
         view = self._view
         if view is not None:
-            view.inode = self._inode
+            view.identity = self._identity

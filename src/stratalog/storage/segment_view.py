@@ -8,16 +8,17 @@ Nothing is ever written.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
 from stratalog.format.batch import Entry, next_entry
 from stratalog.format.entry import check_entry_crc, header_of
-from stratalog.format.names import FileState
+from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.peek import peek
 from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, LogFile
+from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile
 from stratalog.storage.rebuild import rebuild_indexes
 from stratalog.storage.resync import next_valid_batch
 from stratalog.storage.segment_end import find_end
@@ -62,13 +63,17 @@ class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
 
     def __init__(
-        self, path: Path, base_offset: int, size_bytes: int, inode: int | None = None
+        self,
+        path: Path,
+        base_offset: int,
+        size_bytes: int,
+        identity: FileIdentity | None = None,
     ) -> None:
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
         """Bytes that this view looks at. A live file grows; a fresh listing sees more."""
-        self.inode = inode
+        self.identity = identity
         """Of the file that was listed; None: whatever has the name will do."""
 
     def __repr__(self) -> str:
@@ -87,17 +92,33 @@ class SegmentView:
                 file = LogFile(self.path.with_name(name))
             except FileNotFoundError:
                 continue
-            if self.inode in (None, file.inode):
+            if self._is_listed(file.identity):
                 return file
         raise SegmentGoneError(self.path)
+
+    def _is_listed(self, found: FileIdentity) -> bool:
+        """Whether a file is the one that was listed. Only the last segment of a log grows; others
+        keep size and time, or are replaced."""
+        listed = self.identity
+        if listed is None or listed == found:
+            return True
+        return listed.may_have_grown_to(found) and self._is_last_segment()
+
+    def _is_last_segment(self) -> bool:
+        last = segment_file_name(self.base_offset, FileKind.LOG)
+        with os.scandir(self.path.parent) as entries:
+            names = [entry.name for entry in entries]
+        return last in names and not any(
+            name > last and name.endswith(FileKind.LOG.value) for name in names
+        )
 
     def check_in_place(self) -> None:
         """Raise SegmentGoneError unless the segment still has its name: its side files with it."""
         try:
-            inode = self.path.stat().st_ino
+            found = FileIdentity.of(self.path.stat())
         except FileNotFoundError:
             raise SegmentGoneError(self.path) from None
-        if self.inode not in (None, inode):
+        if not self._is_listed(found):
             raise SegmentGoneError(self.path)
 
     def sibling(self, extension: str) -> Path:
@@ -214,8 +235,8 @@ class SegmentView:
         """Let go of the open file and all that was read. The next use starts afresh, but with the
         same file, whatever has its name by then."""
         file = self.__dict__.get("file")
-        if file is not None and self.inode is None:
-            self.inode = file.inode
+        if file is not None and self.identity is None:
+            self.identity = file.identity
         for name in ("file", "offset_index", "times", "_rebuilt"):
             self.__dict__.pop(name, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -95,6 +96,48 @@ def test_a_reading_goes_on_through_compaction(
     assert {record.offset for record in reader.read()} <= set(offsets)
     if not is_removed:
         assert offsets == list(range(RECORDS)), "the files of before are still there"
+
+
+def reuse_inodes(path: Path) -> int:
+    """Let new segments have the inodes of the old ones that had their names, as file systems do
+    once those are removed. How many that were."""
+    count = 0
+    for old in path.glob("*.log.deleted"):
+        new = old.with_suffix("")
+        if new.exists():
+            data, status = new.read_bytes(), new.stat()
+            old.write_bytes(data)
+            os.utime(old, ns=(status.st_atime_ns, status.st_mtime_ns))
+            old.replace(new)
+            count += 1
+        else:
+            old.unlink()
+    return count
+
+
+@pytest.mark.parametrize("is_view", [False, True], ids=["log", "view"])
+@pytest.mark.parametrize("at", [0, 77, 250])
+def test_an_inode_that_is_used_again_is_another_file(
+    log: PartitionLog, at: int, is_view: bool
+) -> None:
+    reader: LogReader = PartitionView(log.path) if is_view else log
+    reading = reader.read()
+    columns = reader.read_columns(columns=["offset"])
+    offsets = [next(reading).offset for _ in range(at + 1)]
+    compact(log)
+    assert reuse_inodes(log.path) > 5
+    for offset in (0, 101, 333):
+        found = reader.locate(offset)
+        assert found is not None
+        assert found.record.offset >= offset
+    hit = reader.find_time(NOW_MS - RECORDS + 103)
+    assert hit is not None
+    offsets += [record.offset for record in reading]
+    assert offsets == sorted(set(offsets))
+    assert set(offsets) >= SURVIVORS
+    decoded = [n for batch in columns for n in batch.column(0).to_pylist()]
+    assert decoded == sorted(set(decoded))
+    assert set(decoded) >= SURVIVORS
 
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["kept", "removed"])

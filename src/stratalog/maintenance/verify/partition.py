@@ -176,7 +176,7 @@ def _tasks(
                 str(segment.path),
                 segment.base_offset,
                 segment.size_bytes,
-                segment.inode,
+                segment.identity,
                 next_base,
                 is_first=slot == 0 and segment.base_offset == 0,
                 was_clean=was_clean,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.maintenance.verify.producer_checks import Marker
+    from stratalog.storage.log_file import FileIdentity
 
 _FAULTS: Final = {
     Verdict.BAD_RECORDS: Fault.BAD_RECORDS,
@@ -58,7 +59,7 @@ class SegmentTask:
     """Of the `.log` file."""
     base_offset: int
     size_bytes: int
-    inode: int | None = None
+    identity: FileIdentity | None = None
     next_base: int | None = None
     """Base offset of the segment after it; None for the last."""
     is_first: bool = False
@@ -100,7 +101,7 @@ class _SegmentCheck:
         self._task = task
         self._on_bytes = on_bytes
         self._path = Path(task.path)
-        self._segment = SegmentView(self._path, task.base_offset, task.size_bytes, task.inode)
+        self._segment = SegmentView(self._path, task.base_offset, task.size_bytes, task.identity)
         self._findings = Findings()
         self._order = OffsetOrder(task.base_offset)
         self._epochs = np.array(task.epochs, np.int64).reshape(-1, 2)
