@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 from stratalog.errors import DiskFullError, FsyncError, LogOfflineError
 from stratalog.format.names import RootFile
 from tests.disks import FaultyDisk, SimulatedDisk
-from tests.log_dir.opening import open_logs
+from tests.log_dir.opening import kill, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +156,85 @@ def test_a_full_disk_at_an_fsync_is_no_full_disk_at_a_write(tmp_path: Path) -> N
         with pytest.raises(FsyncError, match=os.strerror(errno.ENOSPC)) as error:
             file.fsync()
     assert not isinstance(error.value, DiskFullError)
+
+
+class Life:
+    """Appends, flushes and rolls on a disk whose fsyncs fail now and then, and its power too."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk = SimulatedDisk(root)
+        self.root = root
+        self.logs = self._open()
+        self.logs.create_topic("orders", 1)
+        self.logs.flush()
+        self.logs.checkpoint()
+        self.written: list[bytes | None] = []
+        self.flushed = 0
+        """So many of them must never be lost."""
+        self.failures = 0
+
+    def _open(self) -> LogDir:
+        return open_logs(self.root, disk=self.disk.disk, log_segment_bytes=4000)
+
+    def step(self) -> None:
+        if self.rng.random() < 0.15:
+            kinds = [".log", ".index", ".timeindex", ".snapshot", "orders-0", "checkpoint.tmp"]
+            self.disk.fail_fsync_of = self.rng.choice(kinds)
+        try:
+            self._act()
+        except (FsyncError, LogOfflineError):
+            self.failures += 1
+            self._end()
+            self._check()
+
+    def _act(self) -> None:
+        action = self.rng.choice(["append", "append", "append", "flush", "roll", "checkpoint"])
+        log = self.logs.partition("orders", 0)
+        if action == "append":
+            value = b"%d " % len(self.written) * self.rng.randint(1, 300)
+            self.logs.append("orders", value)
+            self.written.append(value)
+        elif action == "flush":
+            self.logs.flush()
+            self.flushed = len(self.written)
+        elif action == "roll":
+            log.roll()
+            self.flushed = max(self.flushed, log.recovery_point)
+        else:
+            self.logs.checkpoint()
+
+    def _end(self) -> None:
+        """Closed, or killed; perhaps with a loss of power, before it is opened again."""
+        if self.rng.random() < 0.5:
+            with suppress(FsyncError, LogOfflineError):
+                self.logs.close()
+        kill(self.logs)
+        self.disk.fail_fsync_of = ""
+        if self.rng.random() < 0.3:
+            self.disk.crash(self.rng)
+        self.logs = self._open()
+
+    def _check(self) -> None:
+        found = values(self.logs)
+        assert found == self.written[: len(found)]
+        assert len(found) >= self.flushed
+        self.written = found
+
+    def finish(self) -> None:
+        self.disk.fail_fsync_of = ""
+        self.logs.close()
+        self.flushed = len(self.written)
+        self.disk.crash(self.rng)
+        self.logs = self._open()
+        self._check()
+        self.logs.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_flushed_record_is_ever_lost(seed: int, tmp_path: Path) -> None:
+    life = Life(tmp_path, seed)
+    for _ in range(60):
+        life.step()
+    life.finish()
+    assert life.failures
