@@ -136,6 +136,7 @@ class SimulatedDisk:
             close=self._close,
             fsync=self._fsync,
             rename=self._rename,
+            link=self._link_file,
             unlink=self._unlink,
             mkdir=self._mkdir,
             rmdir=self._rmdir,
@@ -145,12 +146,14 @@ class SimulatedDisk:
         self.fail_fsync_of = ""
         """The next fsync of a path that ends so fails."""
         self._fds: dict[int, _Node] = {}
+        self._left: dict[int, bytes] = {}
         self._tree = self._load(root)
 
     def crash(self, rng: random.Random) -> None:
         """Lose power, and come up again. Whatever was open before must not be used any more."""
         self._fds.clear()
         self._note_live(self._tree, self.root)
+        self._left.clear()
         contents = dict(self._contents_after_crash(self._tree, Path(), rng))
         for child in self.root.iterdir():
             shutil.rmtree(child) if child.is_dir() else child.unlink()
@@ -197,7 +200,9 @@ class SimulatedDisk:
                 yield path / name, None
                 yield from self._contents_after_crash(node, path / name, rng)
             else:
-                yield path / name, node.after_crash(rng)
+                if id(node) not in self._left:  # it may have two names
+                    self._left[id(node)] = node.after_crash(rng)
+                yield path / name, self._left[id(node)]
 
     # -- the calls
 
@@ -259,6 +264,12 @@ class SimulatedDisk:
             self._parent(target).do(partial(_link, target.name, node))
             self._parent(source).do(partial(_unlink, source.name))
 
+    def _link_file(self, source: Path, target: Path) -> None:
+        node = self._node(source)
+        assert node is not None
+        os.link(source, target)
+        self._parent(target).do(partial(_link, target.name, node))
+
     def _unlink(self, path: Path) -> None:
         node = self._node(path)
         live = path.read_bytes()
@@ -307,6 +318,7 @@ class FaultyDisk:
             truncate=self._counted("truncate"),
             posix_fallocate=self._counted("posix_fallocate"),
             rename=self._counted("rename"),
+            link=self._counted("link"),
             unlink=self._counted("unlink"),
             mkdir=self._counted("mkdir"),
             rmdir=self._counted("rmdir"),

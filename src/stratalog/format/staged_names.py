@@ -8,9 +8,13 @@ broker leaves such files alone.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+import secrets
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import InvalidNameError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STAGED_SUFFIX: Final = ".staged"
 
@@ -37,6 +41,14 @@ class StagedName(NamedTuple):
         if _NAME.fullmatch(name) is None:
             raise InvalidNameError(f"{name!r} cannot be the name of a staged file")
         return name
+
+
+def second_staged_name(path: Path) -> Path:
+    """Another name for a staged file, which is swept as the first one is."""
+    name = parse_staged_name(path.name)
+    if name is None:
+        raise InvalidNameError(f"{path.name!r} is not the name of a staged file")
+    return path.with_name(str(name._replace(unique=secrets.token_hex(8))))
 
 
 def parse_staged_name(name: str) -> StagedName | None:

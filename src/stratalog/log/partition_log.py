@@ -18,8 +18,10 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
 )
-from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
+from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
+from stratalog.format.names import FileKind, segment_file_name
+from stratalog.format.staged_names import second_staged_name
 from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
 from stratalog.log.installing import place
 from stratalog.log.log_state import AppendInfo
@@ -28,18 +30,21 @@ from stratalog.log.origin import AppendOrigin
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
 from stratalog.log.validation import LeaderValidator, validate_follower
+from stratalog.storage.segment import Segment
+from stratalog.storage.segment_end import SegmentEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
     from stratalog.log.appends import GroupAppend, ValidatedAppend
+    from stratalog.log.installing import FileBatches, SegmentPlan
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import CheckedAppend
     from stratalog.log.producers import CachedBatch
-    from stratalog.storage.segment import Segment
 
 
 class PartitionLog(MaintainedLog):
@@ -119,6 +124,52 @@ class PartitionLog(MaintainedLog):
                 return
             for append in group.accepted:
                 self._take(append, AppendOrigin.CLIENT, now_ms)
+
+    def install_file(self, path: Path, batches: FileBatches) -> bool:
+        """Make a file of ready, checked batches in the log's directory a segment of its own.
+
+        It gets a second name; the first stays, and is the caller's to remove. The active segment is
+        sealed before it, so it may roll earlier than single appends would have let it. Durable.
+        False if that cannot be done, because of the topic's limits, another owner, or a file system
+        without links: nothing is appended then.
+        """
+        with self._changing():
+            plan = batches.plan(self._end, self._leader_epoch, self.config)
+            if plan is None or not self._disk.can_stand_for(path, self._segments[-1].path):
+                return False
+            self._disk.patch(path, plan.patches())
+            self._disk.fsync(path)
+            second_name = second_staged_name(path)
+            try:
+                self._disk.link(path, second_name)
+            except StorageError:
+                return False
+            with self._fatal():
+                self._adopt(second_name, plan)
+            return True
+
+    def _adopt(self, path: Path, plan: SegmentPlan) -> None:
+        """All that belongs to the segment is durable before its log gets its name."""
+        base_offset, active = self._end, self._segments[-1]
+        if self._leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
+            self._epochs.assign(self._leader_epoch, base_offset)
+        self._seal(active)
+        self._flush_below(base_offset)
+        self._producers.map_end_offset = base_offset
+        self._snapshots.take(self._producers)
+        log_path = self.path / segment_file_name(base_offset, FileKind.LOG)
+        end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
+        segment = Segment.around(self._disk, log_path, end, plan.indexes, self.config)
+        self._disk.rename(path, log_path)
+        self._disk.fsync_dir(self.path)
+        kept = self._segments
+        if active.base_offset == base_offset:  # it was empty, and its files are replaced
+            active.release()
+            kept = kept[:-1]
+        self._use([*kept, segment])
+        self._producers.map_end_offset = plan.next_offset
+        self._publish(plan.next_offset)
+        self._recovery_point = self._unsynced_from = plan.next_offset
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int = 0

@@ -27,7 +27,7 @@ from stratalog.storage.forking import detach_in_children, inherited_reason
 from stratalog.storage.system_calls import SystemCalls, fsync_error, storage_error, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from stratalog.errors import FsyncError
@@ -184,6 +184,24 @@ class Disk:
         with told(f"rename to {target.name}", source):
             self._calls.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name. Durable only after `fsync_dir`; the target must not exist."""
+        with told(f"link to {target.name}", source):
+            self._calls.link(source, target)
+
+    def patch(self, path: Path, parts: Iterable[tuple[int, bytes]]) -> None:
+        """Overwrite parts of a file, each at its position. Durable only after `fsync`."""
+        with told("write", path):
+            fd = self._calls.open(path, os.O_RDWR | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                for position, data in parts:
+                    written = 0
+                    while written < len(data):
+                        rest = memoryview(data)[written:]
+                        written += self._calls.pwrite(fd, rest, position + written)
+            finally:
+                self._calls.close(fd)
+
     def unlink(self, path: Path, *, missing_ok: bool = False) -> bool:
         """Remove a file; whether there was one."""
         with told("remove", path):
@@ -207,6 +225,13 @@ class Disk:
         """The permission bits of a file."""
         with told("stat", path):
             return stat.S_IMODE(path.stat().st_mode)
+
+    def can_stand_for(self, path: Path, other: Path) -> bool:
+        """Whether a file has one name only, and the owner and mode of the other one."""
+        with told("stat", path):
+            mine, theirs = path.stat(), other.stat()
+        owners = (mine.st_uid, mine.st_gid) == (theirs.st_uid, theirs.st_gid)
+        return mine.st_nlink == 1 and owners and mine.st_mode == theirs.st_mode
 
     def set_mode(self, path: Path, mode: int) -> None:
         with told("set the mode of", path):

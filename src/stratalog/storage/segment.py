@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
+    from stratalog.format.index_rules import IndexBuilder
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.disk import Disk
     from stratalog.storage.log_file import LogFile
@@ -82,6 +83,20 @@ class Segment:
             with suppress(StorageError):
                 segment.delete()
             raise
+        return segment
+
+    @classmethod
+    def around(
+        cls, disk: Disk, path: Path, end: SegmentEnd, indexes: IndexBuilder, config: LogConfig
+    ) -> Self:
+        """A complete, inactive segment whose log is about to get the name `path`. Writes its
+        indexes, durably but for their names."""
+        segment = cls(disk, path, indexes.base_offset, end.position, config)
+        segment._end = end
+        segment.txn_index.delete()
+        segment._indexes().write(indexes)
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX):
+            disk.fsync(segment.sibling(kind))
         return segment
 
     def __repr__(self) -> str:

@@ -43,6 +43,7 @@ class SystemCalls:
     truncate: Callable[[Path, int], None] = os.truncate
     posix_fallocate: Callable[[int, int, int], None] = os.posix_fallocate
     rename: Callable[[Path, Path], None] = os.replace
+    link: Callable[[Path, Path], None] = os.link
     unlink: Callable[[Path], None] = os.unlink
     mkdir: Callable[[Path, int], None] = os.mkdir
     rmdir: Callable[[Path], None] = os.rmdir

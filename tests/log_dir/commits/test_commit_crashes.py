@@ -13,6 +13,7 @@ from stratalog.config import LogConfig
 from stratalog.errors import StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
+from stratalog.log_dir.commits import install
 from stratalog.log_dir.commits.journal import JOURNAL_FILE
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
@@ -113,8 +114,13 @@ def check_all_or_nothing(path: Path, *, is_done: bool, disk: Disk | None = None)
 
 
 @pytest.mark.slow
-def test_killed_at_every_call(tmp_path: Path) -> None:
-    """From some call on all fail, so nothing is cleaned up: the process might as well be dead."""
+@pytest.mark.parametrize("segment_bytes_min", [1, install.SEGMENT_BYTES_MIN])
+def test_killed_at_every_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment_bytes_min: int
+) -> None:
+    """From some call on all fail, so nothing is cleaned up: the process might as well be dead.
+    Runs become segments, or are appended."""
+    monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", segment_bytes_min)
     calls = calls_of_a_commit(tmp_path / "probe")
     assert calls > 80
     for at in range(1, calls + 1):
@@ -162,8 +168,10 @@ def test_killed_again_while_it_is_finished(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_power_loss(tmp_path: Path, seed: int) -> None:
+def test_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """The disk forgets what was not synced, during the commit and again while it is finished."""
+    if seed % 2:
+        monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", 1)
     rng = random.Random(seed)
     path = tmp_path / "logs"
     path.mkdir()

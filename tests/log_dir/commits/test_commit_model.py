@@ -23,6 +23,7 @@ from stratalog.config import LogConfig
 from stratalog.errors import StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
+from stratalog.log_dir.commits import install
 from stratalog.log_dir.commits.finding import Target
 from stratalog.log_dir.commits.journal import JOURNAL_FILE, CommitIdentity
 from stratalog.log_dir.commits.row_stager import RowTerms
@@ -169,8 +170,10 @@ def create(path: Path, disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_histories(tmp_path: Path, seed: int) -> None:
+def test_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)
+    if rng.random() < 0.5:
+        monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", 1)
     path = tmp_path / "logs"
     path.mkdir()
     simulated = SimulatedDisk(path)
@@ -217,7 +220,9 @@ SCENARIOS: dict[str, list[str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
-def test_between_any_two_steps(tmp_path: Path, scenario: list[str]) -> None:
+def test_between_any_two_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: list[str]
+) -> None:
     """Killed at a changing call of the commit (every one, with more examples than by default); then
     others come, and it is finished."""
     template = tmp_path / "template"
@@ -229,6 +234,7 @@ def test_between_any_two_steps(tmp_path: Path, scenario: list[str]) -> None:
     assert calls > 80
     step = 1 if EXAMPLES > 120 else 7
     for at in range(1 + len(scenario) % step, calls + 1, step):
+        monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", at // step % 2 or 1 << 20)
         path = tmp_path / str(at)
         shutil.copytree(template, path)
         world = World(path, Disk(UNSYNCED))

@@ -31,6 +31,7 @@ from stratalog.errors import (
 )
 from stratalog.format.staged_names import parse_staged_name
 from stratalog.log.appends import AppendRules
+from stratalog.log_dir.commits import install
 from stratalog.log_dir.commits.install import (
     check_run,
     install_partition,
@@ -42,10 +43,11 @@ from stratalog.log_dir.commits.replays import CommitHistory
 from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_own, sweep_stale
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.format.names import TopicPartition
+    from stratalog.log.installing import FileBatches
     from stratalog.log_dir.catalog import TopicCatalog
     from stratalog.log_dir.commits.journal import CommitIdentity, Journal, PartitionCommit
     from stratalog.log_dir.commits.staged import StagedCommit, StagedRun, StagedTopic
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 INSTALLERS_MAX: Final = 8
 SWEEP_INTERVAL_MS: Final = 60 * 60 * 1000
+_NONE_CHECKED: Final[Mapping[Path, FileBatches]] = {}
 
 _log = logging.getLogger(__name__)
 
@@ -121,13 +124,13 @@ class Commits:
             self.finish()
             split = self._history.split(commit)
             new = split.new
-            slots = self._checked_slots(new)
+            slots, checked = self._checked_slots(new)
             ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
             for slot in slots:
                 self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
             journal = plan_commit(new, ends, len(self._catalog.roots))
             if journal.partitions:
-                self._carry_out(self._journal.write(journal), journal)
+                self._carry_out(self._journal.write(journal), journal, checked)
             self._sweep_commit(commit)
             is_replay = bool(split.skipped_topics) and not new.runs
             return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
@@ -185,8 +188,11 @@ class Commits:
 
     # -- steps
 
-    def _checked_slots(self, commit: StagedCommit) -> list[PartitionSlot]:
-        """The partitions that get something, once all that was staged is found to be here."""
+    def _checked_slots(
+        self, commit: StagedCommit
+    ) -> tuple[list[PartitionSlot], dict[Path, FileBatches]]:
+        """The partitions that get something, once all that was staged is found to be here; and what
+        is in the runs that may become segments."""
         slots: dict[TopicPartition, PartitionSlot] = {}
         seen: set[Path] = set()
         for topic in {id(run.topic): run.topic for run in commit.runs}.values():
@@ -202,10 +208,7 @@ class Commits:
             found.append((path, run))
             seen.add(path)
             slots[run.topic_partition] = slot
-        with _threads(len(found), "stratalog-check") as pool:
-            for _ in pool.map(_check_run, *zip(*found, strict=True)) if found else ():
-                pass
-        return list(slots.values())
+        return list(slots.values()), _check_runs(found)
 
     def _check_topic(self, staged: StagedTopic) -> None:
         info = self._catalog.topics.get(staged.name)
@@ -223,13 +226,15 @@ class Commits:
                 "run the job again"
             )
 
-    def _carry_out(self, path: Path, journal: Journal) -> None:
+    def _carry_out(
+        self, path: Path, journal: Journal, checked: Mapping[Path, FileBatches] = _NONE_CHECKED
+    ) -> None:
         """Everything after the decision. May be repeated from the start at any point."""
         decision = Decision(self._journal, path, journal)
         try:
             present = self._present(journal)
             with _threads(len(present), "stratalog-install") as pool:
-                for _ in pool.map(partial(self._install, decision), present):
+                for _ in pool.map(partial(self._install, decision, checked), present):
                     pass
             self._history.note(journal)
             self._journal.remove(path)
@@ -240,7 +245,12 @@ class Commits:
                 "opened next; do not write its rows again"
             ) from error
 
-    def _install(self, decision: Decision, found: tuple[PartitionSlot, PartitionCommit]) -> None:
+    def _install(
+        self,
+        decision: Decision,
+        checked: Mapping[Path, FileBatches],
+        found: tuple[PartitionSlot, PartitionCommit],
+    ) -> None:
         """Nobody may append between looking at the log's end and going on from there."""
         slot, part = found
         if not part.is_installed:
@@ -250,7 +260,7 @@ class Commits:
                 if not is_as_planned(part, left):
                     log.flush()  # what counts as found has to be there after a crash, too
                     decision.record(left)
-                install_partition(log, left)
+                install_partition(log, left, checked)
             decision.record(replace(left, is_installed=True))
         for run in part.runs:  # now, so that a large commit does not need twice its space
             _remove_staged(self._disk, slot.path / run.name)
@@ -284,10 +294,21 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
-def _check_run(path: Path, run: StagedRun) -> None:
+def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatches]:
+    """Raise unless all are as they were staged; the batches of those that are large."""
+    large = {}
+    with _threads(len(found), "stratalog-check") as pool:
+        for (path, run), batches in zip(found, pool.map(_check_run, found), strict=True):
+            if run.size_bytes >= install.SEGMENT_BYTES_MIN:
+                large[path] = batches
+    return large
+
+
+def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
     """Before anything is decided: afterwards there is nobody to refuse it to."""
+    path, run = found
     try:
-        check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
+        return check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
     except FileNotFoundError:
         raise CommitError(
             f"{path}: staged, but not here; the tasks and the driver must share the storage of the "

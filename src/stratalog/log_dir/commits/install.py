@@ -18,25 +18,30 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
-from stratalog.log.installing import checked_header
+from stratalog.log.installing import FileBatches, checked_header
 from stratalog.storage.log_file import LogFile
 from stratalog.storage.system_calls import storage_error, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.commits.journal import JournalRun, PartitionCommit
 
 CHUNK_BYTES: Final = 1 << 20
+SEGMENT_BYTES_MIN: Final = 16 << 20
+"""A run of this size is worth a segment of its own."""
 _LENGTH: Final = struct.Struct(">i")
 
 
-def check_run(path: Path, run: JournalRun) -> None:
+def check_run(path: Path, run: JournalRun) -> FileBatches:
     """Read a staged file: raise unless it is what was staged, byte for byte, and can be read."""
-    records = 0
+    records, batches = 0, FileBatches()
     with open_run(path, run) as file:
+        if file.size_bytes != run.size_bytes:
+            reason = f"{file.size_bytes} bytes, of {run.size_bytes} that were staged"
+            raise CorruptError(reason, path=path)
         for chunk_at, chunk in whole_batches(file, 0, run.size_bytes):
             at = 0
             while at < len(chunk):
@@ -46,9 +51,11 @@ def check_run(path: Path, run: JournalRun) -> None:
                     raise error.located(path, buffer_start=chunk_at) from None
                 at += header.size_bytes
                 records += header.record_count
+                batches.add(header)
     if records != run.record_count:
         reason = f"{records} records, of {run.record_count} that were staged"
         raise CorruptError(reason, path=path)
+    return batches
 
 
 def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
@@ -63,17 +70,23 @@ def is_as_planned(part: PartitionCommit, left: PartitionCommit) -> bool:
     return part.start_offset - part.skip_records == left.start_offset - left.skip_records
 
 
-def install_partition(log: PartitionLog, part: PartitionCommit) -> None:
+def install_partition(
+    log: PartitionLog, part: PartitionCommit, checked: Mapping[Path, FileBatches]
+) -> None:
     """Append what the log does not have yet of the runs, and make it durable.
 
-    `part` is what `resume` has returned.
+    `part` is what `resume` has returned. Files that were `checked` just now may become
+    segments as they are.
     """
     skip = part.skip_records
     for run in part.runs:
         if skip >= run.record_count:
             skip -= run.record_count
             continue
-        _install_run(log, run, skip)
+        path = log.path / run.name
+        batches = checked.get(path)
+        if skip or batches is None or not log.install_file(path, batches):
+            _install_run(log, run, skip)
         skip = 0
     if log.log_end_offset != part.end_offset:
         raise CommitError(
@@ -95,7 +108,8 @@ def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
 
 
 def open_run(path: Path, run: JournalRun) -> LogFile:
-    """A staged file, as long as it was when it was staged.
+    """A staged file, at least as long as it was when it was staged: by now it may be a segment of
+    the log, to which a broker has appended.
 
     Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
     """
@@ -106,7 +120,7 @@ def open_run(path: Path, run: JournalRun) -> LogFile:
     except OSError as error:
         raise storage_error(error, "read", path) from error
     size_bytes = file.size_bytes
-    if size_bytes != run.size_bytes:
+    if size_bytes < run.size_bytes:
         file.close()
         reason = f"{size_bytes} bytes, of {run.size_bytes} that were staged"
         raise CorruptError(reason, path=path)
