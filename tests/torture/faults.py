@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.buffers import Buffer
-    from stratalog.storage.disk import Disk
 
 KILL, FULL, FULL_FOR_GOOD, BAD_FSYNC = "kill", "full", "full for good", "bad fsync"
 DISK_BYTES: Final = 24 << 20
@@ -32,15 +31,18 @@ class Trap:
 
     kind: str
     at: int
+    step: int
+    """It is armed when the process begins its n-th step; the first is to open the directory."""
 
     @property
     def is_deadly(self) -> bool:
         return self.kind == KILL
 
 
-def choose_trap(rng: random.Random, kinds: tuple[str, ...]) -> Trap:
-    """Early calls more often than late ones: opening and closing are short."""
-    return Trap(rng.choice(kinds), int(2 ** rng.uniform(0, 11)))
+def choose_trap(rng: random.Random, kinds: tuple[str, ...], steps_max: int) -> Trap:
+    """Early more often than late: what one step does is short."""
+    step = rng.choice([0, int(steps_max ** rng.random())])
+    return Trap(rng.choice(kinds), int(2 ** rng.uniform(0, 8)), step)
 
 
 class TrappedDisk(FaultyDisk):
@@ -56,12 +58,19 @@ class TrappedDisk(FaultyDisk):
             fault = Fault(trap.at, number, is_lasting=trap.kind == FULL_FOR_GOOD, written=0.5)
         super().__init__(UNSYNCED, fault)
         self._trap = trap
+        self._steps = -1
+        self._is_armed = False
         self._counting = threading.Lock()
         self._fsyncs = 0
 
+    def step(self) -> None:
+        """The process begins something new."""
+        self._steps += 1
+        self._is_armed = self._trap is not None and self._steps >= self._trap.step
+
     def _is_due(self, name: str) -> bool:
         trap = self._trap
-        if trap is None:
+        if trap is None or not self._is_armed:
             return False
         with self._counting:
             if trap.kind == BAD_FSYNC:
@@ -76,17 +85,13 @@ class TrappedDisk(FaultyDisk):
 
     def _pwrite(self, fd: int, data: Buffer, position: int) -> int:
         trap = self._trap
-        if trap is not None and trap.is_deadly and len(self.history) + 1 == trap.at:
+        is_next = trap is not None and self._is_armed and len(self.history) + 1 == trap.at
+        if trap is not None and trap.is_deadly and is_next:
             os.pwrite(fd, memoryview(data)[: len(data) // 2], position)
         return super()._pwrite(fd, data, position)
 
 
 _TAKE_SPACE: Final = frozenset({"open", "pwrite", "posix_fallocate", "mkdir", "rename"})
-
-
-def disk_of(trap: Trap | None) -> Disk:
-    """The process's disk."""
-    return TrappedDisk(trap).disk
 
 
 @contextmanager

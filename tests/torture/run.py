@@ -77,9 +77,9 @@ def plan_round(
     may_fail = end in {"fault", "fill"}
     trap = None
     if end == "trap":
-        trap = choose_trap(rng, (KILL,))
+        trap = choose_trap(rng, (KILL,), 100)
     elif end == "fault":
-        trap = choose_trap(rng, (FULL, FULL_FOR_GOOD, BAD_FSYNC))
+        trap = choose_trap(rng, (FULL, FULL_FOR_GOOD, BAD_FSYNC), 100)
     seconds = rng.uniform(0.3, 2.5)
     if end == "kill":
         planned.kill_after_s = rng.uniform(0, seconds)
@@ -111,7 +111,7 @@ def _plan_drivers(
     plans = []
     for n in range(count):
         kinds = (FULL, FULL_FOR_GOOD, BAD_FSYNC) if may_fail else (KILL,)
-        trap = choose_trap(rng, kinds) if may_fail or rng.random() < 0.6 else None
+        trap = choose_trap(rng, kinds, 12) if may_fail or rng.random() < 0.6 else None
         query = "shared" if is_shared else f"query-{n}"
         name = f"d{number}-{n}"
         plans.append(DriverPlan(name, f"{name}/{rng.random()}", seconds, query, trap, may_fail))

@@ -34,7 +34,7 @@ from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.commits.staging import RunStager
 from stratalog.spark.staged_writes import abandon_job
 from tests.torture.content import STAGED, Identity
-from tests.torture.faults import disk_of
+from tests.torture.faults import TrappedDisk
 from tests.torture.setup import BROKER, LASTING, PASSING, Complaints, Journal, kind_of, now_ms
 
 if TYPE_CHECKING:
@@ -197,11 +197,11 @@ class Driver:
     def __init__(self, place: Place, plan: DriverPlan) -> None:
         self._place = place
         self._plan = plan
-        self._disk = disk_of(plan.trap)
+        self._trapped = TrappedDisk(plan.trap)
         self._rng = random.Random(plan.seed)
         self._complaints = Complaints()
         self.journal = Journal(place, plan.name)
-        self._query = Query(place, plan.query, self._disk)
+        self._query = Query(place, plan.query, self._trapped.disk)
         self._deadline = time.monotonic() + plan.seconds
 
     def run(self) -> None:
@@ -226,6 +226,7 @@ class Driver:
     def _step(self) -> None:
         query = self._query
         batch = query.next_batch(self._rng, (*LASTING, PASSING[0]))
+        self._trapped.step()
         try:
             staged = query.stage(batch)
         except UnknownTopicOrPartitionError:
@@ -239,6 +240,7 @@ class Driver:
             if self._rng.random() < 0.3:
                 abandon_job(query.target, query.job)
             raise
+        self._trapped.step()
         try:
             query.commit_to(logs, self.journal, batch, staged)
         except CommitError as error:
@@ -256,9 +258,10 @@ class Driver:
     def _open(self) -> LogDir:
         end = min(time.monotonic() + 1, self._deadline)
         self.journal.note("open")
+        self._trapped.step()
         while True:
             try:
-                logs = self._place.open(self._disk, background=False)
+                logs = self._place.open(self._trapped.disk, background=False)
             except LogDirLockedError:
                 if time.monotonic() >= end:
                     raise

@@ -28,7 +28,7 @@ from stratalog.errors import (
 )
 from stratalog.log.isolation import IsolationLevel
 from tests.torture.content import ABORTED, COMMITTED, PLAIN, Identity, OrderCheck
-from tests.torture.faults import disk_of
+from tests.torture.faults import TrappedDisk
 from tests.torture.setup import (
     LASTING,
     PASSING,
@@ -85,7 +85,7 @@ class Writer:
         self.plan = plan
         self.connection = connection
         self.journal = Journal(place, plan.name)
-        self.disk = disk_of(plan.trap)
+        self.trapped = TrappedDisk(plan.trap)
         self.rng = random.Random(plan.seed)
         self.deadline = time.monotonic() + plan.seconds
         self.complaints = Complaints()
@@ -114,8 +114,9 @@ class Writer:
 
     def _open(self) -> bool:
         self.journal.note("open")
+        self.trapped.step()
         try:
-            self.logs = self.place.open(self.disk)
+            self.logs = self.place.open(self.trapped.disk)
         except StratalogError as error:
             self.check_expected(error)
             return False
@@ -125,6 +126,7 @@ class Writer:
 
     def _close(self) -> None:
         self.journal.note("close")
+        self.trapped.step()
         try:
             self.logs.close()
         except StratalogError as error:
@@ -181,7 +183,7 @@ class User:
         self._ops = 0
         self._open: list[Transaction] = []
         self._producers: list[Producer] = []
-        self._query = Query(writer.place, f"in-process-{number}", writer.disk)
+        self._query = Query(writer.place, f"in-process-{number}", writer.trapped.disk)
 
     def run(self) -> None:
         """Until the time is over, or it is time to open the directory again."""
@@ -191,6 +193,7 @@ class User:
                 operation = self._choose()
                 if operation is None:
                     break
+                self.writer.trapped.step()
                 try:
                     operation()
                 except StratalogError as error:
