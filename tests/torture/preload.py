@@ -8,7 +8,7 @@ from stratalog.format import batch_table, index_table
 from stratalog.format.kernels import expand, zstd
 from stratalog.log import column_reading
 from stratalog.maintenance.cleaning import cleaner
-from tests.torture import reader, staging, writer
+from tests.torture import run  # and with it what it starts
 
 __all__ = [
     "batch_table",
@@ -16,9 +16,7 @@ __all__ = [
     "column_reading",
     "expand",
     "index_table",
-    "reader",
-    "staging",
-    "writer",
+    "run",
     "zstd",
 ]
 
