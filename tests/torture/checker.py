@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import NotALogDirError
+from stratalog.format.names import RootFile
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log_dir.view import open_dirs
 from stratalog.maintenance.verify.findings import EXPLAINED_BY_COMPACTION, Severity
@@ -15,6 +16,7 @@ from tests.torture.content import COMMITTED, OrderCheck
 from tests.torture.setup import now_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from stratalog.log.partition_view import PartitionView
@@ -79,9 +81,10 @@ class Checker:
                 assert not name.endswith(bad), f"{path} was left behind"
                 assert not path.match(JOURNAL_NAMES), f"{path} was left behind"
 
-    def verify(self, *, is_clean: bool) -> None:
+    def verify(self) -> None:
         """As the command does."""
         for root in self._place.dirs:
+            is_clean = is_closed(root)
             for finding in verify_directory(root, threads=1).findings:
                 is_allowed = finding.severity is Severity.NOTE
                 if is_clean:
@@ -296,15 +299,30 @@ def _may_be_deleted(topic: Topic, pending: Pending) -> bool:
         return True
     if not topic.kind.is_compacted:
         return False
-    return pending.record.identity.value is None or any(
-        record.identity.key == key and offset >= pending.floors[number]
+    later = [other.record.identity for other in topic.pending.values()]
+    if any(identity.key == key and identity.value is None for identity in later):
+        return True
+    return any(
+        offset >= pending.floors[number] and key == other
         for number, part in parts.items()
-        for offset, record in part.placed.items()
+        for offset, other in _keys_of(part)
     )
+
+
+def _keys_of(part: Partition) -> Iterator[tuple[int, bytes | None]]:
+    for offset, record in part.placed.items():
+        yield offset, record.identity.key
+    for key, offset in part.deleted_keys.items():
+        yield offset, key
 
 
 def _range(scan: Scan) -> str:
     return f"[{scan.start}, {scan.end}), stable to {scan.stable}, {scan.size_bytes} bytes"
+
+
+def is_closed(root: Path) -> bool:
+    """Whether the last writer says that it has closed all logs of the directory."""
+    return (root / RootFile.CLEAN_SHUTDOWN.value).exists()
 
 
 def snapshot(place: Place) -> dict[Path, tuple[int, int, int]]:

@@ -15,11 +15,11 @@ import signal
 import time
 import traceback
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.errors import LogDirLockedError
-from tests.torture.checker import Checker, snapshot
+from stratalog.errors import LogDirLockedError, MissingLogDirsError
+from tests.torture.checker import Checker, is_closed, snapshot
 from tests.torture.faults import (
     BAD_FSYNC,
     FULL,
@@ -119,10 +119,10 @@ def _plan_drivers(
 
 
 def intrude(place: Place, connection: Any) -> None:
-    """A second writer: it must not get in."""
+    """A second writer, or one that knows only some of the directories: it must not get in."""
     try:
         place.open(background=False).close()
-    except LogDirLockedError:
+    except (LogDirLockedError, MissingLogDirsError):
         connection.send("refused")
     except BaseException:
         connection.send(traceback.format_exc())
@@ -191,8 +191,8 @@ class Run:
         self._watch(planned, processes, ours)
         ours.close()
         theirs.close()
-        is_clean = self._take_journals(planned, processes)
-        self._check(is_clean=is_clean)
+        self._take_journals(planned, processes)
+        self._check()
 
     def _start(self, target: Callable[..., object], *args: Any) -> ForkServerProcess:
         process = self._context.Process(target=target, args=args)
@@ -244,37 +244,44 @@ class Run:
             ours.recv()
         except EOFError:
             return
-        mine, others = self._context.Pipe()
-        self._start(intrude, self.place, others).join()
-        answer = mine.recv()
+        answer = self._intrude(self.place)
         assert answer == "refused" or not writer.is_alive(), f"a second writer: {answer}"
         if writer.is_alive():
             ours.send("go on")
 
-    def _take_journals(self, planned: Round, processes: list[ForkServerProcess]) -> bool:
-        """Whether the last to write has closed the directory cleanly."""
+    def _intrude(self, place: Place) -> str:
+        ours, theirs = self._context.Pipe()
+        self._start(intrude, place, theirs).join()
+        answer: str = ours.recv()
+        ours.close()
+        theirs.close()
+        return answer
+
+    def _take_journals(self, planned: Round, processes: list[ForkServerProcess]) -> None:
         plans = [plan for plan in (planned.writer, *planned.drivers) if plan is not None]
-        is_clean = len(plans) == 1
         for plan, process in zip(plans, processes, strict=True):
             is_killed = process.exitcode == -signal.SIGKILL
             assert is_killed or process.exitcode == 0, f"{plan.name}: exit {process.exitcode}"
             self._kills += is_killed
-            path, last = self.place.journals / f"{plan.name}.jsonl", {}
-            for last in events_of(path) if path.exists() else ():
-                assert last["event"] != "failure", f"{plan.name}: {last['what']}"
-                is_clean = is_clean and last["event"] == "closed" and "error" not in last
-                self._model.take(dict(last))
-            is_clean = len(plans) == 1 and last.get("event") == "closed" and "error" not in last
+            path, event = self.place.journals / f"{plan.name}.jsonl", None
+            for facts in events_of(path) if path.exists() else ():
+                event = facts["event"]
+                assert event != "failure", f"{plan.name}: {facts['what']}"
+                self._model.take(facts)
             path.unlink(missing_ok=True)
-        return is_clean
+            if len(plans) == 1 and event == "closed" and not plan.may_fail:
+                assert all(map(is_closed, self.place.dirs)), f"{plan.name} was closed uncleanly"
 
-    def _check(self, *, is_clean: bool) -> None:
+    def _check(self) -> None:
         for path in self.place.work.glob("*.failure"):
             raise AssertionError(path.read_text())
         before = snapshot(self.place)
+        if len(self.place.dirs) > 1 and self.number % 5 == 4:
+            answer = self._intrude(replace(self.place, dirs=self.place.dirs[:1]))
+            assert answer == "refused", f"a writer of half of the directories: {answer}"
         self._checker.check()
         if self.number % 4 == 0 and "verify" not in self.without:
-            self._checker.verify(is_clean=is_clean)
+            self._checker.verify()
         after = snapshot(self.place)
         changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
         assert not changed, f"changed while nobody wrote: {sorted(changed)}"
@@ -288,7 +295,7 @@ class Run:
         last = WriterPlan("last", f"{self.place.seed}/last", 0, is_last=True)
         self._do(Round(last, []))
         if "verify" not in self.without:
-            self._checker.verify(is_clean=True)
+            self._checker.verify()
         self._checker.check_end()
 
     # -- telling
