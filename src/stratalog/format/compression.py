@@ -4,6 +4,9 @@ Invariants:
 
 * what comes out never exceeds `bytes_max`; a declared size above it is refused before any memory is
   taken, and a declared size below it is only believed as far as the input could really produce it;
+* memory is taken once: where more than `MEASURED_FROM_BYTES` come out of a stream that does not
+  tell its size, the rest is first decompressed to be counted. So a bomb is refused before it has
+  taken much more than that;
 * every input gives bytes or a typed error: `UnsupportedError` for a codec id without a codec,
   `LimitExceededError` for too much output, `CorruptRecordError` for everything else;
 * a frame must be whole: a cut gzip member, lz4 frame or zstd frame is an error, never short output.
@@ -25,13 +28,15 @@ from stratalog.format.batch import Codec
 from stratalog.format.scratch import Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stratalog.format.buffers import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 """Default bound on one batch's decompressed records. Kafka's own batches stay far below: the
 broker takes 1 MiB compressed by default."""
+
+MEASURED_FROM_BYTES: Final = lz4_frame.MEASURED_FROM_BYTES
 
 SNAPPY_BLOCK_BYTES: Final = 32 << 10
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -49,6 +54,7 @@ _SNAPPY_LENGTH_BYTES_MAX = 5
 _GZIP_MEMBER = 31  # zlib's window bits for "gzip wrapper, largest window"
 _GZIP_MAGIC = b"\x1f\x8b"
 _STEP_BYTES = 64 << 10
+_STEP_BYTES_MAX = 1 << 20
 
 _ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_MARGIN = 128
@@ -115,25 +121,42 @@ def _copy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
 
 def _gunzip_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
     """All members end to end. Like Java's reader, what follows a member and is none is ignored."""
-    start = at
+    start, is_measured = at, False
+    for chunk in _gunzipped(data):
+        if at + len(chunk) - start > MEASURED_FROM_BYTES and not is_measured:
+            out.reserve(start, _measured(map(len, _gunzipped(data)), bytes_max))
+            is_measured = True
+        at = _append(chunk, out, at, start, bytes_max)
+    return at
+
+
+def _gunzipped(data: Buffer) -> Iterator[bytes]:
     left: Buffer = data
     step = _STEP_BYTES
     while True:
         member = zlib.decompressobj(_GZIP_MEMBER)
         while not member.eof:
-            room = min(step, bytes_max - (at - start) + 1)
             try:
-                chunk = member.decompress(left, room)
+                chunk = member.decompress(left, step)
             except zlib.error as error:
                 raise CorruptRecordError(f"gzip: {error}") from None
-            at = _append(chunk, out, at, start, bytes_max)
+            yield chunk
             left = member.unconsumed_tail
             if not chunk and not left and not member.eof:
                 raise CorruptRecordError("gzip: the stream is cut short")
-            step = min(step * 2, 16 << 20)
+            step = min(step * 2, _STEP_BYTES_MAX)
         if not member.unused_data.startswith(_GZIP_MAGIC):
-            return at
+            return
         left = member.unused_data
+
+
+def _measured(sizes: Iterable[int], bytes_max: int) -> int:
+    """The sum of the sizes; raises as soon as it exceeds the limit."""
+    total = 0
+    for size in sizes:
+        total += size
+        _check_limit(total, bytes_max)
+    return total
 
 
 def _append(chunk: bytes, out: Scratch, at: int, start: int, bytes_max: int) -> int:
@@ -146,9 +169,18 @@ def _append(chunk: bytes, out: Scratch, at: int, start: int, bytes_max: int) -> 
 def _unsnappy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
     """Xerial frames as Java writes them, or one raw block as librdkafka does."""
     view = memoryview(data)
-    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _snappy_block_into(view, out, at, bytes_max)
-    start, position = at, len(_XERIAL_HEADER)
+    blocks = [view]
+    if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
+        blocks = list(_xerial_blocks(view))
+    sizes = [_snappy_size(block) for block in blocks]
+    out.reserve(at, _measured(sizes, bytes_max))
+    for block, size in zip(blocks, sizes, strict=True):
+        at = _snappy_block_into(block, out, at, size)
+    return at
+
+
+def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
+    position = len(_XERIAL_HEADER)
     if len(view) < position:
         raise CorruptRecordError("snappy: the stream header is cut short")
     while position < len(view):
@@ -161,19 +193,20 @@ def _unsnappy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
             raise CorruptRecordError(f"snappy: block length is {length}", position=position)
-        block = view[position : position + length]
-        at = _snappy_block_into(block, out, at, bytes_max - (at - start))
+        yield view[position : position + length]
         position += length
-    return at
 
 
-def _snappy_block_into(block: memoryview, out: Scratch, at: int, bytes_max: int) -> int:
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
-
+def _snappy_size(block: memoryview) -> int:
     size = _snappy_declared_size(block)
     if size > len(block) * _SNAPPY_RATIO_MAX:
         raise CorruptRecordError(f"snappy: {len(block)} bytes cannot hold {size}")
-    _check_limit(size, bytes_max)
+    return size
+
+
+def _snappy_block_into(block: memoryview, out: Scratch, at: int, size: int) -> int:
+    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+
     end = at + size
     try:
         cramjam.snappy.decompress_raw_into(block, out.reserve(at, size)[at:end])
@@ -213,14 +246,25 @@ def unzstd_into(
     try:
         while (got := reader.readinto(out.reserve(end, room)[end : end + room])) == room:
             end += got
-            room = min(end - at, bytes_max - (end - at)) + _ZSTD_MARGIN  # doubles what is there
             if end - at > bytes_max:
-                break
+                raise _too_large(bytes_max)
+            if end - at > MEASURED_FROM_BYTES:
+                room = _measured(_zstd_sizes(data), bytes_max) - (end - at) + _ZSTD_MARGIN
+            else:
+                room = min(end - at, bytes_max - (end - at)) + _ZSTD_MARGIN  # doubles what is there
     except zstd.error as error:
         raise CorruptRecordError(f"zstd: {error}") from None
     if end + got - at > bytes_max:
         raise _too_large(bytes_max)
     return end + got
+
+
+def _zstd_sizes(data: Buffer) -> Iterator[int]:
+    """What comes out, bit by bit, thrown away. The thread's own decoder is busy."""
+    reader = _Zstd().read(data, read_across_frames=True)
+    buffer = bytearray(_STEP_BYTES_MAX)
+    while got := reader.readinto(buffer):
+        yield got
 
 
 def unzstd_frame_into(

@@ -12,17 +12,20 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptRecordError, LimitExceededError
+from stratalog.format.scratch import Scratch
 from stratalog.format.xxhash import xxh32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.format.buffers import Buffer
-    from stratalog.format.scratch import Scratch
 
 MAGIC: Final = b"\x04\x22\x4d\x18"
 WRITTEN_HEADER: Final = MAGIC + b"\x60\x40\x82"
 """Version 1, independent blocks of 64 KiB, no checksums, no content size: what Kafka writes."""
+
+MEASURED_FROM_BYTES: Final = 16 << 20
+"""Where more comes out of a batch, the rest is counted before memory is taken for it."""
 
 BLOCK_BYTES: Final = 64 << 10
 LEVEL_DEFAULT: Final = 9  # means "fast"; every other level means "high compression"
@@ -49,13 +52,27 @@ def decompress_into(
         if end is not None:
             return end
     start = at
-    for block in blocks:
+    for number, block in enumerate(blocks):
+        if at - start > MEASURED_FROM_BYTES and len(out.view) < at + block.bytes_max:
+            total = _measured(blocks[number:], at - start, bytes_max)
+            out.reserve(start, total + block_bytes_max)
         if has_checksums and xxh32(block.data) != _u32(view, block.end):
             raise CorruptRecordError("lz4: block checksum is wrong", position=block.end)
         at = (_store if block.is_stored else _decompress)(block.data, out, at, block_bytes_max)
         if at - start > bytes_max:
             raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
     return at
+
+
+def _measured(blocks: Sequence[_Block], total: int, bytes_max: int) -> int:
+    """`total` and what comes out of the blocks, which are decompressed one by one to be counted."""
+    scratch = Scratch()
+    for block in blocks:
+        read = _store if block.is_stored else _decompress
+        total += read(block.data, scratch, 0, block.bytes_max)
+        if total > bytes_max:
+            raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
+    return total
 
 
 class _Block(NamedTuple):
