@@ -72,7 +72,10 @@ class BrokerConfig:
         Decimal(), 0.9, "Part of the memory for keys that is filled before a round ends."
     )
     log_cleaner_io_buffer_size: int = setting(
-        whole_int(0), 512 * 1024, "Memory for reading and writing while compacting, all threads."
+        whole_int(0),
+        512 * 1024,
+        "Memory for reading and writing while compacting, all threads.",
+        is_carried=True,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
         Decimal(), sys.float_info.max, "Bytes a second that compaction reads and writes at most."
@@ -120,31 +123,55 @@ class BrokerConfig:
         whole_int(1), 2, "Threads per log directory that load logs at start and flush at the end."
     )
     offset_metadata_max_bytes: int = setting(
-        whole_int(), 4096, "Largest metadata that a client may attach to a committed offset."
+        whole_int(),
+        4096,
+        "Largest metadata that a client may attach to a committed offset.",
+        is_carried=True,
     )
     offsets_commit_timeout_ms: int = setting(
-        whole_int(1), 5_000, "Time within which a committed offset must be stored."
+        whole_int(1),
+        5_000,
+        "Time within which a committed offset must be stored.",
+        is_carried=True,
     )
     offsets_load_buffer_size: int = setting(
-        whole_int(1), 5 * _MIB, "Bytes per read while the offsets topic is loaded."
+        whole_int(1),
+        5 * _MIB,
+        "Bytes per read while the offsets topic is loaded.",
+        is_carried=True,
     )
     offsets_retention_check_interval_ms: int = setting(
-        whole_long(1), 10 * MINUTE_MS, "Time between two looks for expired offsets."
+        whole_long(1),
+        10 * MINUTE_MS,
+        "Time between two looks for expired offsets.",
+        is_carried=True,
     )
     offsets_retention_minutes: int = setting(
-        whole_int(1), 7 * 24 * 60, "Minutes that the offsets of an empty group are kept."
+        whole_int(1),
+        7 * 24 * 60,
+        "Minutes that the offsets of an empty group are kept.",
+        is_carried=True,
     )
     offsets_topic_compression_codec: int = setting(
-        whole_int(0, 4), 0, "Codec of the offsets topic, by its number in a batch's attributes."
+        whole_int(0, 4),
+        0,
+        "Codec of the offsets topic, by its number in a batch's attributes.",
+        is_carried=True,
     )
     offsets_topic_num_partitions: int = setting(
-        whole_int(1), 50, "Partitions of the offsets topic; fixed once it exists."
+        whole_int(1),
+        50,
+        "Partitions of the offsets topic; fixed once it exists.",
+        is_carried=True,
     )
     offsets_topic_replication_factor: int = setting(
         whole_short(1), 3, "Replicas of the offsets topic.", is_carried=True
     )
     offsets_topic_segment_bytes: int = setting(
-        whole_int(1), 100 * _MIB, "`segment.bytes` of the offsets topic."
+        whole_int(1),
+        100 * _MIB,
+        "`segment.bytes` of the offsets topic.",
+        is_carried=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
         whole_int(1), 10 * MINUTE_MS, "Time between two looks for expired producers."
@@ -165,12 +192,16 @@ class BrokerConfig:
         Boolean(),
         True,
         "Whether an append asks the coordinator if the partition is part of the transaction.",
+        is_carried=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         whole_int(1), HOUR_MS, "Time between two looks for expired transactional ids."
     )
     transaction_state_log_load_buffer_size: int = setting(
-        whole_int(1), 5 * _MIB, "Bytes per read while the transaction topic is loaded."
+        whole_int(1),
+        5 * _MIB,
+        "Bytes per read while the transaction topic is loaded.",
+        is_carried=True,
     )
     transaction_state_log_min_isr: int = setting(
         whole_int(1), 2, "`min.insync.replicas` of the transaction topic.", is_carried=True

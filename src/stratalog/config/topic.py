@@ -184,6 +184,7 @@ class LogConfig:
         1,
         "Replicas that must have a record before `acks=all` is answered.",
         Synonym("min.insync.replicas"),
+        is_carried=True,
     )
     preallocate: bool = setting(
         Boolean(),
@@ -206,8 +207,7 @@ class LogConfig:
     remote_storage_enable: bool = setting(
         Boolean(),
         False,
-        "Whether the topic's segments are uploaded to tiered storage.",
-        is_carried=True,
+        "Whether the topic's segments are uploaded to tiered storage; then retention deletes none.",
     )
     retention_bytes: int = setting(
         whole_long(),
