@@ -80,7 +80,8 @@ def find_time(
     first = segments.slot_of_time(timestamp, trace)
     if first is None:
         return None
-    for slot in range(first, len(segments)):
+    # Segments below the start may be there still; they need not be opened.
+    for slot in range(max(first, segments.slot_of(start_offset)), len(segments)):
         if segments.largest_timestamp(slot).timestamp >= timestamp:
             hit = segments[slot].times.find(timestamp, start_offset, trace)
             if hit is not None:

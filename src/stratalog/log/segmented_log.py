@@ -67,7 +67,7 @@ class SegmentedLog(LogReader):
         self._is_touched = False  # since it was opened
         self._cuts = 0  # begun and ended; odd while one is going on
         self._generation = 0  # of the list of segments; it grows after the list has changed
-        self._readable: tuple[int, int, SegmentList] | None = None
+        self._readable: tuple[int, int, list[Segment], SegmentList] | None = None
         self._end = self._high_watermark = self._last_stable_offset = 0
         self._draw_jitter(self._segments[-1])
         self._publish(self._segments[-1].next_offset)
@@ -88,10 +88,17 @@ class SegmentedLog(LogReader):
     def segments(self) -> SegmentList:
         """As readers see them now."""
         readable, now = self._readable, (self._generation, self._end)
-        if readable is None or readable[:2] != now:
-            views = SegmentList([segment.view() for segment in self._segments])
-            readable = self._readable = (*now, views)
-        return readable[2]
+        if readable is not None and readable[:2] == now:
+            return readable[3]
+        segments = self._segments
+        if readable is None:
+            views = SegmentList([segment.view() for segment in segments])
+        elif readable[2] is segments:  # only the end has moved, as after every append
+            views = readable[3].with_last(segments[-1].view())
+        else:
+            views = readable[3].updated([segment.view() for segment in segments])
+        self._readable = (*now, segments, views)
+        return views
 
     @property
     def log_start_offset(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from itertools import accumulate
 from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -51,6 +52,33 @@ class SegmentList:
         self._largest: list[LargestTimestamp] = []
         self._largest_so_far: list[int] = []
         self._lock = RLock()  # over the three above
+
+    def with_last(self, segment: SegmentView) -> SegmentList:
+        """The same list with a newer view of its last segment: the log has grown."""
+        return self._followed_by((*self._segments[:-1], segment), 0, len(self) - 1)
+
+    def updated(self, segments: Sequence[SegmentView]) -> SegmentList:
+        """A list of other segments, which remembers what is known of those that both have."""
+        start = bisect_left(self.bases, segments[0].base_offset)
+        kept = 0
+        for mine, other in zip(self._segments[start:], segments, strict=False):
+            if mine is not other:
+                break
+            kept += 1
+        return self._followed_by(segments, start, kept)
+
+    def _followed_by(self, segments: Sequence[SegmentView], start: int, kept: int) -> SegmentList:
+        """A list that begins with `kept` segments of this one, from slot `start` on."""
+        after = SegmentList(segments)
+        with self._lock:
+            after._lock, after._open = self._lock, self._open
+            after._largest = self._largest[start : start + kept]
+            if start:
+                so_far = accumulate((largest.timestamp for largest in after._largest), max)
+                after._largest_so_far = list(so_far)
+            else:
+                after._largest_so_far = self._largest_so_far[:kept]
+        return after
 
     def __len__(self) -> int:
         return len(self._segments)
