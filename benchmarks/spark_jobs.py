@@ -2,7 +2,7 @@
 
 Spark's side is given its rows in memory, so that only writing is measured; export reads the log,
 checks it and writes. Both run on two cores and compress alike. Verify runs on one core, by
-the CPU time it takes.
+the CPU time it takes. Lines of JSON that export wrote are ingested again on two cores.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from benchmarks.spark_session import all_cores, session
 from stratalog.maintenance.verify.running import verify_partition
 from stratalog.spark.jobs.export import export, plan_export, run_export
 from stratalog.spark.jobs.export_files import FileSpec
+from stratalog.spark.jobs.ingest_files import plan_ingest, run_ingest
+from stratalog.spark.jobs.ingest_inputs import FileSource
 from stratalog.spark.jobs.running import ThreadWorkers
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def run(report: Report) -> None:
                 size_bytes = (128 if report.is_quick else 384) << 20
                 bench = write_partition(parent, size_bytes=size_bytes, value_bytes=value_bytes)
                 _export(report, spark, bench, name)
+                if value_bytes == 100:
+                    _ingest(report, bench, name)
                 shutil.rmtree(parent)
 
 
@@ -89,6 +93,31 @@ def _read_all(path: Path) -> int:
 def _verified(path: Path) -> tuple[int, int]:
     report = verify_partition(path, threads=1)
     return report.counts.records, len([f for f in report.findings if f.severity != "note"])
+
+
+def _ingest(report: Report, bench: BenchPartition, name: str) -> None:
+    """The way back of `export --format jsonl`: every record as it was, in its partition."""
+    logs = bench.path.parent
+    lines, target = logs.parent / "lines", logs.parent / "back"
+    run_export(ThreadWorkers(), plan_export(logs, spec=FileSpec("jsonl")), lines)
+
+    def ingest() -> int:
+        shutil.rmtree(target, ignore_errors=True)
+        plan = plan_ingest(FileSource([lines]))
+        return run_ingest(ThreadWorkers(), plan, target, options={"topicPartitions": "1"}).records
+
+    work = Work(ingest, bench.records, records=bench.records, size_bytes=bench.size_bytes)
+    found = report.race(
+        f"ingest {bench.size_bytes >> 20} MiB of {name} from JSON lines", {"ingest": work}
+    )
+    report.require(
+        f"ingest of exported JSON lines of {name}, two cores",
+        bench.records / found["ingest"].seconds / _MEGABYTE,
+        at_least=1,
+        unit=" M records/s",
+    )
+    for path in (lines, target):
+        shutil.rmtree(path)
 
 
 def _export(report: Report, spark: SparkSession, bench: BenchPartition, name: str) -> None:

@@ -6,25 +6,35 @@
 on one line. Keys and values are text; one that is no UTF-8 is an object with its base64, null is
 null. Every batch becomes one Arrow array of lines, whose bytes are the file's. Only a column that
 holds bytes that are no text is gone through value by value.
+
+The way back is `record_columns`: lines of exactly this shape into columns, by a kernel.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.format.numpy_columns import numpy_column, repeated_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
 TEXT_BYTES_MAX: Final = 128 << 20
 """Of a batch at a time: escaped six times as long, it still is an Arrow array."""
 FIRST_PRINTABLE: Final = 0x20
 _MILLISECONDS: Final = pa.timestamp("ms", "UTC")
+_TIME: Final = pa.timestamp("us")
+_PREFIX: Final = re.compile(rb'\{"topic":"([^"\\\x00-\x1f]{1,249})"')
+_HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 
 
 def json_lines(topic: str, batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
@@ -113,3 +123,61 @@ def _content(texts: pa.Array) -> pa.Buffer:
     numbers = memoryview(ends).cast("i")
     first, last = numbers[texts.offset], numbers[texts.offset + len(texts)]
     return data.slice(first, last - first)
+
+
+def record_columns(lines: pa.Array) -> dict[str, pa.Array] | None:
+    """The columns of a record for the sink, a row for each line; the time is null where it is -1.
+
+    None if a line differs from what export writes, and in how far is for others to find out.
+    """
+    from stratalog.format.kernels import exported as kernels  # noqa: PLC0415 - compiles
+
+    count = len(lines)
+    try:
+        data = _content(lines.cast(pa.string()))  # which checks that it is UTF-8
+    except pa.ArrowInvalid:
+        return None
+    prefix = _PREFIX.match(memoryview(data)) if count else None
+    if prefix is None:
+        return None
+    ends = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + count + 1]
+    ends = ends - ends[0]
+    rows = max(count, data.to_pybytes().count(b'{"key":'))
+    contents = np.empty((kernels.COLUMNS, len(data)), np.uint8)
+    slots = np.zeros((2 * kernels.COLUMNS, rows + 1), np.int32)
+    numbers = np.zeros((kernels.NUMBERS, count), np.int64)
+    raw = np.frombuffer(data, np.uint8)
+    if kernels.scan_exported(raw, ends, prefix.end(), contents, slots, numbers) < count:
+        return None
+
+    def column(number: int, kind: pa.DataType, length: int) -> pa.Array:
+        ends, is_there = slots[number, : length + 1], slots[kernels.COLUMNS + number, :length]
+        content = pa.py_buffer(contents[number, : ends[-1]])
+        return pa.Array.from_buffers(
+            kind, length, [_validity(is_there != 0), pa.py_buffer(ends), content]
+        )
+
+    header_ends = np.append(np.int32(0), numbers[kernels.HEADER_ENDS].astype(np.int32))
+    headers = int(header_ends[-1])
+    pairs = [
+        column(kernels.HEADER_KEY, pa.string(), headers),
+        column(kernels.HEADER_VALUE, pa.binary(), headers),
+    ]
+    times = numbers[kernels.TIMESTAMP]
+    times_us = pa.py_buffer(times * 1000)
+    return {
+        "value": column(kernels.VALUE, pa.binary(), count),
+        "key": column(kernels.KEY, pa.binary(), count),
+        "headers": pa.ListArray.from_arrays(
+            numpy_column(header_ends, pa.int32()), pa.StructArray.from_arrays(pairs, fields=_HEADER)
+        ),
+        "timestamp": pa.Array.from_buffers(_TIME, count, [_validity(times >= 0), times_us]),
+        "topic": repeated_text(prefix[1].decode(), count),
+        "partition": numpy_column(numbers[kernels.PARTITION], pa.int32()),
+    }
+
+
+def _validity(is_there: NDArray[np.bool_]) -> pa.Buffer | None:
+    if is_there.all():
+        return None
+    return pa.py_buffer(np.packbits(is_there, bitorder="little"))

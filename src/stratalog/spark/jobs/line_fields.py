@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import pyarrow as pa
 
 from stratalog.spark.jobs.ingest_inputs import Missing, RecordColumns
+from stratalog.spark.jobs.json_lines import record_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,6 +105,17 @@ class RecordLines:
 
     def rows(self, lines: pa.Array) -> Rows:
         """Raises LineError for the first line that is no record."""
+        columns = record_columns(lines)
+        if columns is None:
+            return self._parsed(lines)
+        times_missing = columns["timestamp"].null_count
+        if times_missing and not self.allows_missing:
+            return self._parsed(lines)  # which finds the line
+        taken = {name: columns[name] for name in self._kinds()}
+        return Rows(pa.RecordBatch.from_pydict(taken), Missing(times=times_missing))
+
+    def _parsed(self, lines: pa.Array) -> Rows:
+        """Whatever JSON they are, line by line."""
         columns: dict[str, list[Any]] = {name: [] for name in self._kinds()}
         times_missing = 0
         for index, raw in enumerate(lines.to_pylist()):
