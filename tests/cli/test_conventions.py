@@ -40,6 +40,7 @@ RUNS: list[tuple[str | Path, ...]] = [
     ("stats", COMPACT, "--what-if", "retention.ms=1"),
     ("verify", GOLDEN_DIR / "u-badcrc" / "before"),
     ("retain", COMPACT, "--explain", "--defaults"),
+    ("recover", GOLDEN_DIR / "u-badcrc" / "before", "--dry-run"),
     ("compact", COMPACT, "compact", "--explain", *POLICY),
     ("compact", COMPACT, "compact", "--key", "k1", *POLICY),
 ]

@@ -456,10 +456,11 @@ def test_what_is_cut_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     damaged.write_bytes(raw)
     with caplog.at_level("WARNING"):
         open_log(path, LogConfig(), disk=Disk(), now_ms=lambda: 0).close()
-    later, cut = [record.getMessage() for record in caplog.records]
-    assert later.startswith(f"{path}: deleted from offset 8 on (1 segments, ")
-    assert cut.startswith(f"{damaged}: cut from {len(raw)} to ")
-    assert cut.endswith("the next offset is 6")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"{damaged}: truncated at byte {damaged.stat().st_size}, offset 6: ")
+    assert warning.endswith(
+        "1 later segment deleted: 4 records in 2 batches, up to offset 11, still readable"
+    )
 
 
 # -- corruption in what was closed cleanly

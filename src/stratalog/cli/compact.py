@@ -20,7 +20,7 @@ from stratalog.cli import compact_json as json
 from stratalog.cli import compact_text as text
 from stratalog.cli.arguments import ConfigOption, check_conf
 from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
-from stratalog.cli.output import Progress, json_line, report_error
+from stratalog.cli.output import Progress, json_line, print_truncations, report_error
 from stratalog.cli.overrides import Overrides
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
@@ -293,7 +293,12 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
     outcomes = []
     started = clock.perf_counter()
     with LogDir.open(
-        job.directory, config=broker, create=False, background=False, missing_dirs="offline"
+        job.directory,
+        config=broker,
+        create=False,
+        background=False,
+        missing_dirs="offline",
+        recover_all=False,
     ) as logs:
         logs_to_clean = _logs(logs, job)
         for log in logs_to_clean:
@@ -305,6 +310,7 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
                 report_error(f"{log.topic_partition}: {outcome.error}")
     seconds = clock.perf_counter() - started
     if as_json:
+        print_truncations()
         print(json_line(json.outcomes_row(outcomes, seconds)))
     else:
         text.print_outcomes(outcomes, seconds)

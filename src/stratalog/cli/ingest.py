@@ -17,7 +17,7 @@ from stratalog.cli.bulk import (
     result_text,
     spark_session,
 )
-from stratalog.cli.output import json_line, json_names, report_line
+from stratalog.cli.output import json_line, json_names, print_truncations, report_line
 from stratalog.cli.targets import check_place
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
             "missing_times": missing.times,
             "seconds": round(result.seconds, 3),
         }
+        print_truncations()
         print(json_line({"kind": "summary", **json_names(summary)}))
         return
     counts = [

@@ -21,6 +21,7 @@ from stratalog.cli.output import (
     report_error,
     stand_in_for_closed_streams,
     use_utf_8,
+    warn_of_truncations,
 )
 from stratalog.cli.plain_command import PlainCommand
 from stratalog.errors import ConfigError, StratalogError
@@ -36,6 +37,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
     "stats": "Count keys, dead records, sizes and times of topics.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
+    "recover": "Recover logs after an unclean stop, or show what that would truncate.",
     "reindex": "Build the indexes of logs again.",
     "retain": "Delete old segments as a broker would, or explain what keeps each.",
     "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
@@ -114,6 +116,7 @@ def _stratalog(
     ] = False,
 ) -> None:
     """Read, write, check and maintain Apache Kafka's log directories, without a broker."""
+    warn_of_truncations()
 
 
 def main() -> None:

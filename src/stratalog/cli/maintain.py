@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.inventory import label_of
-from stratalog.cli.output import json_line, json_names, report_error, report_line
+from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
 from stratalog.cli.overrides import Overrides
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
@@ -174,6 +174,7 @@ class _Told:
         total = {name: sum(each[name] for each in done) for name in _NOTHING_DONE["done"]}
         if self._as_json:
             failed = {"partitions": len(done), "failing": len(state.failing)}
+            print_truncations()
             print(json_line({"kind": "summary", **failed, **total}))
         else:
             what = _news(total, _NOTHING_DONE["done"]) or "nothing was due"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from stratalog.maintenance.recovery_plan import Truncation
 
 _PROGRESS_AFTER_S: Final = 1.0
 _PROGRESS_EVERY_S: Final = 0.1
@@ -55,6 +58,52 @@ def report_line(text: str) -> None:
     """One line on standard error as it is, after all that standard output has so far."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
+
+
+class TruncationWarnings(logging.Handler):
+    """Prints what recovery drops on standard error as it happens, and keeps it for `--json`."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.kept: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        report_line(f"stratalog: warning: {record.getMessage()}")
+        args = record.args if isinstance(record.args, tuple) else ()
+        self.kept += [arg for arg in args if hasattr(arg, "readable_records")]
+
+    def take(self) -> list[Any]:
+        """Those since the last call."""
+        kept, self.kept = self.kept, []
+        return kept
+
+
+_truncations: Final = TruncationWarnings()
+
+
+def warn_of_truncations() -> None:
+    """From now on whatever recovery truncates in this process is told."""
+    _truncations.take()
+    logging.getLogger("stratalog.maintenance.recovery").addHandler(_truncations)
+
+
+def print_truncations() -> None:
+    """For `--json`: an object for each truncation since the last call."""
+    for truncation in _truncations.take():
+        print(json_line(truncation_row(truncation)))
+
+
+def truncation_row(truncation: Truncation, *, is_done: bool = True) -> dict[str, Any]:
+    """One truncation of recovery, as all commands tell it."""
+    row = json_names(truncation._asdict())
+    topic_partition = row.pop("topicPartition")._asdict()
+    return {
+        "kind": "truncation",
+        **topic_partition,
+        **row,
+        "path": str(truncation.path),
+        "isDone": is_done,
+    }
 
 
 def use_colour(stream: IO[str]) -> bool:

@@ -14,7 +14,7 @@ import typer
 
 from stratalog.cli.arguments import ConfigOption, LogDirOption
 from stratalog.cli.inventory import label_of
-from stratalog.cli.output import json_line, report_error, report_line
+from stratalog.cli.output import json_line, print_truncations, report_error, report_line
 from stratalog.cli.overrides import Overrides
 from stratalog.cli.retention_plans import LIMITS, Failed, Planned, Rules, look
 from stratalog.cli.retention_text import (
@@ -150,6 +150,7 @@ def _act_in(root: Path, planned: Sequence[Planned], rules: Rules) -> Iterator[Ou
             create=False,
             background=False,
             missing_dirs="offline",
+            recover_all=False,
         )
     except StratalogError as error:
         for outcome in planned:
@@ -205,6 +206,7 @@ def _print_json(outcomes: Sequence[Outcome], *, is_done: bool) -> None:
         "deletedBytes": sum(plan.deleted_bytes for plan in plans),
         "keptBytes": sum(plan.kept_bytes for plan in plans),
     }
+    print_truncations()
     print(json_line(total))
 
 

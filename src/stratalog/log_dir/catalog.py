@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.dir_set import MissingDirs
     from stratalog.log_dir.root import Engine, LogRoot, PartitionSlot
-    from stratalog.maintenance.recovery import LoadPoint
+    from stratalog.maintenance.recovery_plan import LoadPoint, Truncation
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class TopicCatalog:
         self._config = engine.config
         self._lock = threading.RLock()
         self._is_closed = False
+        self.truncations: list[Truncation] = []
+        """What recovery has dropped since the directories were opened."""
         self._creating: dict[str, LogConfig] = {}  # the settings of topics that are not found yet
         self._producer_config = ProducerStateConfig(
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
@@ -222,6 +224,7 @@ class TopicCatalog:
             now_ms=self._engine.now_ms,
             point=point,
             producer_config=self._producer_config,
+            on_truncation=self.truncations.append,
         )
         log.before_cut = partial(slot.root.note_cut, slot)
         return log

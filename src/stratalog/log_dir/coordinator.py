@@ -179,17 +179,17 @@ class TransactionCoordinator:
         with self._lock:
             return self._end_if_open(transactional_id)
 
-    def begin(self, *, was_clean: bool) -> None:
+    def begin(self, *, was_clean: bool, ends_nothing: bool = False) -> None:
         """Take over from the last writer: write the markers that are missing, and abort what is
         overdue.
 
         After an unclean stop also abort transactions that nobody knows of, because the state that
         told of them was lost. That one fails does not keep the directory from opening: the timer
-        tries again.
+        tries again. With `ends_nothing` all this is left to whoever opens the directory next.
         """
         with self._lock:
             self._was_clean = was_clean
-            if not self._states.exists:
+            if ends_nothing or not self._states.exists:
                 return  # there never was a transaction
             if not was_clean:
                 known = self._finish_prepared()

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stratalog.log_dir.dir_set import MissingDirs
     from stratalog.log_dir.producer import Headers
     from stratalog.log_dir.topics import TopicInfo
+    from stratalog.maintenance.recovery_plan import Truncation
 
 _MS_NS = 1_000_000
 
@@ -84,13 +85,14 @@ class LogDir:
         detach_in_children(self)
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913  # independent choices, all by keyword
         cls,
         *paths: Path | str,
         config: BrokerConfig | Mapping[str, object] | Path | str | None = None,
         create: bool = True,
         background: bool = True,
         missing_dirs: MissingDirs = "refuse",
+        recover_all: bool = True,
         disk: Disk | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> Self:
@@ -105,6 +107,11 @@ class LogDir:
         them raises MissingLogDirsError, unless `missing_dirs` is "offline" (they are away for a
         while) or "forget" (they are lost for good); see `dir_set.MissingDirs`. A directory may be
         added to a set at any time, and be moved.
+
+        After an unclean stop every log is recovered, as by a broker; `recovery` lists what was
+        truncated. Without `recover_all` a log is recovered when it is first used: the others, their
+        checkpoints and open transactions stay as they are, and so the directory is not marked as
+        cleanly shut down when it is closed.
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
 
@@ -124,12 +131,12 @@ class LogDir:
             writer_disk.on_failed_fsync = catalog.on_failed_fsync
             undo.callback(lambda: give_up(catalog.slots()))
             logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
-            logs._begin(background=background)
+            logs._begin(background=background, recover_all=recover_all)
             undo.pop_all()
             logs._locks = locks.pop_all()
             return logs
 
-    def _begin(self, *, background: bool) -> None:
+    def _begin(self, *, background: bool, recover_all: bool) -> None:
         roots = self._catalog.roots
         for root in roots:
             root.begin()
@@ -138,12 +145,15 @@ class LogDir:
             self.commits.forget_missing()
         self._catalog.begin()
         unclean = [root for root in roots if not root.last_stop.was_clean]
-        if unclean:
+        if unclean and recover_all:
             threads = self._engine.config.num_recovery_threads_per_data_dir * len(unclean)
             load_all((slot for root in unclean for slot in root.slots.values()), threads)
-        for root in unclean if is_partial else ():
+        for root in unclean if is_partial or not recover_all else ():
             root.is_doubtful = True  # so that lost transactions are found when all are here
-        self._coordinator.begin(was_clean=not unclean and not is_forgetting)
+        self._coordinator.begin(
+            was_clean=not unclean and not is_forgetting,
+            ends_nothing=bool(unclean) and not recover_all,
+        )
         if not is_partial:
             self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
@@ -209,6 +219,11 @@ class LogDir:
     def missing_dirs(self) -> list[Path]:
         """Log directories of the set that are offline, by the paths that they had last."""
         return [Path(path) for path in self._catalog.missing_dirs.values()]
+
+    @property
+    def recovery(self) -> tuple[Truncation, ...]:
+        """What recovery has truncated since the directories were opened."""
+        return tuple(self._catalog.truncations)
 
     @property
     def config(self) -> BrokerConfig:

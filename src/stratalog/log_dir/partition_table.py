@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir.root import Engine
-    from stratalog.maintenance.recovery import LoadPoint
+    from stratalog.maintenance.recovery_plan import LoadPoint
 
 MAKERS: Final = 8
 """Partitions that are made at a time: most of it is waiting for the disk."""

@@ -37,7 +37,7 @@ from stratalog.format.names import (
 )
 from stratalog.log_dir.root_files import LastStop, RootFiles
 from stratalog.log_dir.trash import Trash
-from stratalog.maintenance.recovery import LoadPoint
+from stratalog.maintenance.recovery_plan import LoadPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -16,27 +16,22 @@ warning.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import (
     CorruptBatchError,
-    FlushedDamageError,
     InvalidNameError,
     OffsetOverflowError,
-    StratalogError,
 )
 from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
 from stratalog.format.checkpoint import EpochEntry
 from stratalog.format.names import (
     FileKind,
     FileState,
-    RootFile,
     parse_partition_dir,
     segment_file_name,
 )
-from stratalog.format.txn_index import check_sanity
 from stratalog.log import snapshot_plan
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
@@ -44,6 +39,16 @@ from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
 from stratalog.log.side_files import SnapshotFiles, load_epochs
+from stratalog.maintenance.recovery_plan import (
+    LoadPoint,
+    Truncation,
+    first_unflushed,
+    flushed_end,
+    has_sound_indexes,
+    refuse_corruption,
+    truncation_of,
+    truncation_of_all,
+)
 from stratalog.maintenance.settling import (
     classify,
     make_directory,
@@ -51,37 +56,30 @@ from stratalog.maintenance.settling import (
     split_segment,
 )
 from stratalog.storage.segment import Segment
+from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from stratalog.config import LogConfig
+    from stratalog.format.names import TopicPartition
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateConfig
     from stratalog.storage.disk import Disk
+    from stratalog.storage.segment_recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch
 
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
-class LoadPoint(NamedTuple):
-    """What the checkpoints of the log directory say about one log."""
-
-    log_start_offset: int = 0
-    recovery_point: int = 0
-    was_clean: bool = False
-    """The last writer closed the directory in good order."""
-    is_start_told: bool = False
-    """The log start is from the checkpoint. Below the first segment it is that of a log whose older
-    part a broker has in remote storage, and needs the epochs of."""
-
+__all__ = ["LoadPoint", "open_log"]
 
 _NOTHING_KNOWN: Final = LoadPoint()
 _log = logging.getLogger(__name__)
 
 
-def open_log(
+def open_log(  # noqa: PLR0913  # independent choices, all but two by keyword
     path: Path,
     config: LogConfig,
     *,
@@ -89,9 +87,15 @@ def open_log(
     now_ms: Callable[[], int],
     point: LoadPoint = _NOTHING_KNOWN,
     producer_config: ProducerStateConfig | None = None,
+    on_truncation: Callable[[Truncation], None] | None = None,
 ) -> PartitionLog:
-    """Load the partition in directory `path`, which is made if it is not there."""
-    return _Loader(path, config, disk, now_ms, producer_config).load(point)
+    """Load the partition in directory `path`, which is made if it is not there.
+
+    What is truncated is logged as a warning and reported to `on_truncation`, just before it goes.
+    """
+    loader = _Loader(path, config, disk, now_ms, producer_config)
+    loader.on_truncation = on_truncation
+    return loader.load(point)
 
 
 class _Loader:
@@ -104,6 +108,7 @@ class _Loader:
         producer_config: ProducerStateConfig | None,
     ) -> None:
         self._path = path
+        self.on_truncation: Callable[[Truncation], None] | None = None
         self._config = config
         self._disk = disk
         self._now_ms = now_ms
@@ -112,11 +117,13 @@ class _Loader:
         self._epochs: LeaderEpochCache
         self._segments: list[Segment] = []
         self._recovered: list[int] = []
+        self._topic_partition: TopicPartition
 
     def load(self, point: LoadPoint) -> PartitionLog:
         directory = parse_partition_dir(self._path.name)
         if directory is None:
             raise InvalidNameError(f"{self._path.name!r} is not the name of a partition")
+        self._topic_partition = directory.topic_partition
         make_directory(self._disk, self._path)
         while True:
             settle_files(self._disk, self._path)
@@ -155,10 +162,8 @@ class _Loader:
         names = set(self._disk.list_names(self._path))
         self._snapshots = SnapshotFiles.found_in(self._disk, self._path, names)
         self._segments = self._find_segments(names)
-        unflushed = len(self._segments)
+        unflushed = first_unflushed([segment.base_offset for segment in self._segments], point)
         if not point.was_clean:
-            bases = [segment.base_offset for segment in self._segments]
-            unflushed = max(0, bisect_right(bases, point.recovery_point) - 1)
             self._drop_caches(self._segments[unflushed:])
         self._epochs = load_epochs(self._disk, self._path, self._epochs_in_log)
         for segment in self._segments[:unflushed]:
@@ -200,7 +205,8 @@ class _Loader:
         """A segment that counts as flushed, but has no offset index, or a transaction index that
         cannot be, is recovered all the same. If it loses bytes, it was not by a crash: the segments
         after it stay; a log that was closed cleanly is refused then."""
-        if not _has_sound_indexes(segment, names):
+        log, base_offset = segment.path, segment.base_offset
+        if not has_sound_indexes(log, base_offset, segment.size_bytes, names):
             self._recover_flushed(segment, point)
         elif segment.sibling(FileKind.TIME_INDEX).name not in names:
             self._add_time_index(segment, point)
@@ -226,26 +232,9 @@ class _Loader:
             survivors = segment.check()
         except OffsetOverflowError:
             return  # intact; only a log that is recovered has such segments split
-        damage = survivors.damage
-        if damage is None:
-            return
-        has_more = segment.view().end.position > survivors.valid_bytes
-        if not has_more and survivors.next_offset >= self._flushed_end(segment, point):
-            return
-        raise FlushedDamageError(
-            f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
-            f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
-            f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
-            f"the log truncated to offset {survivors.next_offset}",
-            path=segment.path,
-            position=damage.position,
-            offsets=damage.offsets,
-        )
-
-    def _flushed_end(self, segment: Segment, point: LoadPoint) -> int:
-        """Up to which offset the segment was flushed when its log was closed cleanly."""
-        later = [each.base_offset for each in self._segments if each is not segment]
-        return min([base for base in later if base > segment.base_offset] or [point.recovery_point])
+        bases = [each.base_offset for each in self._segments]
+        end = flushed_end(bases, segment.base_offset, point)
+        refuse_corruption(segment.view(), survivors, point, end)
 
     def _recover(
         self, segment: Segment, log_start_offset: int, *, drops_later: bool = False
@@ -256,19 +245,10 @@ class _Loader:
         """
         producers = self._producers_before(segment, log_start_offset)
         self._recovered.append(segment.base_offset)
-        size_bytes = segment.size_bytes
         survivors = segment.recover(
             partial(self._replay, segment, producers),
-            before_cut=partial(self._drop_after, segment) if drops_later else None,
+            before_cut=partial(self._before_truncation, segment, drops_later=drops_later),
         )
-        if segment.size_bytes < size_bytes:
-            _log.warning(
-                "%s: cut from %d to %d bytes: no whole batch follows; the next offset is %d",
-                segment.path,
-                size_bytes,
-                segment.size_bytes,
-                survivors.next_offset,
-            )
         producers.map_end_offset = survivors.next_offset
         self._snapshots.take(producers)
 
@@ -299,26 +279,27 @@ class _Loader:
         if txn is not None and txn.is_aborted:
             segment.append_aborted(txn.index_entry())
 
-    def _drop_after(self, segment: Segment) -> None:
-        slot = self._segments.index(segment) + 1
-        if slot < len(self._segments):
-            later = self._segments[slot:]
-            _log.warning(
-                "%s: deleted from offset %d on (%d segments, %d bytes): recovery met damage before",
-                self._path,
-                later[0].base_offset,
-                len(later),
-                sum(each.size_bytes for each in later),
-            )
-        self._drop(self._segments[slot:])
+    def _before_truncation(
+        self, segment: Segment, survivors: Survivors, *, drops_later: bool
+    ) -> None:
+        slot = self._segments.index(segment) + 1 if drops_later else len(self._segments)
+        later = self._segments[slot:]
+        views = [_whole(each) for each in later]
+        self._report(truncation_of(self._topic_partition, _whole(segment), survivors, views))
+        self._drop(later)
         del self._segments[slot:]
+
+    def _report(self, truncation: Truncation) -> None:
+        _log.warning("%s", truncation)
+        if self.on_truncation is not None:
+            self.on_truncation(truncation)
 
     def _settle_start(self, checkpointed: int) -> int:
         """The log start; a log that ends below it has nothing left that may be seen."""
         if self._segments and self._segments[-1].next_offset < checkpointed:
-            _log.warning(
-                "%s: deleted: all of it is below the log start offset %d", self._path, checkpointed
-            )
+            views = [_whole(segment) for segment in self._segments]
+            end = self._segments[-1].next_offset
+            self._report(truncation_of_all(self._topic_partition, views, end, checkpointed))
             self._drop(self._segments)
             self._segments = []
             self._snapshots.delete(self._snapshots.offsets)
@@ -404,13 +385,6 @@ def _or_none(epoch: int | None) -> int:
     return NO_LEADER_EPOCH if epoch is None else epoch
 
 
-def _has_sound_indexes(segment: Segment, names: set[str]) -> bool:
-    if segment.sibling(FileKind.OFFSET_INDEX).name not in names:
-        return segment.size_bytes == 0
-    if segment.sibling(FileKind.TXN_INDEX).name not in names:
-        return True
-    try:
-        check_sanity(segment.txn_index.read(), segment.base_offset)
-    except StratalogError:
-        return False
-    return True
+def _whole(segment: Segment) -> SegmentView:
+    """The file as it is, whatever part of it is good."""
+    return SegmentView(segment.path, segment.base_offset, segment.size_bytes)

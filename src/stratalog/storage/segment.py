@@ -280,7 +280,7 @@ class Segment:
     # -- recovery
 
     def recover(
-        self, on_batch: OnBatch, *, before_cut: Callable[[], None] | None = None
+        self, on_batch: OnBatch, *, before_cut: Callable[[Survivors], None] | None = None
     ) -> Survivors:
         """Cut the log at the first batch that is not good, and build the indexes again.
 
@@ -296,7 +296,7 @@ class Segment:
         survivors = self._survivors(on_batch)
         if survivors.valid_bytes < (self._disk.size_of(self.path) or 0):
             if before_cut is not None:
-                before_cut()
+                before_cut(survivors)
             self._disk.truncate(self.path, survivors.valid_bytes)
             self._disk.fsync(self.path)
         self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)

@@ -118,7 +118,12 @@ def compact(
     rounds: list[RoundReport] = []
     path = Path(directory).absolute()
     with LogDir.open(
-        path, config=config, create=False, background=False, missing_dirs="offline"
+        path,
+        config=config,
+        create=False,
+        background=False,
+        missing_dirs="offline",
+        recover_all=False,
     ) as logs:
         for topic_partition in _compacted(logs, topics):
             report = logs.cleaning.clean(topic_partition, cleaner, is_forced=is_forced)

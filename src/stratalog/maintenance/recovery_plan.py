@@ -1,0 +1,315 @@
+"""What opening a log for writing truncates, as values: worked out before anything is changed.
+
+`recovery` asks the functions here what to drop and then drops it; `plan_recovery` asks the same
+without acting, for a dry run. Looking never writes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import (
+    CorruptError,
+    FlushedDamageError,
+    LimitExceededError,
+    OffsetOverflowError,
+    StratalogError,
+)
+from stratalog.format.batch import BatchHeader
+from stratalog.format.entry import records_of
+from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
+from stratalog.format.names import FileKind, RootFile, TopicPartition
+from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
+from stratalog.log.listing import list_partition
+from stratalog.log.partition_view import identity_of
+from stratalog.storage.log_file import read_file
+from stratalog.storage.segment_recovery import check_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+    from stratalog.storage.segment_recovery import Survivors
+    from stratalog.storage.segment_view import LoadedBatch, SegmentView
+
+
+class LoadPoint(NamedTuple):
+    """What the checkpoints of the log directory say about one log."""
+
+    log_start_offset: int = 0
+    recovery_point: int = 0
+    was_clean: bool = False
+    """The last writer closed the directory in good order."""
+    is_start_told: bool = False
+    """The log start is from the checkpoint. Below the first segment it is that of a log whose older
+    part a broker has in remote storage, and needs the epochs of."""
+
+
+class Truncation(NamedTuple):
+    """What recovery drops from the end of one log, or from one segment of it."""
+
+    topic_partition: TopicPartition
+    path: Path
+    """The segment that is truncated, or the first that is deleted."""
+    position: int
+    """The first byte of it that is dropped."""
+    reason: str
+    first_offset: int
+    """The first offset that is dropped."""
+    end_offset: int
+    """After the last record that could still be read in what is dropped; `first_offset` if there is
+    none."""
+    dropped_bytes: int
+    deleted_segments: int
+    """Whole segments after the truncated one."""
+    readable_batches: int
+    """Whole batches with the right CRC in what is dropped."""
+    readable_records: int
+
+    def text(self, done: str = "truncated") -> str:
+        """One sentence for people."""
+        deleted = ""
+        if self.deleted_segments:
+            deleted = f", {_counted(self.deleted_segments, 'later segment')} deleted"
+        lost = "no readable record among them"
+        if self.readable_batches:
+            lost = (
+                f"{_counted(self.readable_records, 'record')} in {self.readable_batches} "
+                f"batch{'es' * (self.readable_batches != 1)}, up to offset {self.end_offset - 1}, "
+                "still readable"
+            )
+        return (
+            f"{self.path}: {done} at byte {self.position}, offset {self.first_offset}: "
+            f"{self.reason}; {self.dropped_bytes} bytes dropped{deleted}: {lost}"
+        )
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+class _Readable(NamedTuple):
+    batches: int = 0
+    records: int = 0
+    end_offset: int = 0
+
+    def plus(self, other: _Readable) -> _Readable:
+        end_offset = max(self.end_offset, other.end_offset)
+        return _Readable(self.batches + other.batches, self.records + other.records, end_offset)
+
+
+def truncation_of(
+    topic_partition: TopicPartition,
+    segment: SegmentView,
+    survivors: Survivors,
+    later: Sequence[SegmentView] = (),
+) -> Truncation:
+    """What goes if a segment keeps only what survives, and those `later` are deleted."""
+    readable = _readable_after(segment, survivors)
+    for view in later:
+        readable = readable.plus(_readable_in(view))
+    damage = survivors.damage
+    return Truncation(
+        topic_partition,
+        segment.path,
+        survivors.valid_bytes,
+        "no whole batch follows" if damage is None else damage.reason,
+        survivors.next_offset,
+        max(survivors.next_offset, readable.end_offset),
+        segment.size_bytes - survivors.valid_bytes + sum(view.size_bytes for view in later),
+        len(later),
+        readable.batches,
+        readable.records,
+    )
+
+
+def truncation_of_all(
+    topic_partition: TopicPartition, segments: Sequence[SegmentView], end: int, log_start: int
+) -> Truncation:
+    """A log that ends below its start is deleted. Readers could not see any of it."""
+    reason = f"all of the log is below the log start offset {log_start}"
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    first = segments[0]
+    return Truncation(
+        topic_partition, first.path, 0, reason, first.base_offset, end, size_bytes,
+        len(segments), 0, 0,
+    )  # fmt: skip
+
+
+def first_unflushed(bases: Sequence[int], point: LoadPoint) -> int:
+    """From which segment on a log is read and checked; all before it count as flushed."""
+    if point.was_clean:
+        return len(bases)
+    return max(0, bisect_right(bases, point.recovery_point) - 1)
+
+
+def has_sound_indexes(log: Path, base_offset: int, size_bytes: int, names: Collection[str]) -> bool:
+    """Whether a segment that counts as flushed has an offset index, and a transaction index that
+    can be right, if any. `names` are those in the directory."""
+    if log.with_suffix(FileKind.OFFSET_INDEX.value).name not in names:
+        return size_bytes == 0
+    txn_index = log.with_suffix(FileKind.TXN_INDEX.value)
+    if txn_index.name not in names:
+        return True
+    try:
+        data = read_file(txn_index)
+        check_sanity(data[: len(data) // ENTRY_BYTES * ENTRY_BYTES], base_offset)
+    except (StratalogError, FileNotFoundError):
+        return False
+    return True
+
+
+def refuse_corruption(
+    segment: SegmentView, survivors: Survivors, point: LoadPoint, flushed_end: int
+) -> None:
+    """Raise FlushedDamageError if a batch of a log that was closed cleanly is corrupt. Bytes that
+    follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
+    damage = survivors.damage
+    if damage is None:
+        return
+    has_more = segment.end.position > survivors.valid_bytes
+    if not has_more and survivors.next_offset >= flushed_end:
+        return
+    raise FlushedDamageError(
+        f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
+        f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
+        f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
+        f"the log truncated to offset {survivors.next_offset}",
+        path=segment.path,
+        position=damage.position,
+        offsets=damage.offsets,
+    )
+
+
+def flushed_end(bases: Sequence[int], base_offset: int, point: LoadPoint) -> int:
+    """Up to which offset a segment was flushed when its log was closed cleanly."""
+    return min([base for base in bases if base > base_offset] or [point.recovery_point])
+
+
+def plan_recovery(path: Path, point: LoadPoint) -> tuple[Truncation, ...]:
+    """What opening the partition for writing would truncate. Never writes.
+
+    Raises FlushedDamageError where opening would: a cleanly closed log that is corrupt. A segment
+    that opening would split (its offsets are out of reach of its name) is passed over.
+    """
+    listing = list_partition(path)
+    names = {listed.path.name for listed in listing.files}
+    return _Plan(identity_of(path)[0], listing.segments, names, point).run()
+
+
+class _Plan:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        segments: Sequence[SegmentView],
+        names: Collection[str],
+        point: LoadPoint,
+    ) -> None:
+        self._topic_partition = topic_partition
+        self._segments = segments
+        self._names = names
+        self._point = point
+        self._bases = [segment.base_offset for segment in segments]
+        self._end = self._bases[-1] if segments else 0
+        self._found: list[Truncation] = []
+
+    def run(self) -> tuple[Truncation, ...]:
+        unflushed = first_unflushed(self._bases, self._point)
+        for segment in self._segments[:unflushed]:
+            is_last = segment is self._segments[-1]  # it is read in any case, to be appended to
+            if is_last or not self._is_index_sound(segment):
+                self._check(segment, ())
+        for slot, segment in enumerate(self._segments[unflushed:], unflushed):
+            if not self._check(segment, self._segments[slot + 1 :]):
+                break
+        start = self._point.log_start_offset
+        if self._segments and self._end < start:
+            all_of_it = truncation_of_all(self._topic_partition, self._segments, self._end, start)
+            return (all_of_it,)
+        return tuple(self._found)
+
+    def _check(self, segment: SegmentView, later: Sequence[SegmentView]) -> bool:
+        """Whether it stays as it is."""
+        try:
+            survivors = check_segment(segment, INTERVAL_BYTES_DEFAULT, _ignore)
+            if self._point.was_clean:
+                end = flushed_end(self._bases, segment.base_offset, self._point)
+                refuse_corruption(segment, survivors, self._point, end)
+            self._end = survivors.next_offset
+            if survivors.valid_bytes == segment.size_bytes:
+                return True
+            self._found.append(truncation_of(self._topic_partition, segment, survivors, later))
+            return False
+        except OffsetOverflowError:
+            return True
+        finally:
+            segment.release()
+
+    def _is_index_sound(self, segment: SegmentView) -> bool:
+        log = segment.path
+        if not has_sound_indexes(log, segment.base_offset, segment.size_bytes, self._names):
+            return False
+        if log.with_suffix(FileKind.TIME_INDEX.value).name in self._names:
+            return True
+        first = segment.file.peek(0)
+        return first is None or first.magic == 0
+
+
+def _ignore(_: LoadedBatch) -> None:
+    pass
+
+
+def _readable_after(segment: SegmentView, survivors: Survivors) -> _Readable:
+    """The batches after the first that is not good."""
+    position, offset_min = survivors.valid_bytes, survivors.next_offset
+    found = segment.file.peek(position)
+    # The end that the corrupt batch declares is tried first: a search byte by byte could take a
+    # batch that is stored in the value of a record for one of the log.
+    declared = position + found.size_bytes if found is not None and found.size_bytes > 0 else -1
+    start = declared if position < declared < segment.size_bytes else position + 1
+    return _readable_from(segment, start, offset_min)
+
+
+def _readable_in(segment: SegmentView) -> _Readable:
+    try:
+        return _readable_from(segment, 0, segment.base_offset)
+    finally:
+        segment.release()
+
+
+_RESYNC_FAILS: Final = (LimitExceededError, OSError)
+
+
+def _readable_from(segment: SegmentView, start: int, offset_min: int) -> _Readable:
+    counted = _Readable()
+    position: int | None = start
+    try:
+        if not segment.is_valid(start):
+            position = segment.next_valid_batch(start, offset_min=offset_min)
+        while position is not None:
+            try:
+                for batch in segment.batches(position, segment.size_bytes, due_offset=offset_min):
+                    position = batch.position + batch.entry.size_bytes
+                    offset_min = batch.header.next_offset
+                    counted = counted.plus(_Readable(1, _records_in(batch), offset_min))
+                break
+            except CorruptError:
+                position = segment.next_valid_batch(position + 1, offset_min=offset_min)
+    except _RESYNC_FAILS:
+        return counted  # at least so much
+    return counted
+
+
+def _records_in(batch: LoadedBatch) -> int:
+    """Markers are not counted: they are no records to a reader."""
+    header = batch.header
+    if isinstance(header, BatchHeader):
+        return 0 if header.is_control else header.record_count
+    try:
+        return sum(1 for _ in records_of(batch.buf, batch.entry, check_crc=False))
+    except StratalogError:
+        return 0
