@@ -206,3 +206,17 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
         process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_a_missing_transaction_index_is_told(tmp_path: Path) -> None:
+    path = GoldenCase("txn").copy_to(tmp_path) / "txn-0"
+    args = ("read", path, "--isolation-level", "read_committed", "--json")
+    before = stratalog(*args)
+    for file in path.glob("*.txnindex"):
+        file.unlink()
+    after = stratalog(*args)
+    assert (before.stderr, before.status, after.status) == ("", 0, 0)
+    assert after.stdout == before.stdout
+    assert f"stratalog: warning: {path}/00000000000000000048.txnindex: missing" in after.stderr
+    listed = stratalog("ls", path, "--transactions")
+    assert "00000000000000000048.txnindex: missing" in listed.stderr

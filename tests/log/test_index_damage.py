@@ -15,7 +15,7 @@ import pytest
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.lookup import OffsetAndTimestamp
 from stratalog.log.partition_view import PartitionView
-from tests.golden.cases import GoldenCase
+from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import (
     consumed,
     directory_to_read,
@@ -247,6 +247,63 @@ def test_spoilt_transaction_indexes(
     if case.name != "compact-txn":  # there, the data that the lost entries tell of is gone
         with PartitionView(directory_to_read(case)) as intact, PartitionView(path) as view:
             assert view.aborted_transactions() == intact.aborted_transactions()
+
+
+@over_readers
+@pytest.mark.parametrize("case", txn_cases(), ids=str)
+def test_missing_transaction_indexes(
+    case: GoldenCase, reader: Reader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each by itself, and all of them: the log tells what was aborted, and a warning that."""
+    intact = directory_to_read(case)
+    names = sorted(file.name for file in intact.glob("*.txnindex"))
+    level = IsolationLevel.READ_COMMITTED
+    for number, missing in enumerate([*([name] for name in names), names]):
+        path = copy_partition(intact, tmp_path / str(number))
+        for name in missing:
+            (path / name).unlink()
+        caplog.clear()
+        with PartitionView(path) as view, PartitionView(intact) as whole:
+            assert tuple(reader(view, isolation=level)) == consumed(case, level)
+            if case.name != "compact-txn":  # there, the data that the lost entries tell of is gone
+                assert view.aborted_transactions() == whole.aborted_transactions()
+        told = [name for name in missing if name in caplog.text]
+        last = f"{max(view.segments.bases):020d}.txnindex"
+        if case.name != "compact-txn":
+            assert set(missing) - set(told) <= {last}  # the end is replayed, file or not
+
+
+@pytest.mark.parametrize("case", all_cases(), ids=str)
+def test_an_index_that_need_not_be_there_is_not_missed(
+    case: GoldenCase, caplog: pytest.LogCaptureFixture
+) -> None:
+    with PartitionView(directory_to_read(case)) as view:
+        view.aborted_transactions()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("name", ["idempotent", "multiseg", "java-none"])
+def test_no_header_is_walked_for_it_where_no_transaction_ended(name: str) -> None:
+    with PartitionView(directory_to_read(GoldenCase(name))) as view:
+        view.aborted_transactions()
+        *closed, _ = view.segments
+        assert not any("file" in vars(segment) for segment in closed)
+
+
+def test_the_spark_plan_has_the_aborted_transactions_of_a_missing_index(tmp_path: Path) -> None:
+    from stratalog.spark.planning import plan_read  # noqa: PLC0415
+
+    intact = GoldenCase("txn").partition_dir
+    path = copy_partition(intact, tmp_path)
+    for file in path.glob("*.txnindex"):
+        file.unlink()
+    options = {"subscribe": "txn", "kafka.isolation.level": "read_committed"}
+    plans = [plan_read({**options, "path": str(place.parent)}) for place in (intact, path)]
+    aborted = [
+        [sorted(piece.aborted) for split in plan.splits for piece in split.pieces] for plan in plans
+    ]
+    assert aborted[0] == aborted[1]
+    assert any(aborted[0])
 
 
 SNAPSHOT_SPOILS = ("missing", "empty", "zeros", "random", "random and odd", "ones", "one byte more")

@@ -82,9 +82,11 @@ _truncations: Final = TruncationWarnings()
 
 
 def warn_of_truncations() -> None:
-    """From now on whatever recovery truncates in this process is told."""
+    """From now on whatever recovery truncates in this process is told, and missing indexes that
+    change what a reader sees."""
     _truncations.take()
-    logging.getLogger("stratalog.maintenance.recovery").addHandler(_truncations)
+    for name in ("stratalog.maintenance.recovery", "stratalog.log.transactions"):
+        logging.getLogger(name).addHandler(_truncations)
 
 
 def print_truncations() -> None:

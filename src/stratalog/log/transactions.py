@@ -6,6 +6,7 @@ comes from the newest good producer snapshot and a walk over the batch headers a
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from stratalog.errors import AccessDeniedError, CorruptError, StratalogError
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import BatchHeader
     from stratalog.format.control import EndMarker
+    from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.segments import SegmentList, SegmentPart
     from stratalog.storage.segment_view import SegmentView
+
+_log = logging.getLogger(__name__)
 
 Snapshots = tuple[tuple[int, "Path"], ...]
 
@@ -58,7 +62,8 @@ def producer_batches(
 def aborted_transactions(
     segments: SegmentList, snapshots: Snapshots, start_offset: int, end_offset: int
 ) -> list[AbortedTxn]:
-    """Every aborted transaction that the indexes know of and that touches [start, end)."""
+    """Every aborted transaction that touches [start, end), by the indexes. Without `snapshots` an
+    index that is missing counts as empty."""
     found: list[AbortedTxn] = []
     for part in segments.parts_from(start_offset):
         entries = _entries_of(part, segments, snapshots)
@@ -79,15 +84,77 @@ def _entries_of(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) 
         data = read_file(segment.sibling(FileKind.TXN_INDEX.value))
     except FileNotFoundError:
         segment.check_in_place()
-        return b""
+        return _entries_without_file(part, segments, snapshots)
     segment.check_in_place()
     whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
     if _is_sound(whole, segment.base_offset):
         return whole
-    before = tuple(s for s in snapshots if s[0] <= segment.base_offset)
+    return b"".join(txn.pack() for txn in _replayed(part, segments, snapshots))
+
+
+def _entries_without_file(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> bytes:
+    """Most segments have no abort and so no file. Where the producer snapshots around the segment
+    show that a transaction may have ended in it, its headers are walked for ABORT markers."""
+    if not snapshots or not _may_end_transactions(part, snapshots):
+        return b""
+    found = [
+        txn
+        for txn in _replayed(part, segments, snapshots)
+        if has_data(segments, txn.producer_id, txn.first_offset, txn.last_offset)
+    ]
+    if found:
+        _log.warning(
+            "%s: missing, though %d transactions were aborted in the segment; their records are "
+            "hidden by what the log says. Rebuild the file: stratalog reindex",
+            part.segment.sibling(FileKind.TXN_INDEX.value),
+            len(found),
+        )
+    return b"".join(txn.pack() for txn in found)
+
+
+def _may_end_transactions(part: SegmentPart, snapshots: Snapshots) -> bool:
+    """Whether a producer that has ever ended a transaction wrote in the segment, by the snapshots
+    at its start and its end. What follows the newest snapshot is replayed in any case.
+
+    Without a readable snapshot at one of them nothing is known, and the answer is yes.
+    """
+    base, end = part.segment.base_offset, part.end_offset
+    within = [(offset, path) for offset, path in snapshots if base < offset <= end]
+    if not within:
+        return part.next_base is not None
+    after = _producers_at(within[-1][1])
+    starts = dict(snapshots)
+    before = _producers_at(starts[base]) if base in starts else ({} if base == 0 else None)
+    if after is None or before is None:
+        return True
+    return any(
+        entry.coordinator_epoch >= 0 and before.get(producer_id) != entry
+        for producer_id, entry in after.items()
+    )
+
+
+def _producers_at(snapshot: Path) -> dict[int, ProducerEntry] | None:
+    try:
+        return {entry.producer_id: entry for entry in decode_snapshot(read_file(snapshot))}
+    except AccessDeniedError:
+        raise
+    except (StratalogError, FileNotFoundError):
+        return None
+
+
+def _replayed(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> list[AbortedTxn]:
+    """The transactions whose ABORT marker is in the segment."""
+    base = part.segment.base_offset
+    before = tuple(s for s in snapshots if s[0] <= base)
     replay = replay_producers(segments, before, part.end_offset)
-    ours = (txn for txn in replay.aborted if txn.last_offset >= segment.base_offset)
-    return b"".join(txn.pack() for txn in ours)
+    return [txn for txn in replay.aborted if txn.last_offset >= base]
+
+
+def has_data(segments: SegmentList, producer_id: int, first_offset: int, marker: int) -> bool:
+    """Whether a batch of the transaction is left in the log. The cleaner removes all of an aborted
+    one before its marker, and its entry with them."""
+    batches = producer_batches(segments, first_offset, marker)
+    return any(header.producer_id == producer_id and not header.is_control for header, _ in batches)
 
 
 def _is_sound(entries: bytes, base_offset: int) -> bool:

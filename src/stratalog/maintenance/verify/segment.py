@@ -22,7 +22,7 @@ from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.soundness import Verdict, reason_of
 from stratalog.log.listing import list_partition
 from stratalog.log.segments import SegmentList
-from stratalog.log.transactions import producer_batches
+from stratalog.log.transactions import has_data
 from stratalog.maintenance.verify.findings import Counts, Fault, Finding, Findings, Severity
 from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
 from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
@@ -365,11 +365,7 @@ class _SegmentCheck:
             return True  # its start was met on the way through this segment
         segments = SegmentList(list_partition(self._path.parent).segments)
         try:
-            batches = producer_batches(segments, marker.first_offset, marker.offset)
-            return any(
-                header.producer_id == marker.producer_id and not header.is_control
-                for header, _ in batches
-            )
+            return has_data(segments, marker.producer_id, marker.first_offset, marker.offset)
         finally:
             segments.close()
 
