@@ -98,7 +98,7 @@ class Query:
         if numbers and (rng.random() < 0.1 or not self._is_done(numbers[-1])):
             return self._load(numbers[-1])
         number = numbers[-1] + 1 if numbers else 0
-        count = rng.choice([1, 10, 60, 200])
+        count = rng.choice([1, 10, 60, 200, 800])
         batch = MicroBatch(
             self.name, number, rng.choice(topics), count, rng.randint(1, 3), now_ms()
         )
