@@ -11,9 +11,6 @@ ROOT = Path(__file__).parent / "golden-metadata" / "run1"
 LOG_DIR = ROOT / "logdir"
 """As the broker left it. Not to be written to: take a `broker_dir`."""
 
-SOURCES = {1: "topic", 2: "broker", 3: "cluster"}
-"""Kafka's numbers, and the words for them here."""
-
 
 def expected_topics() -> dict[str, dict[str, Any]]:
     """What the broker answered, by topic."""

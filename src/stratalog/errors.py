@@ -15,6 +15,7 @@
     ├── LimitExceededError            a declared size is larger than the caller allows
     │   └── RecordsTooLargeError      of records in a batch (a CorruptRecordError, too)
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
+    ├── UnknownSettingsError          nobody says whether a topic is compacted, or when it expires
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
     │   ├── NoSegmentError            a partition's directory without a segment, as yet
@@ -37,6 +38,7 @@
     │   ├── TopicAlreadyExistsError             36  there is one of that name
     │   ├── InvalidPartitionsError              37  not a number of partitions to go to
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
+    │   ├── BrokerDirectoryError                44  it is for the Kafka cluster to create or change
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── AccessDeniedError             no permission to read a file (a PermissionError, too)
@@ -324,6 +326,18 @@ class CommitReplayError(CommitError):
     be the same: other rows, or so old that this cannot be told. Nothing was written."""
 
 
+class UnknownSettingsError(StratalogError):
+    """Nothing is deleted from a topic, and it is not compacted, while its settings are unknown."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic = topic
+        self.reason = reason
+        super().__init__(
+            f"the cleanup.policy of {topic!r} is unknown, so nothing is deleted or compacted "
+            f"({reason}); say which one holds, such as cleanup.policy=compact"
+        )
+
+
 class TopicError(StratalogError):
     """A topic cannot be created, changed or deleted; nothing was changed.
 
@@ -360,6 +374,17 @@ class InvalidReplicationFactorError(TopicError):
 
     code = 38
     kafka_name = "INVALID_REPLICATION_FACTOR"
+
+
+class BrokerDirectoryError(TopicError):
+    """The directory belongs to a Kafka broker, and the change is one for its cluster to make.
+
+    A broker renames the partitions of a topic that its cluster does not know to `-stray`, and
+    knows nothing of settings that are kept here.
+    """
+
+    code = 44
+    kafka_name = "POLICY_VIOLATION"
 
 
 class TopicDeletionDisabledError(TopicError):

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.command import inside, stratalog
-from tests.golden_metadata import broker_dir
+from tests.golden_metadata import broker_dir, expected_topics
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+KAFKA_NAMES = {1: "DYNAMIC_TOPIC_CONFIG", 3: "DYNAMIC_DEFAULT_BROKER_CONFIG"}
 
 
 @pytest.fixture
@@ -30,3 +32,128 @@ def test_plans_without_names_leave_the_metadata_log_out(directory: Path) -> None
     config = ("-c", "cleanup.policy=compact")
     rows = inside("compact", directory, "--dry-run", "--json", *config).rows
     assert "__cluster_metadata" not in {row.get("topic") for row in rows}
+
+
+def logs_of(directory: Path) -> dict[str, list[str]]:
+    return {
+        path.name: sorted(log.name for log in path.glob("*.log"))
+        for path in directory.iterdir()
+        if path.is_dir() and not path.name.endswith("-delete")
+    }
+
+
+def test_ls_has_the_settings_that_the_broker_answered(directory: Path) -> None:
+    found = inside("ls", directory, "--json").rows
+    rows = {row["topic"]: row for row in found if row["kind"] == "topic"}
+    for name, answer in expected_topics().items():
+        row = rows[name]
+        assert (row["clusterPartitions"], row["settingsUnknown"]) == (answer["partitions"], None)
+        assert row["settings"] == {
+            key: {"value": each["value"], "source": KAFKA_NAMES[each["source"]]}
+            for key, each in answer["configs"].items()
+        }
+    lines = [line.split(maxsplit=3) for line in inside("ls", directory, "--settings").lines]
+    assert ["topic-13", "retention.ms", "500000", "dynamic cluster default"] in lines
+    assert ["topic-4", "retention.ms", "42", "topic"] in lines
+
+
+def test_retain_goes_by_the_cluster_s_settings(directory: Path) -> None:
+    """A compacted topic keeps its segments, whatever limit is given; the others go by their own."""
+    result = inside("retain", directory, "-c", "retention.ms=1000", "--json")
+    rows = {
+        (row["topic"], row["partition"]): row for row in result.rows if row["kind"] == "partition"
+    }
+    for name, answer in expected_topics().items():
+        row = rows[name, 0]
+        policy = answer["effective"]["cleanup.policy"]
+        assert (row["config"]["cleanup.policy"], row["settingsUnknown"]) == (policy, None)
+        assert row["deletedSegments"] == 0 or "delete" in policy
+    assert rows["topic-4", 0]["configSources"] == {
+        "cleanup.policy": "DYNAMIC_TOPIC_CONFIG",
+        "retention.ms": "GIVEN",
+        "retention.bytes": "DEFAULT_CONFIG",
+    }
+    assert rows["topic-0", 0]["deletedSegments"] == 1
+
+
+def test_retain_explains_where_settings_come_from(directory: Path) -> None:
+    lines = inside("retain", directory, "topic-2:0", "topic-8:0", "--explain").lines
+    compacted, deleted = (line for line in lines if line.startswith("  as of"))
+    assert compacted.endswith(
+        "by cleanup.policy=compact (topic), retention.ms=500000 (8 min 20 s; dynamic cluster "
+        "default), retention.bytes=-1 (Kafka's default)"
+    )
+    assert deleted.endswith(
+        "by cleanup.policy=delete (topic), retention.ms=77777 (1 min 17 s; topic), "
+        "retention.bytes unknown"
+    )
+
+
+def test_server_properties_say_what_the_metadata_does_not(directory: Path, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"log.retention.bytes=100\nmetadata.log.dir={directory}\n")
+    (row, *_) = [
+        row
+        for row in inside(
+            "retain", directory, "topic-8:0", "--dry-run", "--json",
+            "--server-properties", properties,
+        ).rows
+        if row["kind"] == "partition"
+    ]  # fmt: skip
+    assert (row["config"]["retention.bytes"], row["configSources"]["retention.bytes"]) == (
+        "100",
+        "STATIC_BROKER_CONFIG",
+    )
+
+
+@pytest.mark.parametrize("command", ["retain", "maintain", "compact"])
+def test_without_metadata_nothing_is_deleted_or_compacted(directory: Path, command: str) -> None:
+    """The metadata elsewhere, named, makes the difference."""
+    metadata = directory.parent / "metadata"
+    metadata.mkdir()
+    (directory / "__cluster_metadata-0").rename(metadata / "__cluster_metadata-0")
+    options = {
+        "retain": ["-c", "retention.ms=1000"],
+        "maintain": ["--once", "--defaults", "-c", "log.retention.ms=1000"],
+        "compact": ["topic-4", "--force"],
+    }[command]
+    before = logs_of(directory)
+    result = stratalog(command, directory, *options)
+    assert "unknown, so nothing is deleted or compacted" in result.stderr
+    assert result.status == (0 if command == "maintain" else 1)
+    assert logs_of(directory) == before
+    where = ("--metadata-log-dir", metadata)
+    result = stratalog(command, directory, *options, *where)
+    assert "unknown" not in result.stderr
+    assert result.status == 0
+
+
+def test_a_topic_that_the_cluster_deleted_is_left_alone(directory: Path) -> None:
+    other = (directory / "topic-0-0" / "partition.metadata").read_bytes()
+    (directory / "topic-8-0" / "partition.metadata").write_bytes(other)
+    result = inside("retain", directory, "topic-8:0", "-c", "retention.ms=1000")
+    assert result.status == 1
+    assert "this one Tdj7f9sZS3qMc8rFGYGuTg: it was deleted" in result.stderr
+    (row, _) = inside("compact", directory, "topic-8:0", "--dry-run", "--json").rows
+    assert row["isDue"] is False
+    assert "it was deleted" in row["settingsUnknown"]
+
+
+def test_compact_explains_where_settings_come_from(directory: Path) -> None:
+    lines = inside("compact", directory, "topic-2:0", "--explain").lines
+    assert "  settings  cleanup.policy=compact (topic)" in lines
+    assert "            min.cleanable.dirty.ratio=0.1 (topic)" in lines
+    assert "            delete.retention.ms=86400000 (Kafka's default)" in lines
+
+
+def test_what_if_goes_by_the_cluster_s_policy(directory: Path) -> None:
+    what_if = ("--what-if", "retention.ms=1000")
+    rows = {row.get("topic"): row for row in inside("stats", directory / "topic-4-0", *what_if,
+                                                   "--json").rows}  # fmt: skip
+    assert rows["topic-4"]["freedBy"] == {"retention.ms=1000": 0}
+    assert rows["topic-4"]["cleanupPolicySource"] == "DYNAMIC_TOPIC_CONFIG"
+    text = inside("stats", directory / "topic-8-0", *what_if).lines
+    assert (
+        "topic-8:0: retention.ms=1000 would free 291 B now, with cleanup.policy=delete (topic)"
+        in (text)
+    )

@@ -162,7 +162,7 @@ def test_nothing_to_compact(directory: Path) -> None:
     shutil.rmtree(directory / "orders-0")
     for options in ([], ["--dry-run"]):
         (line,) = inside("compact", directory, *options).lines
-        assert line.startswith("No topic here has cleanup.policy=compact.")
+        assert line.startswith("No topic here is known to have cleanup.policy=compact.")
 
 
 def test_damage_in_one_partition(directory: Path) -> None:

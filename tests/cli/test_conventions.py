@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
-MAPS = {"config", "codecs", "freedBy"}
+MAPS = {"config", "configSources", "settings", "codecs", "freedBy"}
 """Objects whose keys are data: settings by Kafka's names, codecs."""
 OTHERS = {"ingest", "export", "reindex"}
 """Verbs that move data or write indexes."""

@@ -78,6 +78,18 @@ def test_json_of_a_log_dir() -> None:
         "firstTimestamp": 1794769237931,
         "largestTimestamp": 1794769240270,
         "codecs": ["none"],
+        "settings": {
+            name: {"value": value, "source": "DYNAMIC_TOPIC_CONFIG"}
+            for name, value in {
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "min.insync.replicas": "1",
+                "segment.bytes": "104857600",
+                "unclean.leader.election.enable": "false",
+            }.items()
+        },
+        "settingsUnknown": None,
+        "clusterPartitions": 1,
     }
 
 

@@ -74,8 +74,10 @@ SEGMENT                     SIZE  NEWEST                    DO      WHY
     assert result.lines == [
         "multiseg-0: would delete 4 of 10 segments, 63.5 KiB of 144.1 KiB; "
         "log start offset 0 -> 602",
-        "  as of 2023-11-21T22:13:27.500Z, by cleanup.policy=delete, retention.ms=604800000 (7 d), "
-        "retention.bytes=-1",
+        "  as of 2023-11-21T22:13:27.500Z, by cleanup.policy=delete (assumed), "
+        "retention.ms=604800000 (7 d; Kafka's default), retention.bytes=-1 (Kafka's default)",
+        "  the cleanup.policy is assumed: the topic was not created here, and there is no cluster "
+        "metadata beside it",
         *table.splitlines(),
         "  * the active segment",
         "  the next one goes at 2023-11-21T22:13:27.591Z",
@@ -186,6 +188,12 @@ def test_json(tmp_path: Path) -> None:
             "retention.ms": "604800000",
             "retention.bytes": "-1",
         },
+        "configSources": {
+            "cleanup.policy": "DEFAULT_CONFIG",
+            "retention.ms": "DEFAULT_CONFIG",
+            "retention.bytes": "DEFAULT_CONFIG",
+        },
+        "settingsUnknown": None,
         "segments": 2,
         "deletedSegments": 1,
         "deletedBytes": 99,
@@ -337,21 +345,37 @@ def test_what_kafka_wrote_has_no_limit_that_nobody_has_given(copied: Path) -> No
     assert (result.lines, result.status) == (["1 partition: nothing to delete; 144.1 KiB stay"], 0)
     assert result.stderr == (
         "stratalog: note: retention.ms and retention.bytes of 1 partition not known here, so there "
-        "is no limit by that; give it with --config, or --defaults to go by Kafka's\n"
+        "is no limit by that; give it with --config or --server-properties, or --defaults to go by "
+        "Kafka's\n"
     )
     (row,) = rows(inside("retain", copied, "--explain", "--json"), "partition")
     policy = {"cleanup.policy": "delete"}
     assert row["config"] == {**policy, "retention.ms": None, "retention.bytes": None}
     result = inside("retain", copied, "--explain", "-c", "log.retention.hours=1")
     assert (
-        ", by cleanup.policy=delete, retention.ms=3600000 (1 h), retention.bytes unknown"
-        in (result.lines[1])
+        ", by cleanup.policy=delete (assumed), retention.ms=3600000 (1 h; broker config), "
+        "retention.bytes unknown" in result.lines[1]
     )
     assert contents(copied) == before
 
-    assert inside("retain", copied / "multiseg-0", "-c", "retention.bytes=100000").status == 0
+
+def test_nothing_is_deleted_from_a_topic_whose_policy_is_unknown(copied: Path) -> None:
+    """It may be compacted in its cluster; neither a limit nor Kafka's defaults tell."""
+    before = contents(copied)
+    for options in (["-c", "retention.bytes=100000"], ["--defaults"], ["-c", "retention.ms=1000"]):
+        result = inside("retain", copied, *options)
+        assert result.status == 1
+        assert "the cleanup.policy of 'multiseg' is unknown, so nothing is deleted" in result.stderr
+        (row,) = rows(inside("retain", copied, *options, "--json"), "partition")
+        assert "cleanup.policy of 'multiseg' is unknown" in row["error"]
+        assert inside("retain", copied, "--dry-run", *options).status == 0
+    assert contents(copied) == before
+
+    policy = ("-c", "cleanup.policy=delete")
+    partition = copied / "multiseg-0"
+    assert inside("retain", partition, *policy, "-c", "retention.bytes=100000").status == 0
     assert bases(copied / "multiseg-0") == [312, 453, 602, 760, 920, 1105, 1295, 1485]
-    assert inside("retain", copied, "multiseg:0", "--defaults").status == 0
+    assert inside("retain", copied, "multiseg:0", *policy, "--defaults").status == 0
     assert bases(copied / "multiseg-0") == [1500]
 
 
@@ -366,7 +390,7 @@ def test_what_kafka_has_compacted_is_not_deleted_by_age(copied: Path) -> None:
 
 def test_one_partition_that_cannot_be_read_stops_no_other(copied: Path) -> None:
     (copied / "hollow-0").mkdir()
-    result = inside("retain", copied, "--defaults")
+    result = inside("retain", copied, "--defaults", "-c", "cleanup.policy=delete")
     assert result.status == 1
     assert "hollow-0: no segment" in result.stderr
     assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B stay"

@@ -22,7 +22,10 @@ def test_a_table_of_partitions() -> None:
 def test_histograms_and_what_if() -> None:
     args = ("--histograms", "--what-if", "retention.ms=1")
     lines = inside("stats", GOLDEN_DIR / "multiseg", *args).lines
-    assert "multiseg:0: retention.ms=1 would free 144.1 KiB now" in lines
+    assert (
+        "multiseg:0: retention.ms=1 would free 144.1 KiB now, with cleanup.policy=delete (assumed)"
+        in lines
+    )
     assert "   up to 64 B  ######################################## 750" in lines
     assert "  2023-11-14T22:00  ######################################## 1,500" in lines
 

@@ -334,6 +334,8 @@ class _Info:
     class config:
         is_compacted = False
 
+    unknown = None
+
 
 # -- threads
 

@@ -216,6 +216,7 @@ def test_what_a_kafka_broker_left_can_be_written(
         assert set(logs.topics) == {"__consumer_offsets", "__transaction_state"}
         assert logs.topic("__transaction_state").is_internal
         assert logs.partition("__transaction_state", 0).log_end_offset == 103
+        logs.create_topic("orders", 1, create_in_broker_dir=True)
         logs.append("orders", b"x")
     assert (tmp_path / "data" / "meta.properties").read_bytes() == before
     assert offsets_in(tmp_path / "data" / RECOVERY_POINTS) == {
@@ -230,7 +231,7 @@ def test_what_a_kafka_broker_left_can_be_written(
 
 def test_records_survive_a_kill(tmp_path: Path) -> None:
     logs = open_logs(tmp_path)
-    logs.create_topic("orders", 1, config=SMALL_SEGMENTS)
+    logs.create_topic("orders", 1, config=SMALL_SEGMENTS, create_in_broker_dir=True)
     written = [b"%d" % number for number in range(20)]
     for value in written:
         logs.append("orders", value)

@@ -58,6 +58,22 @@ ConfigOption = Annotated[
         "Repeatable.",
     ),
 ]
+ServerPropertiesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--server-properties",
+        metavar="FILE",
+        help="The broker's server.properties: its defaults for topics, and metadata.log.dir.",
+    ),
+]
+MetadataLogDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metadata-log-dir",
+        metavar="DIR",
+        help="Where the node keeps the cluster's metadata, if not in a log directory given.",
+    ),
+]
 
 
 def check_conf(conf: Sequence[str] | None, master: str | None) -> None:

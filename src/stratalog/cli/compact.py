@@ -11,6 +11,7 @@ import binascii
 import logging
 import time as clock
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
@@ -18,17 +19,29 @@ import typer
 
 from stratalog.cli import compact_json as json
 from stratalog.cli import compact_text as text
-from stratalog.cli.arguments import ConfigOption, check_conf
+from stratalog.cli.arguments import (
+    ConfigOption,
+    MetadataLogDirOption,
+    ServerPropertiesOption,
+    check_conf,
+)
 from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
-from stratalog.cli.output import Progress, json_line, print_truncations, report_error
-from stratalog.cli.overrides import Overrides
+from stratalog.cli.output import (
+    Progress,
+    json_line,
+    print_truncations,
+    report_error,
+    report_line,
+)
+from stratalog.cli.overrides import Overrides, SettingsFinder
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.choices import CleanupPolicy
-from stratalog.errors import StratalogError
+from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
 from stratalog.log_dir import LogDirsView, open_dirs
+from stratalog.log_dir.settings import EffectiveConfig
 from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.selection import select
 
@@ -40,6 +53,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir.manager import LogDir
     from stratalog.maintenance.cleaning.key_trace import KeyTrace
+    from stratalog.maintenance.cleaning.log_facts import LogFacts
     from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
     from stratalog.maintenance.cleaning.selection import Selection
 
@@ -81,6 +95,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(metavar="TIME", help=f"Judge as of this time, not now: {TIME_HELP}."),
     ] = None,
     config: ConfigOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     force: Annotated[
         bool, typer.Option("--force", help="Compact what is dirty, even if it is not due.")
     ] = False,
@@ -99,8 +115,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     --dry-run, --explain and --key lock and write nothing, so they may look at a directory that a
     broker uses. Otherwise the directory is locked, and recovered if need be.
 
-    A Kafka cluster keeps the settings of its topics elsewhere: for a copied directory give
-    --config cleanup.policy=compact and name the topics.
+    The settings of a Kafka cluster's topics are read from the cluster's metadata, in the first of
+    a node's log directories or in --metadata-log-dir. Where that is missing, or does not know the
+    topic, nothing is compacted: name the topics and give --config cleanup.policy=compact.
+    --explain shows where each setting comes from.
 
     \b
     Examples:
@@ -114,7 +132,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     summary.
     """
     check_conf(conf, master)
-    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), Overrides.parse(config or ()))
+    given = Overrides.parse(config or (), server_properties, metadata_log_dir)
+    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), given)
     is_look = dry_run or explain or key is not None
     if now is not None and not is_look:
         raise typer.BadParameter("--now goes with --dry-run, --explain and --key only")
@@ -140,8 +159,12 @@ class Plan(NamedTuple):
     """One partition, looked at."""
 
     view: PartitionView
-    config: LogConfig
+    settings: EffectiveConfig
     selection: Selection
+
+    @property
+    def config(self) -> LogConfig:
+        return self.settings.config
 
 
 def _time_of(now: str | None) -> int:
@@ -182,22 +205,29 @@ class Problems:
 
 def _plans(job: Job, now_ms: int, problems: Problems) -> Iterator[Plan]:
     """Of every partition that is named, or else compacted."""
-    from stratalog.log_dir.settings import TopicSettings  # noqa: PLC0415
-
     dirs = open_dirs(job.directory)
-    settings = TopicSettings([job.directory], job.settings.broker.log_config)
+    finder = SettingsFinder(job.settings)
     checkpoints = dirs.dirs[0].checkpoint(RootFile.CLEANER_OFFSETS)
     for view in _views(dirs, job.specs):
         with view:
             plan = None
             with problems.told(view.topic_partition):
-                base = settings.config_of(view.topic_partition.topic, view.topic_id)
-                config = LogConfig.parse(job.settings.of_topics, base)
+                settings = finder.of(view).given(job.settings.of_topics)
+                config = settings.config
                 if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
                     facts = facts_of(view, checkpoints.get(view.topic_partition))
-                    plan = Plan(view, config, select(facts, config, now_ms))
+                    plan = Plan(view, settings, _selection(facts, settings, now_ms))
             if plan is not None:
                 yield plan
+
+
+def _selection(facts: LogFacts, settings: EffectiveConfig, now_ms: int) -> Selection:
+    """Nothing is due where the settings are unknown: that is the reason then."""
+    found = select(facts, settings.config, now_ms)
+    if settings.unknown is None:
+        return found
+    reason = str(UnknownSettingsError(facts.topic_partition.topic, settings.unknown))
+    return replace(found, is_selected=False, reasons=(reason,))
 
 
 def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionView]:
@@ -214,13 +244,13 @@ def _show_plans(job: Job, now_ms: int, *, is_long: bool, as_json: bool) -> None:
     plans = list(_plans(job, now_ms, problems))
     if as_json:
         for plan in plans:
-            print(json_line(json.plan_row(plan.selection, plan.config)))
+            print(json_line(json.plan_row(plan.selection, plan.settings)))
         print(json_line(json.plans_row([plan.selection for plan in plans], problems.count)))
     elif not plans and not problems.count:
         print(text.NOTHING_COMPACTED)
     elif is_long:
         for plan in plans:
-            print("\n".join(text.plan_story(plan.selection, plan.config)))
+            print("\n".join(text.plan_story(plan.selection, plan.settings)))
     elif plans:
         text.print_plans([plan.selection for plan in plans])
     if problems.count:
@@ -299,13 +329,14 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
         background=False,
         missing_dirs="offline",
         recover_all=False,
+        assumed_config=job.settings.of_topics,
     ) as logs:
         logs_to_clean = _logs(logs, job)
         for log in logs_to_clean:
             outcome = _clean(logs, log, cleaner, is_forced=is_forced)
             outcomes.append(outcome)
             if as_json:
-                print(json_line(json.outcome_row(outcome, log.config)))
+                print(json_line(json.outcome_row(outcome, _settings_of(logs, log, job))))
             if outcome.error is not None:
                 report_error(f"{log.topic_partition}: {outcome.error}")
     seconds = clock.perf_counter() - started
@@ -318,13 +349,28 @@ def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> 
         raise typer.Exit(1)
 
 
+def _settings_of(logs: LogDir, log: PartitionLog, job: Job) -> EffectiveConfig:
+    info = logs.topic(log.topic_partition.topic)
+    found = EffectiveConfig(info.config, info.overrides, info.sources, info.unknown)
+    return found.given(job.settings.of_topics)
+
+
 def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
     """To be compacted, with the settings of this run. All are found before the first is cleaned."""
     dirs = open_dirs(job.directory)
     found = [view.topic_partition for view in _views(dirs, job.specs)]
     chosen = []
+    left_alone: set[str] = set()
     for topic_partition in found:
-        config = LogConfig.parse(job.settings.of_topics, logs.topic(topic_partition.topic).config)
+        info = logs.topic(topic_partition.topic)
+        config = LogConfig.parse(job.settings.of_topics, info.config)
+        if info.unknown is not None:
+            if job.specs:
+                raise UnknownSettingsError(info.name, info.unknown)
+            if info.name not in left_alone:
+                left_alone.add(info.name)
+                report_line(f"stratalog: note: {UnknownSettingsError(info.name, info.unknown)}")
+            continue
         if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
             log = logs.partition(*topic_partition)
             log.update_config(config)

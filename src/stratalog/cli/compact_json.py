@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stratalog.cli.compact_text import bound_text, groups_of
+from stratalog.cli.compact_text import SETTINGS, bound_text, groups_of
 from stratalog.cli.output import summary_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.cli.compact_text import Outcome
-    from stratalog.config import LogConfig
+    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
     from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.selection import Selection
 
 
-def plan_row(selection: Selection, config: LogConfig) -> dict[str, Any]:
+def plan_row(selection: Selection, settings: EffectiveConfig) -> dict[str, Any]:
     """Of one partition."""
+    config = settings.config
+    texts = config.as_dict()
     bound, reset = selection.bound, selection.checkpoint_reset
     return {
         "kind": "partition",
         **selection.topic_partition._asdict(),
+        "config": {name: texts[name] for name in SETTINGS},
+        "configSources": {name: settings.source_of(name).value for name in SETTINGS},
+        "settingsUnknown": settings.unknown,
         "isDue": selection.is_selected,
         "reasons": list(selection.reasons),
         "firstDirtyOffset": selection.first_dirty_offset,
@@ -55,10 +60,10 @@ def plans_row(selections: Sequence[Selection], failed: int) -> dict[str, Any]:
     }
 
 
-def outcome_row(outcome: Outcome, config: LogConfig) -> dict[str, Any]:
+def outcome_row(outcome: Outcome, settings: EffectiveConfig) -> dict[str, Any]:
     """The plan of the first round, and what came of it."""
     return {
-        **plan_row(outcome.selection, config),
+        **plan_row(outcome.selection, settings),
         "beforeBytes": outcome.before_bytes,
         "afterBytes": outcome.after_bytes,
         "rounds": [_round_row(done) for done in outcome.rounds],

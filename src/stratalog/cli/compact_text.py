@@ -14,14 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.config import LogConfig
+    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
     from stratalog.maintenance.cleaning.rounds import CleaningResult
     from stratalog.maintenance.cleaning.selection import Bound, Selection
 
 NOTHING_COMPACTED: Final = (
-    "No topic here has cleanup.policy=compact. Settings of a Kafka cluster's topics are not in its "
-    "log directories: name the topics and give --config cleanup.policy=compact."
+    "No topic here is known to have cleanup.policy=compact. Where the settings of topics are "
+    "unknown (see --explain), name the topics and give --config cleanup.policy=compact."
 )
+SETTINGS: Final = (
+    "cleanup.policy",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+)
+"""Those that decide."""
 _LABEL_CHARS: Final = 9
 _GROUPS_SHOWN: Final = 5
 
@@ -84,8 +93,9 @@ def _plan_cells(selection: Selection) -> tuple[str, ...]:
     )
 
 
-def plan_story(selection: Selection, config: LogConfig) -> Iterator[str]:
+def plan_story(selection: Selection, settings: EffectiveConfig) -> Iterator[str]:
     """Why a partition is, or is not, to be cleaned now."""
+    config = settings.config
     is_due = "a round is due" if selection.is_selected else "no round is due"
     yield f"{selection.topic_partition}: {is_due}"
     start = f"offset {selection.first_dirty_offset}"
@@ -100,6 +110,12 @@ def plan_story(selection: Selection, config: LogConfig) -> Iterator[str]:
     )
     for number, reason in enumerate(selection.reasons):
         yield _line("" if number else "why", reason)
+    texts = config.as_dict()
+    for number, name in enumerate(SETTINGS):
+        source = settings.source_of(name).words
+        if name == "cleanup.policy" and settings.unknown is not None:
+            source = "assumed"
+        yield _line("" if number else "settings", f"{name}={texts[name]} ({source})")
     groups = groups_of(selection, config)
     if groups and selection.cleanable_bytes:
         count = len(selection.segments)

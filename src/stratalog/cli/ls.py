@@ -10,14 +10,14 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption
+from stratalog.cli.arguments import LogDirOption, MetadataLogDirOption, ServerPropertiesOption
 from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
 from stratalog.cli.ls_report import (
     Report,
@@ -27,13 +27,16 @@ from stratalog.cli.ls_report import (
     other_directories,
 )
 from stratalog.cli.output import report_error
+from stratalog.cli.overrides import Overrides, SettingsFinder
 from stratalog.cli.targets import find_topic, is_partition_dir, open_segment, open_topic
 from stratalog.errors import AccessDeniedError, StratalogError
+from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.log_dir import LogDirsView, LogDirView
 
 if TYPE_CHECKING:
     from stratalog.cli.ls_report import Level
+    from stratalog.log_dir.settings import EffectiveConfig
 
 Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
 """Raises AccessDeniedError, or what is wrong with the name."""
@@ -124,6 +127,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = False,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All of these.")] = False,
+    settings: Annotated[
+        bool,
+        typer.Option("--settings", help="Settings of topics, and where each comes from, as well."),
+    ] = False,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     sort: Annotated[
         SortBy, typer.Option("--sort", help="Order of topics or partitions; largest first.")
     ] = SortBy.NAME,
@@ -138,6 +147,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     .log files. START is the log start offset, END the log end offset (the next one to be written).
     OLDEST is the time of the first batch, NEWEST the largest timestamp; CODEC is that of the first
     batch. HIGH WM, RECOVERY and CLEANED come from the checkpoint files of the log directory.
+    --settings adds the settings of topics, as they are kept here or in the cluster's metadata.
 
     Nothing is locked or written, so a directory in use by a broker may be listed.
 
@@ -162,7 +172,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     )
     problems = _Problems()
     level: Level = "partitions" if partitions or is_detailed else selection.level
-    report = look(selection, level, wanted, sort, problems)
+    given = Overrides.parse((), server_properties, metadata_log_dir)
+    finder = SettingsFinder(given, [*(log_dir or []), *(found.path for found in selection.dirs)])
+    report = look(selection, level, wanted, finder, problems)
+    report = replace(
+        report,
+        topics=_sorted_topics(report.topics, sort),
+        partitions=_sorted_partitions(report.partitions, sort),
+        shows_settings=settings,
+    )
     _print(report, as_json=as_json)
     if problems.count:
         raise typer.Exit(1)
@@ -211,11 +229,16 @@ def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[Partitio
 
 
 def look(
-    selection: Selection, level: Level, wanted: Wanted, sort: SortBy, problems: _Problems
+    selection: Selection,
+    level: Level,
+    wanted: Wanted,
+    finder: SettingsFinder,
+    problems: _Problems,
 ) -> Report:
     """Open what was selected and gather the facts."""
     found: list[PartitionFacts] = []
     unreadable: list[UnreadablePartition] = []
+    settings: dict[str, EffectiveConfig] = {}
     checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in selection.dirs}
     for opener in selection.openers():
         try:
@@ -232,15 +255,17 @@ def look(
             try:
                 with view:
                     found.append(partition_facts(view, checkpoints[view.path.parent], wanted))
+                    _note_settings(settings, view, finder)
             except (StratalogError, OSError) as error:  # OSError: removed while we looked
                 unreadable.append(problems.with_partition(view.path, error))
     return Report(
         level=level,
         log_dirs=[log_dir_facts(log_dir, problems.add) for log_dir in selection.dirs],
-        topics=_sorted_topics(_topics(found, unreadable), sort) if level == "topics" else [],
-        partitions=_sorted_partitions(found, sort),
+        topics=_topics(found, unreadable),
+        partitions=found,
         other_directories=other_directories(selection.dirs),
         unreadable=unreadable,
+        settings=settings,
     )
 
 
@@ -255,6 +280,15 @@ def _topics(
     return [TopicFacts.of(name, by_topic.get(name, []), counts[name]) for name in names]
 
 
+def _note_settings(
+    settings: dict[str, EffectiveConfig], view: PartitionView, finder: SettingsFinder
+) -> None:
+    """Of the topic, as the first of its partitions that is met tells them."""
+    topic = view.topic_partition.topic
+    if topic not in settings and topic != CLUSTER_METADATA_TOPIC:
+        settings[topic] = finder.of(view)
+
+
 def _log_dir_at(path: Path) -> LogDirView | None:
     try:
         return LogDirView(path)
@@ -262,7 +296,7 @@ def _log_dir_at(path: Path) -> LogDirView | None:
         return None
 
 
-def _sorted_topics(topics: list[TopicFacts], by: SortBy) -> list[TopicFacts]:
+def _sorted_topics(topics: Sequence[TopicFacts], by: SortBy) -> Sequence[TopicFacts]:
     keys: dict[SortBy, Callable[[TopicFacts], int]] = {
         SortBy.SIZE: lambda topic: -topic.size_bytes,
         SortBy.SEGMENTS: lambda topic: -topic.segment_count,
@@ -272,7 +306,9 @@ def _sorted_topics(topics: list[TopicFacts], by: SortBy) -> list[TopicFacts]:
     return sorted(topics, key=keys[by]) if by in keys else topics
 
 
-def _sorted_partitions(partitions: list[PartitionFacts], by: SortBy) -> list[PartitionFacts]:
+def _sorted_partitions(
+    partitions: Sequence[PartitionFacts], by: SortBy
+) -> Sequence[PartitionFacts]:
     keys: dict[SortBy, Callable[[PartitionFacts], int]] = {
         SortBy.SIZE: lambda found: -found.size_bytes,
         SortBy.SEGMENTS: lambda found: -found.segment_count,

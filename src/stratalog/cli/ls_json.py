@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UnreadablePartition,
     )
     from stratalog.format.snapshot import ProducerEntry
+    from stratalog.log_dir.settings import EffectiveConfig
 
 
 def json_lines(report: Report) -> Iterator[str]:
@@ -29,7 +30,8 @@ def json_lines(report: Report) -> Iterator[str]:
 def _objects(report: Report) -> Iterator[dict[str, Any]]:
     yield from map(_log_dir, report.log_dirs)
     if report.level == "topics":
-        yield from map(_topic, report.topics)
+        for topic in report.topics:
+            yield _topic(topic, report.settings.get(topic.topic))
     else:
         yield from map(_partition, report.partitions)
     yield from map(_unreadable, report.unreadable)
@@ -52,7 +54,7 @@ def _log_dir(found: LogDirFacts) -> dict[str, Any]:
     }
 
 
-def _topic(found: TopicFacts) -> dict[str, Any]:
+def _topic(found: TopicFacts, settings: EffectiveConfig | None) -> dict[str, Any]:
     return {
         "kind": "topic",
         "topic": found.topic,
@@ -67,6 +69,20 @@ def _topic(found: TopicFacts) -> dict[str, Any]:
         "firstTimestamp": found.first_timestamp,
         "largestTimestamp": found.largest_timestamp,
         "codecs": list(found.codecs),
+        **_settings(settings),
+    }
+
+
+def _settings(found: EffectiveConfig | None) -> dict[str, Any]:
+    if found is None:
+        return {"settings": None, "settingsUnknown": None, "clusterPartitions": None}
+    return {
+        "settings": {
+            name: {"value": value, "source": source.value}
+            for name, (value, source) in found.shown().items()
+        },
+        "settingsUnknown": found.unknown,
+        "clusterPartitions": found.partition_count,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from stratalog.errors import StratalogError
@@ -11,13 +11,14 @@ from stratalog.format.names import DirState
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.cli.inventory import PartitionFacts
     from stratalog.format.metadata import MetaProperties
     from stratalog.format.names import TopicPartition
     from stratalog.log_dir import LogDirView
+    from stratalog.log_dir.settings import EffectiveConfig
 
 Level: TypeAlias = Literal["topics", "partitions"]
 
@@ -106,6 +107,10 @@ class Report:
     partitions: Sequence[PartitionFacts]
     other_directories: Sequence[DirectoryFacts]
     unreadable: Sequence[UnreadablePartition] = ()
+    settings: Mapping[str, EffectiveConfig] = field(default_factory=dict)
+    """By topic."""
+    shows_settings: bool = False
+    """Whether tables have the settings of topics."""
 
 
 def log_dir_facts(log_dir: LogDirView, on_problem: Callable[[str], None]) -> LogDirFacts:

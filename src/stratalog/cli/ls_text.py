@@ -18,10 +18,11 @@ from stratalog.cli.tables import (
 from stratalog.storage.index_view import FROM_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
     from stratalog.cli.ls_report import LogDirFacts, Report, TopicFacts, UnreadablePartition
+    from stratalog.log_dir.settings import EffectiveConfig
 
 BUILT_FROM_LOG: Final = "built from the log: "
 _WHAT_STATES_MEAN: Final = {
@@ -36,11 +37,13 @@ def print_report(report: Report) -> None:
     """Everything that was found."""
     for log_dir in report.log_dirs:
         print(_log_dir_line(log_dir))
-    if report.topics:
+    if report.level == "topics" and report.topics:
         print_table(TOPIC_COLUMNS, [_topic_row(topic) for topic in report.topics])
     elif report.partitions or report.unreadable:
         rows = [_partition_row(found) for found in report.partitions]
         print_table(PARTITION_COLUMNS, [*rows, *map(_unreadable_row, report.unreadable)])
+    if report.shows_settings:
+        _print_settings(report.settings)
     for title, columns, rows_of in _SECTIONS:
         _print_section(title, columns, rows_of, report.partitions)
     _print_others(report)
@@ -61,6 +64,20 @@ def _print_section(
     if rows:
         print(f"\n{title}")
         print_table(columns, rows)
+
+
+def _print_settings(found: Mapping[str, EffectiveConfig]) -> None:
+    """Every setting that is not Kafka's default, and where it comes from."""
+    columns = (Column("TOPIC", style="cyan"), Column("SETTING"), Column("VALUE"), Column("FROM"))
+    rows: list[Row] = []
+    for topic, settings in sorted(found.items()):
+        if settings.unknown is not None:
+            rows.append((topic, NOTHING, "unknown", settings.unknown))
+        rows += [
+            (topic, name, value, source.words) for name, (value, source) in settings.shown().items()
+        ]
+    print("\nSettings")
+    print_table(columns, rows)
 
 
 def _log_dir_line(found: LogDirFacts) -> str:

@@ -12,23 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.cli.arguments import MetadataLogDirOption, ServerPropertiesOption
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
 from stratalog.cli.overrides import Overrides
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
-from stratalog.config import BrokerConfig
-from stratalog.format.names import RootFile
+from stratalog.errors import UnknownSettingsError
 from stratalog.log_dir import LogDirsView
 from stratalog.log_dir.dir_set import MissingDirs
-from stratalog.log_dir.settings import TopicSettings
+from stratalog.log_dir.settings import ConfigSource, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log_dir.health import Failure
     from stratalog.log_dir.maintenance import MaintenanceState, PartitionState
+    from stratalog.log_dir.manager import LogDir
 
 
 FAILS_WHEN = "a partition or a directory is failing at the end, or cannot be opened"
@@ -49,9 +51,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--config",
             "-c",
             metavar="NAME=VALUE",
-            help="A broker's setting by Kafka's name, for this run only. Repeatable.",
+            help="A broker's setting by Kafka's name, or a topic's for those whose own are "
+            "unknown; for this run only. Repeatable.",
         ),
     ] = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     defaults: Annotated[
         bool,
         typer.Option("--defaults", help="Go by Kafka's retention where settings are not known."),
@@ -71,8 +76,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Retain and compact log directories, as a broker does in the background.
 
     Runs until SIGINT (Ctrl-C) or SIGTERM, then closes the directories in good order. Topics go by
-    the settings that Stratalog has kept; --config gives a broker's defaults and intervals. What a
-    Kafka cluster wrote has no limit of age or size unless --config gives one, or --defaults does.
+    the settings that Stratalog has kept, a Kafka cluster's by those in the cluster's metadata;
+    --config and --server-properties give a broker's defaults and intervals. Topics whose settings
+    are unknown are left alone unless --config cleanup.policy=... says which policy holds for them.
 
     A partition that fails does not stop the others: it is told on standard error, with --json with
     the traceback as well. The directories are locked, so this is refused while a broker runs.
@@ -89,10 +95,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
 
     LogDirsView(directories)  # refuses what holds no log, before anything is written there
-    broker = _broker_config(directories, Overrides.parse(config or []), uses_defaults=defaults)
+    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    broker = _broker_config(directories, given, uses_defaults=defaults)
+    assumed = given.of_topics if defaults else {"retention.ms": -1, **given.of_topics}
     stopping = threading.Event()
     told = _Told(as_json=as_json)
-    with LogDir.open(*directories, config=broker, create=False, missing_dirs=missing_dirs) as logs:
+    with LogDir.open(
+        *directories,
+        config=broker,
+        create=False,
+        missing_dirs=missing_dirs,
+        assumed_config=assumed,
+    ) as logs:
+        _note_unknown(logs, given)
         if once:
             logs.maintenance.run_once()
         else:
@@ -112,23 +127,30 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 def _broker_config(
     directories: Sequence[Path], given: Overrides, *, uses_defaults: bool
 ) -> BrokerConfig:
-    if given.of_topics:
-        names = ", ".join(given.of_topics)
-        raise typer.BadParameter(f"{names}: --config takes a broker's settings here")
-    if uses_defaults or "retention.ms" in given.names or all(map(_is_ours, directories)):
+    is_a_broker_s = TopicSettings(directories, given.broker).is_broker_s
+    is_known = given.has_properties or "retention.ms" in given.names
+    if uses_defaults or is_known or not is_a_broker_s:
         return given.broker
     report_line(
-        "stratalog: note: settings of a cluster's topics are not known here, so there is no limit "
-        "of age; give log.retention.hours with --config, or --defaults"
+        "stratalog: note: the broker's server.properties is not known here, so topics without a "
+        "retention.ms of their own have no limit of age; give --server-properties, "
+        "log.retention.hours with --config, or --defaults"
     )
     return given.broker_with({"log.retention.ms": -1})
 
 
-def _is_ours(path: Path) -> bool:
-    if not path.is_dir():
-        return True  # nobody's; whoever opens it says so
-    is_a_cluster_s = (path / RootFile.META_PROPERTIES.value).exists()
-    return not is_a_cluster_s and TopicSettings([path], BrokerConfig().log_config).are_kept
+def _note_unknown(logs: LogDir, given: Overrides) -> None:
+    """Topics that are left alone. Raises BadParameter for settings that would be for none."""
+    topics = logs.topics.values()
+    if given.of_topics and not any(ConfigSource.GIVEN in info.sources.values() for info in topics):
+        names = ", ".join(given.of_topics)
+        raise typer.BadParameter(
+            f"{names}: --config takes a broker's settings here; a topic's are for topics whose own "
+            "are unknown, and there is none"
+        )
+    for info in topics:
+        if info.unknown is not None:
+            report_line(f"stratalog: note: {UnknownSettingsError(info.name, info.unknown)}")
 
 
 class _Told:

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from stratalog.config import BrokerConfig, LogConfig
+from stratalog.config.broker import read_properties
 from stratalog.config.topic import TOPIC_DEFINITIONS
+from stratalog.log_dir.settings import TopicSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.log_dir.settings import EffectiveConfig
 
 
 class Overrides(NamedTuple):
@@ -21,12 +27,23 @@ class Overrides(NamedTuple):
     broker: BrokerConfig
     names: frozenset[str]
     """Of all that was given, by Kafka's name for topics (`log.retention.hours`: `retention.ms`)."""
+    has_properties: bool = False
+    """Whether a server.properties is among it: then what it does not have is Kafka's default."""
 
     @classmethod
-    def parse(cls, given: Sequence[str]) -> Overrides:
+    def parse(
+        cls,
+        given: Sequence[str],
+        server_properties: Path | None = None,
+        metadata_log_dir: Path | None = None,
+    ) -> Overrides:
         """Raises BadParameter for what is not NAME=VALUE, ConfigError for what Kafka refuses."""
         of_topics: dict[str, object] = {}
         of_broker: dict[str, object] = {}
+        if server_properties is not None:
+            of_broker |= read_properties(server_properties)
+        if metadata_log_dir is not None:
+            of_broker["metadata.log.dir"] = str(metadata_log_dir)
         for setting in given:
             name, equals, value = setting.partition("=")
             if not equals:
@@ -35,15 +52,34 @@ class Overrides(NamedTuple):
         LogConfig.parse(of_topics)
         synonyms = (_topic_name(name) for name in of_broker)
         names = frozenset({*of_topics, *synonyms})
-        return cls(of_topics, of_broker, BrokerConfig.parse(of_broker), names)
+        broker = BrokerConfig.parse(of_broker)
+        return cls(of_topics, of_broker, broker, names, server_properties is not None)
 
     def broker_with(self, defaults: Mapping[str, object]) -> BrokerConfig:
         """A broker's settings, with these where nothing was given."""
         return BrokerConfig.parse({**defaults, **self.of_broker})
 
-    def config_of(self, topic_config: LogConfig) -> LogConfig:
-        """A topic's settings with those that were given in their place."""
-        return LogConfig.parse(self.of_topics, topic_config)
+
+class SettingsFinder:
+    """The settings of topics by the log directories that they are in; each is read once."""
+
+    def __init__(self, given: Overrides, log_dirs: Iterable[Path] = ()) -> None:
+        """The metadata of a cluster may be in any of `log_dirs`."""
+        self._given = given
+        self._search = tuple(log_dirs)
+        self._found: dict[Path, TopicSettings] = {}
+
+    def at(self, root: Path) -> TopicSettings:
+        """Those of one log directory."""
+        if root not in self._found:
+            broker = self._given.broker
+            self._found[root] = TopicSettings([root], broker, search=self._search)
+        return self._found[root]
+
+    def of(self, view: PartitionView) -> EffectiveConfig:
+        """Those of the topic that a partition is of, without what was given for topics."""
+        settings = self.at(view.path.absolute().parent)
+        return settings.of(view.topic_partition.topic, view.topic_id)
 
 
 def _topic_name(broker_name: str) -> str:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import ConfigOption, LogDirOption
+from stratalog.cli.arguments import (
+    ConfigOption,
+    LogDirOption,
+    MetadataLogDirOption,
+    ServerPropertiesOption,
+)
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, print_truncations, report_error, report_line
 from stratalog.cli.overrides import Overrides
@@ -30,7 +35,7 @@ from stratalog.cli.retention_text import (
 from stratalog.cli.tables import counted, human_size, print_table
 from stratalog.cli.targets import not_a_directory
 from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
-from stratalog.errors import StratalogError
+from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.maintenance.retention import apply, plan_retention
 from stratalog.maintenance.retention_facts import facts_of_log
 
@@ -61,11 +66,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option("--explain", help="For every segment what takes or keeps it; dry run."),
     ] = False,
     config: ConfigOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     defaults: Annotated[
         bool,
-        typer.Option(
-            "--defaults", help="Go by Kafka's defaults where a topic's settings are not known."
-        ),
+        typer.Option("--defaults", help="Go by Kafka's default limits where they are unknown."),
     ] = False,
     now: Annotated[
         str | None, typer.Option("--now", metavar="TIME", help=f"As if it were: {TIME_HELP}.")
@@ -84,14 +89,17 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     --dry-run and --explain lock and write nothing, so they may look at a directory that a broker
     uses. Otherwise the directory is locked, recovered if need be, and files are removed at once.
 
-    A Kafka cluster keeps the settings of its topics elsewhere. So what it wrote has no limit but
-    those that --config gives, unless --defaults says that its topics have Kafka's.
+    The settings of a Kafka cluster's topics are read from the cluster's metadata, in the first of
+    a node's log directories or in --metadata-log-dir. Limits that are not in it come from
+    --server-properties, or with --defaults are Kafka's; else they do not apply. Where the metadata
+    is missing, or does not know the topic, nothing is deleted until --config cleanup.policy=...
+    says which policy holds. --explain shows where each setting comes from.
 
     \b
     Examples:
       stratalog retain /var/lib/kafka/data --explain
       stratalog retain /var/lib/kafka/data orders -c retention.ms=86400000 --dry-run
-      stratalog retain /var/lib/kafka/data/orders-3 -c retention.bytes=1073741824
+      stratalog retain /mnt/copy/orders-3 -c cleanup.policy=delete -c retention.bytes=1073741824
       stratalog retain data --explain --now 2027-01-01 --json | jq 'select(.action == "delete")'
 
     With --json each object has a kind: segment, partition or summary.
@@ -102,7 +110,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for text in where or []:
         if Path(text).is_file():
             raise not_a_directory(Path(text))
-    rules = Rules(_time_of(now), Overrides.parse(config or []), uses_defaults=defaults)
+    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    rules = Rules(_time_of(now), given, uses_defaults=defaults)
     outcomes = look(where or [], log_dir or [], rules)
     _note_unknown(outcomes)
     if is_done:
@@ -133,6 +142,10 @@ def act(outcomes: Sequence[Outcome], rules: Rules) -> list[Outcome]:
     for outcome in outcomes:
         if isinstance(outcome, Failed) or not outcome.plan.deleted:
             done.append(outcome)
+        elif outcome.settings.unknown is not None:
+            place = outcome.plan.log.topic_partition
+            refused = UnknownSettingsError(place.topic, outcome.settings.unknown)
+            done.append(Failed(place, f"{refused} (--config)"))
         else:
             wanted.setdefault(outcome.plan.log.path.resolve().parent, []).append(outcome)
     for root, planned in wanted.items():
@@ -175,7 +188,7 @@ def _retain(logs: LogDir, outcome: Planned, rules: Rules) -> Outcome:
         log.remove_discarded(rules.now_ms, at_once=True)
     except StratalogError as error:
         return Failed(topic_partition, str(error))
-    return Planned(plan, outcome.unknown)
+    return Planned(plan, outcome.unknown, outcome.settings)
 
 
 # -- printing
@@ -187,8 +200,8 @@ def _note_unknown(outcomes: Sequence[Outcome]) -> None:
     if names:
         report_line(
             f"stratalog: note: {' and '.join(names)} of {counted(len(plans), 'partition')} not "
-            "known here, so there is no limit by that; give it with --config, or --defaults to go "
-            "by Kafka's"
+            "known here, so there is no limit by that; give it with --config or "
+            "--server-properties, or --defaults to go by Kafka's"
         )
 
 
@@ -224,7 +237,7 @@ def _json_rows(outcome: Outcome, *, is_done: bool) -> Iterator[dict[str, Any]]:
         return
     for verdict in outcome.plan.verdicts:
         yield segment_row(outcome.plan, verdict)
-    yield partition_row(outcome.plan, is_done=is_done, unknown=outcome.unknown)
+    yield partition_row(outcome, is_done=is_done)
 
 
 def _failure_text(failed: Failed) -> str:
@@ -255,7 +268,9 @@ def _summarise(*, is_done: bool) -> Callable[[Planned], None]:
 def _explain(outcome: Planned) -> None:
     plan = outcome.plan
     print(summary(plan, is_done=False))
-    print(f"  as of {format_time(plan.now_ms)}, by {settings_text(plan.config, outcome.unknown)}")
+    print(f"  as of {format_time(plan.now_ms)}, by {settings_text(outcome)}")
+    if outcome.settings.unknown is not None:
+        print(f"  the cleanup.policy is assumed: {outcome.settings.unknown}")
     print_table(COLUMNS, rows(plan))
     for line in legend(plan):
         print(f"  {line}")

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.cli.ls import select
 from stratalog.cli.output import Progress
+from stratalog.cli.overrides import SettingsFinder
 from stratalog.config import LogConfig
 from stratalog.config.choices import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.log_dir.settings import TopicSettings
+from stratalog.log_dir.settings import ConfigSource
 from stratalog.maintenance.retention import plan_retention
 from stratalog.maintenance.retention_facts import facts_of_view
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from stratalog.cli.overrides import Overrides
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.retention import RetentionPlan
 
 LIMITS: Final = ("retention.ms", "retention.bytes")
@@ -33,7 +35,9 @@ class Planned(NamedTuple):
 
     plan: RetentionPlan
     unknown: tuple[str, ...]
-    """Settings of the topic that nobody tells: there is no limit by these."""
+    """Limits of the topic that nobody tells: they do not apply."""
+    settings: EffectiveConfig
+    """With what was given for this run."""
 
 
 class Failed(NamedTuple):
@@ -64,7 +68,8 @@ def look(where: Sequence[str], log_dirs: Sequence[Path], rules: Rules) -> list[O
         except StratalogError as error:
             outcomes.append(Failed(None, str(error)))
     progress = Progress(sum(view.size_bytes for view in views), is_output_last=True)
-    known: dict[Path, _Directory] = {}
+    roots = (*log_dirs, *(view.path.absolute().parent for view in views))
+    known = _Known(rules, roots)
     done_bytes = 0
     for view in views:
         if view.topic_partition.topic != CLUSTER_METADATA_TOPIC:  # that is the controllers'
@@ -76,46 +81,51 @@ def look(where: Sequence[str], log_dirs: Sequence[Path], rules: Rules) -> list[O
     return outcomes
 
 
-def _plan(view: PartitionView, known: dict[Path, _Directory], rules: Rules) -> Outcome:
-    root = view.path.resolve().parent
+def _plan(view: PartitionView, known: _Known, rules: Rules) -> Outcome:
     try:
-        if root not in known:
-            known[root] = _Directory(root, rules)
-        config, unknown = known[root].config_of(view)
-        plan = plan_retention(facts_of_view(view, rules.now_ms), config, rules.now_ms)
+        settings, unknown = known.settings_of(view)
+        plan = plan_retention(facts_of_view(view, rules.now_ms), settings.config, rules.now_ms)
     except (StratalogError, OSError) as error:  # OSError: removed while we looked
         return Failed(view.topic_partition, str(error))
-    return Planned(plan, unknown)
+    return Planned(plan, unknown, settings)
 
 
-class _Directory:
-    """A log directory, and what it tells of its topics' settings."""
+class _Known:
+    """What log directories, and the command line, tell of the settings of topics."""
 
-    def __init__(self, path: Path, rules: Rules) -> None:
+    def __init__(self, rules: Rules, roots: Sequence[Path]) -> None:
         self._rules = rules
-        self._settings = TopicSettings([path], rules.settings.broker.log_config)
-        is_a_cluster_s = (path / RootFile.META_PROPERTIES.value).exists()
-        self._is_ours = self._settings.are_kept and not is_a_cluster_s
-        self._cleaned = read_offsets(path / RootFile.CLEANER_OFFSETS.value)
+        self._finder = SettingsFinder(rules.settings, dict.fromkeys(roots))
+        self._cleaned: dict[Path, dict[TopicPartition, int]] = {}
 
-    def config_of(self, view: PartitionView) -> tuple[LogConfig, tuple[str, ...]]:
-        """The settings, and which of them are not known.
+    def settings_of(self, view: PartitionView) -> tuple[EffectiveConfig, tuple[str, ...]]:
+        """The settings, and which limits are not known.
 
-        Kafka's cleaner has a checkpoint of each log that it compacts: such a log is not to be
-        deleted by age.
+        Where nobody tells the policy, Kafka's cleaner does: it has a checkpoint of each log that it
+        compacts. A limit that is in no metadata is in the broker's server.properties, or Kafka's.
         """
-        topic = view.topic_partition.topic
-        config = self._settings.config_of(topic, view.topic_id)
-        given = self._rules.settings.names
-        is_known = self._is_ours or bool(self._settings.overrides_of(topic, view.topic_id))
+        found = self._finder.of(view)
+        if found.unknown is not None and self._is_cleaned(view):
+            compacted = replace(found.config, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+            found = replace(found, config=compacted)
+        found = found.given(self._rules.settings.of_topics)
         unknown: list[str] = []
-        if not is_known:
-            if view.topic_partition in self._cleaned and "cleanup.policy" not in given:
-                config = replace(config, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
-            if config.is_deleted and not self._rules.uses_defaults:
-                unknown = [name for name in LIMITS if name not in given]
-                config = LogConfig.parse(dict.fromkeys(unknown, -1), config)
-        return self._rules.settings.config_of(config), tuple(unknown)
+        if found.config.is_deleted and not self._rules.uses_defaults:
+            unknown = [name for name in LIMITS if self._is_unknown(name, found)]
+            config = LogConfig.parse(dict.fromkeys(unknown, -1), found.config)
+            found = replace(found, config=config)
+        return found, tuple(unknown)
+
+    def _is_unknown(self, name: str, found: EffectiveConfig) -> bool:
+        is_a_cluster_s = found.partition_count is not None or found.is_assumed
+        has_none = found.source_of(name) is ConfigSource.DEFAULT
+        return is_a_cluster_s and has_none and not self._rules.settings.has_properties
+
+    def _is_cleaned(self, view: PartitionView) -> bool:
+        root = view.path.absolute().parent
+        if root not in self._cleaned:
+            self._cleaned[root] = read_offsets(root / RootFile.CLEANER_OFFSETS.value)
+        return view.topic_partition in self._cleaned[root]
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:

@@ -11,10 +11,10 @@ from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.maintenance.retention import Pass, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
+    from stratalog.cli.retention_plans import Planned
     from stratalog.cli.tables import Row
-    from stratalog.config import LogConfig
     from stratalog.maintenance.retention import Finding, RetentionPlan, SegmentVerdict
 
 SETTINGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
@@ -41,13 +41,22 @@ def duration_text(ms: int) -> str:
     return " ".join(parts) or "0 ms"
 
 
-def settings_text(config: LogConfig, unknown: Collection[str] = ()) -> str:
-    """The settings that decide."""
+def settings_text(outcome: Planned) -> str:
+    """The settings that decide, and where each comes from."""
+    config, settings = outcome.settings.config, outcome.settings
     shown = config.as_dict()
-    texts = [f"{name}={shown[name]}" for name in SETTINGS if name not in unknown]
-    if config.retention_ms > 0:
-        texts[1] += f" ({duration_text(config.retention_ms)})"
-    return ", ".join([*texts, *(f"{name} unknown" for name in unknown)])
+    texts = []
+    for name in SETTINGS:
+        if name in outcome.unknown:
+            texts.append(f"{name} unknown")
+            continue
+        source = settings.source_of(name).words
+        if name == "retention.ms" and config.retention_ms > 0:
+            source = f"{duration_text(config.retention_ms)}; {source}"
+        if name == "cleanup.policy" and settings.unknown is not None:
+            source = "assumed"
+        texts.append(f"{name}={shown[name]} ({source})")
+    return ", ".join(texts)
 
 
 def summary(plan: RetentionPlan, *, is_done: bool) -> str:
@@ -168,10 +177,9 @@ def _future(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
 # -- JSON
 
 
-def partition_row(
-    plan: RetentionPlan, *, is_done: bool, unknown: Collection[str]
-) -> dict[str, Any]:
+def partition_row(outcome: Planned, *, is_done: bool) -> dict[str, Any]:
     """The log as a whole."""
+    plan, unknown, settings = outcome
     config = plan.config.as_dict()
     return {
         "kind": "partition",
@@ -180,6 +188,10 @@ def partition_row(
         "nowMs": plan.now_ms,
         "isDryRun": not is_done,
         "config": {name: None if name in unknown else config[name] for name in SETTINGS},
+        "configSources": {
+            name: None if name in unknown else settings.source_of(name).value for name in SETTINGS
+        },
+        "settingsUnknown": settings.unknown,
         "segments": len(plan.verdicts),
         "deletedSegments": len(plan.deleted),
         "deletedBytes": plan.deleted_bytes,

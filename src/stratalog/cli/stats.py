@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption, check_conf
+from stratalog.cli.arguments import (
+    LogDirOption,
+    MetadataLogDirOption,
+    ServerPropertiesOption,
+    check_conf,
+)
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
@@ -18,14 +23,18 @@ from stratalog.cli.bulk import (
     workers_of,
 )
 from stratalog.cli.output import json_line, json_names, summary_row
+from stratalog.cli.overrides import Overrides, SettingsFinder
 from stratalog.cli.tables import NOTHING, Column, human_size, print_table
 from stratalog.cli.targets import targets_of
 from stratalog.cli.when import format_time
+from stratalog.log.partition_view import PartitionView
+from stratalog.log_dir.settings import POLICY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.spark.jobs.stats import PartitionStats, StatsResult
 
 _COLUMNS = (
@@ -59,6 +68,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count keys, dead records, sizes and times, and say what another config would save.
@@ -66,6 +77,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     DEAD is the share of records that a later one of the same key has superseded. COMPACTED is about
     what the log would take if all of it were compacted, ZSTD and LZ4 what it would take under that
     compression.type; both are estimates. Keys are told by 64-bit hashes.
+
+    --what-if says what each setting would free alone. It goes by the cleanup.policy of the topic,
+    as it is kept here or in the cluster's metadata, and assumes delete where that is unknown.
 
     \b
     Examples:
@@ -80,22 +94,39 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     check_conf(conf, master)
     partitions = targets_of(where, log_dir).all_partitions()
     settings = key_values("--what-if", what_if or [])
+    given = Overrides.parse((), server_properties, metadata_log_dir)
+    configs = _configs_of(partitions, given, log_dir or []) if settings else {}
     with (
         BulkProgress(_size_of(partitions)) as progress,
         workers_of("stratalog stats", master, conf, progress) as workers,
     ):
-        result = run_stats(workers, partitions, what_if=settings)
+        policies = {path: each.config.as_dict()[POLICY] for path, each in configs.items()}
+        result = run_stats(workers, partitions, what_if=settings, policies=policies)
+    by_topic = {path.name.rpartition("-")[0]: each for path, each in configs.items()}
     if as_json:
-        _print_json(result)
+        _print_json(result, by_topic)
     else:
-        _print_text(result, shows_histograms=histograms)
+        _print_text(result, by_topic, shows_histograms=histograms)
+
+
+def _configs_of(
+    partitions: Sequence[Path], given: Overrides, log_dirs: Sequence[Path]
+) -> dict[Path, EffectiveConfig]:
+    """The settings of each partition's topic."""
+    roots = [path.absolute().parent for path in partitions]
+    finder = SettingsFinder(given, dict.fromkeys([*log_dirs, *roots]))
+    configs = {}
+    for path in partitions:
+        with PartitionView(path) as view:
+            configs[path.absolute()] = finder.of(view)
+    return configs
 
 
 def _size_of(partitions: Sequence[Path]) -> int:
     return sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
 
 
-def _row(stats: PartitionStats) -> dict[str, Any]:
+def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, Any]:
     facts = stats.facts._asdict()
     facts["sizes"] = [{"bytesMax": size, "records": count} for size, count in stats.facts.sizes]
     facts["hours"] = [
@@ -112,25 +143,45 @@ def _row(stats: PartitionStats) -> dict[str, Any]:
         **json_names(stats.keys._asdict()),
         "compactionSavesBytes": stats.compaction_saves_bytes,
         "freedBy": dict(stats.freed_by),
+        **_policy_row(settings),
     }
 
 
-def _print_json(result: StatsResult) -> None:
+def _policy_row(settings: EffectiveConfig | None) -> dict[str, Any]:
+    """What --what-if goes by."""
+    if settings is None:
+        return {}
+    return {
+        "cleanupPolicy": settings.config.as_dict()[POLICY],
+        "cleanupPolicySource": settings.source_of(POLICY).value,
+        "settingsUnknown": settings.unknown,
+    }
+
+
+def _print_json(result: StatsResult, settings: Mapping[str, EffectiveConfig]) -> None:
     for partition in result.partitions:
-        print(json_line(_row(partition)))
+        print(json_line(_row(partition, settings.get(partition.topic))))
     more = {"partitions": len(result.partitions), "tasks": result.tasks}
     print(json_line(summary_row(result.records, result.size_bytes, result.seconds, **more)))
 
 
-def _print_text(result: StatsResult, *, shows_histograms: bool) -> None:
+def _print_text(
+    result: StatsResult, settings: Mapping[str, EffectiveConfig], *, shows_histograms: bool
+) -> None:
     print_table(_COLUMNS, [_cells(partition) for partition in result.partitions])
     for partition in result.partitions:
         name = f"{partition.topic}:{partition.partition}"
         for setting, freed in partition.freed_by.items():
-            print(f"{name}: {setting} would free {human_size(freed)} now")
+            by = _policy_text(settings[partition.topic])
+            print(f"{name}: {setting} would free {human_size(freed)} now, with {by}")
         if shows_histograms:
             _print_histograms(name, partition)
     print(result_text(result))
+
+
+def _policy_text(settings: EffectiveConfig) -> str:
+    source = "assumed" if settings.unknown is not None else settings.source_of(POLICY).words
+    return f"{POLICY}={settings.config.as_dict()[POLICY]} ({source})"
 
 
 def _cells(stats: PartitionStats) -> tuple[str, ...]:

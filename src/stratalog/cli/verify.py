@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption, check_conf
+from stratalog.cli.arguments import (
+    LogDirOption,
+    MetadataLogDirOption,
+    ServerPropertiesOption,
+    check_conf,
+)
 from stratalog.cli.bulk import (
     BulkProgress,
     ConfOption,
@@ -18,11 +23,15 @@ from stratalog.cli.bulk import (
     spark_session,
 )
 from stratalog.cli.output import json_line, json_names, summary_row, use_colour
+from stratalog.cli.overrides import Overrides, SettingsFinder
 from stratalog.cli.tables import counted
 from stratalog.cli.targets import Targets, targets_of
+from stratalog.errors import StratalogError
+from stratalog.log.partition_view import PartitionView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from stratalog.maintenance.verify.directory import Plan
     from stratalog.maintenance.verify.findings import Finding, Report
@@ -45,13 +54,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every CRC, record, index entry, snapshot and checkpoint. Nothing is changed.
 
     An error is data that cannot be read, or an answer that would be wrong. A warning is what a
     broker mends by itself, or what is right only if the topic is compacted. A note is an oddity
-    that Kafka itself leaves. Each comes with its file, its position and what to do.
+    that Kafka itself leaves. Each comes with its file, its position and what to do. Whether a topic
+    is compacted is read from the settings that are kept here, or from the cluster's metadata.
 
     Nothing is locked, so a directory in use by a broker may be verified.
 
@@ -69,7 +81,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--threads goes without --master only")
     check_conf(conf, master)
     started = time.perf_counter()
-    plan = _plan(targets_of(where, log_dir))
+    given = Overrides.parse((), server_properties, metadata_log_dir)
+    plan = _plan(targets_of(where, log_dir), _Compacted(given, log_dir or []))
     with BulkProgress(plan.size_bytes) as progress:
         report = _run(plan, progress, threads, master, conf)
     seconds = time.perf_counter() - started
@@ -81,13 +94,31 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.Exit(1)
 
 
-def _plan(targets: Targets) -> Plan:
+class _Compacted:
+    """Which partitions are compacted, by the settings of their topics."""
+
+    def __init__(self, given: Overrides, log_dirs: Sequence[Path]) -> None:
+        self._finder = SettingsFinder(given, log_dirs)
+
+    def __call__(self, partition: Path) -> bool:
+        """False also where the settings are unknown, or the partition cannot be opened."""
+        try:
+            with PartitionView(partition) as view:
+                found = self._finder.of(view)
+        except (StratalogError, OSError):
+            return False
+        return found.unknown is None and found.config.is_compacted
+
+
+def _plan(targets: Targets, is_compacted: _Compacted) -> Plan:
     from stratalog.maintenance.verify.directory import Plan, plan_directory  # noqa: PLC0415 - kernels
     from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415
 
-    plan = Plan(tuple(plan_partition(path) for path in targets.partitions))
+    plan = Plan(
+        tuple(plan_partition(path, is_compacted=is_compacted(path)) for path in targets.partitions)
+    )
     for path in targets.directories:
-        plan = plan.plus(plan_directory(path))
+        plan = plan.plus(plan_directory(path, is_compacted))
     return plan
 
 

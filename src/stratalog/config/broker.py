@@ -221,11 +221,15 @@ class BrokerConfig:
 
     log_config: LogConfig = dataclasses.field(default_factory=LogConfig)
     """What a topic has where it overrides nothing."""
+    topic_settings: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
+    """Topics' names of the settings for which `log_config` is not merely Kafka's default."""
     others: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
     """Names and texts that other parts of Kafka read. Not shown: passwords are among them."""
 
     def __post_init__(self) -> None:
         settle_values(self, BROKER_DEFINITIONS)
+        topic_settings = self.topic_settings.union(self.log_config.overrides())
+        object.__setattr__(self, "topic_settings", topic_settings)
         _check_dirs(self.log_dirs)
         _check_cleaner(self)
 
@@ -245,20 +249,14 @@ class BrokerConfig:
             log_config = LogConfig(**topic_values)
         except ConfigError as error:
             raise _in_broker_words(error) from None
-        return cls(**values, log_config=log_config, others=tuple(others))
+        names = frozenset(field.replace("_", ".") for field in topic_values)
+        return cls(**values, log_config=log_config, topic_settings=names, others=tuple(others))
 
     @classmethod
     def from_properties_file(cls, path: Path) -> BrokerConfig:
         """The config in a `server.properties` file; an error names the file and the setting."""
         try:
-            properties = decode_properties(path.read_bytes())
-        except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}"
-            raise ConfigError("", reason, path=path) from error
-        except CorruptCheckpointError as error:
-            raise error.located(path) from None
-        try:
-            return cls.parse(properties)
+            return cls.parse(read_properties(path))
         except ConfigError as error:
             raise error.located(path) from None
 
@@ -266,6 +264,24 @@ class BrokerConfig:
     def log_dir_paths(self) -> tuple[Path, ...]:
         """`log.dirs` as paths."""
         return tuple(Path(log_dir) for log_dir in self.log_dirs)
+
+    @property
+    def metadata_log_dir(self) -> Path | None:
+        """`metadata.log.dir`: where a KRaft node keeps the cluster's metadata, unless that is in
+        the first of `log.dirs`."""
+        found = dict(self.others).get("metadata.log.dir", "").strip()
+        return Path(found) if found else None
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The names and texts in a `server.properties` file."""
+    try:
+        return decode_properties(path.read_bytes())
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise ConfigError("", reason, path=path) from error
+    except CorruptCheckpointError as error:
+        raise error.located(path) from None
 
 
 BROKER_DEFINITIONS: Mapping[str, Definition] = {

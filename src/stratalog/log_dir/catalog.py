@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.config import LogConfig
 from stratalog.errors import (
-    ConfigError,
+    BrokerDirectoryError,
     InvalidTopicError,
     LogOfflineError,
     StorageError,
@@ -27,7 +27,6 @@ from stratalog.format.names import TopicPartition
 from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.log_dir.dir_set import find_dir_set
 from stratalog.log_dir.kept_state import (
-    STATE_FILE,
     KeptTopic,
     PendingCreate,
     PendingDelete,
@@ -35,7 +34,7 @@ from stratalog.log_dir.kept_state import (
 )
 from stratalog.log_dir.partition_table import PartitionTable
 from stratalog.log_dir.producer_ids import BLOCK
-from stratalog.log_dir.settings import base_config, overrides_of
+from stratalog.log_dir.settings import TopicSettings, base_config
 from stratalog.log_dir.topics import (
     TopicInfo,
     check_more_partitions,
@@ -63,9 +62,19 @@ class TopicCatalog:
     """Every topic and where its partitions are. Changes take turns; looking needs no lock."""
 
     def __init__(
-        self, roots: Sequence[LogRoot], engine: Engine, missing_dirs: MissingDirs = "refuse"
+        self,
+        roots: Sequence[LogRoot],
+        engine: Engine,
+        missing_dirs: MissingDirs = "refuse",
+        *,
+        assumed: Mapping[str, object] | None = None,
+        creates_in_broker_dir: bool = False,
     ) -> None:
-        """The roots are looked at; nothing is changed before `begin`."""
+        """The roots are looked at; nothing is changed before `begin`.
+
+        `assumed` are settings of topics whose own are unknown; `creates_in_broker_dir` lets topics
+        be created in directories of a Kafka broker.
+        """
         self.roots = roots
         self.topics: dict[str, TopicInfo] = {}
         self._engine = engine
@@ -79,7 +88,12 @@ class TopicCatalog:
             producer_id_expiration_ms=engine.config.producer_id_expiration_ms,
             transaction_max_timeout_ms=engine.config.transaction_max_timeout_ms,
         )
-        self.store = StateStore(engine.disk, [root.path for root in roots])
+        paths = [root.path for root in roots]
+        self.store = StateStore(engine.disk, paths)
+        self.settings = TopicSettings(
+            paths, engine.config, assumed=assumed, state=lambda: self.store.state
+        )
+        self._creates_in_broker_dir = creates_in_broker_dir
         self._dir_set = find_dir_set(roots, self.store.copies)
         if self._dir_set.missing and missing_dirs == "refuse":
             where = ", ".join(str(root.path) for root in roots)
@@ -103,7 +117,8 @@ class TopicCatalog:
         for create in state.creates:
             info = self.topics.get(create.topic)
             if info is None or info.topic_id in {create.topic_id, None}:
-                self._make_partitions(create, self._config_of(create.topic, create.topic_id))
+                config = self.settings.of(create.topic, create.topic_id).config
+                self._make_partitions(create, config)
         if state.deletes or state.creates:
             self.store.update(creates=(), deletes=())
         counts = self._counts()
@@ -232,20 +247,21 @@ class TopicCatalog:
     def _describe(
         self, name: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
     ) -> TopicInfo:
-        overrides = overrides_of(self.store.state, name, topic_id)
-        config = self._config_of(name, topic_id)
+        found = self.settings.of(name, topic_id)
         counts = self.store.state.partition_counts if self.missing_dirs else {}
         info = TopicInfo(
-            name, topic_id, tuple(sorted(partitions)), overrides, config, counts.get(name, 0)
+            name,
+            topic_id,
+            tuple(sorted(partitions)),
+            found.overrides,
+            found.config,
+            max(counts.get(name, 0), found.partition_count or 0),
+            found.sources,
+            found.unknown,
+            is_cluster_s=found.partition_count is not None,
         )
         self.topics[name] = info
         return info
-
-    def _config_of(self, name: str, topic_id: uuid.UUID | None) -> LogConfig:
-        try:
-            return self._parsed(name, overrides_of(self.store.state, name, topic_id))
-        except ConfigError as error:
-            raise error.located(self.roots[0].path / STATE_FILE) from None
 
     def _parsed(self, name: str, overrides: Mapping[str, object]) -> LogConfig:
         return LogConfig.parse(overrides, base_config(name, self._config.log_config))
@@ -259,19 +275,20 @@ class TopicCatalog:
         *,
         replication_factor: int | None = None,
         overrides: Mapping[str, object] | None = None,
+        in_broker_dir: bool = False,
     ) -> TopicInfo:
         """Create a topic with all its partitions, or nothing."""
         with self._changing():
             self.check_complete(f"create topic {name!r}")
             check_new_topic(name, self.topics)
+            if not in_broker_dir:
+                self._check_may_create(name)
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
             config = self._parsed(name, overrides or {})
             pending = PendingCreate(name, new_topic_id(), 0, count)
             topics = dict(self.store.state.kept_topics)
-            topics.pop(name, None)
-            if overrides:
-                topics[name] = KeptTopic(pending.topic_id, _texts_of(config, overrides))
+            topics[name] = KeptTopic(pending.topic_id, _texts_of(config, overrides or {}))
             return self._create(pending, config, topics=topics)
 
     def add_partitions(self, name: str, partition_count: int) -> TopicInfo:
@@ -280,8 +297,22 @@ class TopicCatalog:
             info = self.topic(name)
             self.check_complete(f"add partitions to topic {name!r}")
             check_more_partitions(info, partition_count)
+            if name not in self.store.state.kept_topics:
+                self._check_may_create(name)
             pending = PendingCreate(name, info.topic_id, info.partition_count, partition_count)
             return self._create(pending, info.config)
+
+    def _check_may_create(self, name: str) -> None:
+        """Raise where a Kafka broker would set aside what is created."""
+        broker_s = next((root for root in self.roots if root.meta is not None), None)
+        if broker_s is None or self._creates_in_broker_dir:
+            return
+        raise BrokerDirectoryError(
+            f"topic {name!r}: {broker_s.path} belongs to node {broker_s.meta_node} of a Kafka "
+            "cluster, whose brokers rename partitions that their cluster does not know to -stray; "
+            "create the topic in the cluster, or say that it is to be created here all the same "
+            "(create_in_broker_dir, --create-in-broker-dir, Spark option createInBrokerDir)"
+        )
 
     def ensure(self, name: str) -> TopicInfo:
         """The topic, created now if the config says that using one creates it."""
@@ -329,6 +360,7 @@ class TopicCatalog:
         """Override settings of a topic; None takes an override back."""
         with self._changing():
             info = self.topic(name)
+            self._check_may_alter(info)
             wanted: dict[str, object] = {**info.overrides}
             for key, value in changes.items():
                 if value is None:
@@ -345,6 +377,13 @@ class TopicCatalog:
                 if log is not None:
                     log.update_config(config)
             return info
+
+    def _check_may_alter(self, info: TopicInfo) -> None:
+        if info.is_cluster_s:
+            raise BrokerDirectoryError(
+                f"the settings of topic {info.name!r} are in the metadata of its Kafka cluster: "
+                "change them there (kafka-configs.sh)"
+            )
 
     # -- deleting
 

@@ -21,7 +21,12 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.config.choices import CleanupPolicy
-from stratalog.errors import CleaningAbortedError, LogOfflineError, StratalogError
+from stratalog.errors import (
+    CleaningAbortedError,
+    LogOfflineError,
+    StratalogError,
+    UnknownSettingsError,
+)
 from stratalog.log_dir.cleaner_claims import Claims
 from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.selection import select
@@ -101,9 +106,13 @@ class CleanerManager:
     ) -> RoundReport | None:
         """Clean one log now, if a round is due or, forced, if there is anything to clean.
 
-        None when there is not, or the partition is busy, paused or has failed before.
+        None when there is not, or the partition is busy, paused or has failed before. Raises
+        UnknownSettingsError if nobody says that the topic is compacted.
         """
         slot = self._catalog.slot(topic_partition)
+        info = self._catalog.topic(topic_partition.topic)
+        if info.unknown is not None:
+            raise UnknownSettingsError(info.name, info.unknown)
         with self._claims.claimed(slot) as work:
             if work is None:
                 return None
@@ -154,6 +163,7 @@ class CleanerManager:
             for slot in self._catalog.slots()
             if (info := topics.get(slot.topic_partition.topic)) is not None
             and CleanupPolicy.COMPACT in info.config.cleanup_policy
+            and info.unknown is None
         ]
 
     def _candidates(self) -> list[PartitionSlot]:

@@ -6,8 +6,8 @@
         for partition in logs.maintenance.state().partitions:
             print(partition.topic_partition, partition.failures)
 
-It deletes records, by settings that a directory copied from a Kafka cluster does not hold. So it
-runs only when it is started; opening a log directory does not start it.
+It deletes records, so it runs only when it is started; opening a log directory does not start it.
+Topics whose settings are unknown (`TopicInfo.unknown`) are left alone, with a warning.
 
 As in Kafka, the retention check is for logs that are not compacted. The cleaner's threads delete
 old segments of those that are, between two rounds, so that both never meet in one log.
@@ -15,12 +15,13 @@ old segments of those that are, between two rounds, so that both never meet in o
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
-from stratalog.errors import LogOfflineError, NotALogDirError
+from stratalog.errors import LogOfflineError, NotALogDirError, UnknownSettingsError
 from stratalog.log.partition_view import PartitionView
 from stratalog.log_dir.cleaner_work import CLEANING
 from stratalog.log_dir.schedule import Schedule
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
     from stratalog.log_dir.cleaner_claims import PartitionCleaning
     from stratalog.log_dir.health import Failure, Health
     from stratalog.log_dir.root import Engine, PartitionSlot
+    from stratalog.log_dir.topics import TopicInfo
     from stratalog.maintenance.retention import RetentionPlan
 
 RETENTION: Final = "retention"
+
+_log = logging.getLogger(__name__)
 
 
 class Cleaning(Protocol):
@@ -126,6 +130,7 @@ class Maintenance:
         self._is_closed = False
         self._checked_ms: int | None = None
         self._retained: dict[PartitionSlot, _Retained] = {}
+        self._left_alone: set[str] = set()
 
     # -- starting and stopping
 
@@ -230,7 +235,7 @@ class Maintenance:
         """Look at every log that is not compacted, and delete what its settings let go."""
         for slot in self._catalog.slots():
             info = self._catalog.topics.get(slot.topic_partition.topic)
-            if info is None or info.config.is_compacted:
+            if info is None or info.config.is_compacted or self._is_left_alone(info):
                 continue
             is_here = partial(self._catalog.has, slot)
             with self._health.guarded(RETENTION, slot.topic_partition, matters=is_here):
@@ -239,6 +244,13 @@ class Maintenance:
                     before = self._retained.get(slot, _Retained(plan.now_ms))
                     self._retained[slot] = before.after(plan)
         self._checked_ms = self._engine.now_ms()
+
+    def _is_left_alone(self, info: TopicInfo) -> bool:
+        """Whether the topic's settings are unknown; a warning says so once."""
+        if info.unknown is not None and info.name not in self._left_alone:
+            self._left_alone.add(info.name)
+            _log.warning("%s", UnknownSettingsError(info.name, info.unknown))
+        return info.unknown is not None
 
     def _retain(self, slot: PartitionSlot) -> RetentionPlan | None:
         """A log that nobody has opened is opened only if there is something to delete."""

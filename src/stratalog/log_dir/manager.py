@@ -93,6 +93,8 @@ class LogDir:
         background: bool = True,
         missing_dirs: MissingDirs = "refuse",
         recover_all: bool = True,
+        assumed_config: Mapping[str, object] | None = None,
+        create_in_broker_dir: bool = False,
         disk: Disk | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> Self:
@@ -112,6 +114,11 @@ class LogDir:
         truncated. Without `recover_all` a log is recovered when it is first used: the others, their
         checkpoints and open transactions stay as they are, and so the directory is not marked as
         cleanly shut down when it is closed.
+        Settings of a Kafka cluster's topics are read from the cluster's metadata, in one of the
+        directories or in `metadata.log.dir` of the config. `assumed_config` has settings by Kafka's
+        names for topics whose own are unknown (`TopicInfo.unknown`); with a `cleanup.policy` among
+        them such topics are deleted from and compacted, too. `create_in_broker_dir` lets topics be
+        created in the directory of a Kafka broker, which sets aside what its cluster does not know.
 
         Raises LogDirLockedError while a broker or another writer has one of them open.
 
@@ -126,8 +133,13 @@ class LogDir:
         engine = Engine(writer_disk, now_ms or _wall_clock_ms, broker_config)
         prepare_dirs(engine.disk, dirs, create=create)
         with lock_dirs(engine.disk, dirs) as locks, ExitStack() as undo:
-            roots = [LogRoot(path, engine) for path in dirs]
-            catalog = TopicCatalog(roots, engine, missing_dirs)
+            catalog = TopicCatalog(
+                [LogRoot(path, engine) for path in dirs],
+                engine,
+                missing_dirs,
+                assumed=assumed_config,
+                creates_in_broker_dir=create_in_broker_dir,
+            )
             writer_disk.on_failed_fsync = catalog.on_failed_fsync
             undo.callback(lambda: give_up(catalog.slots()))
             logs = cls(engine, catalog, locks, Schedule(engine.now_ms))
@@ -256,11 +268,20 @@ class LogDir:
         *,
         config: Mapping[str, object] | None = None,
         replication_factor: int | None = None,
+        create_in_broker_dir: bool = False,
     ) -> TopicInfo:
         """Create a topic. `partitions` defaults to the config's `num.partitions`; `config` has
-        settings by Kafka's names (`retention.ms`, …). One broker has one replica."""
+        settings by Kafka's names (`retention.ms`, …). One broker has one replica.
+
+        In the directory of a Kafka broker (it has a `meta.properties`) this raises
+        BrokerDirectoryError unless `create_in_broker_dir` is given here or to `open`.
+        """
         return self._catalog.create(
-            name, partitions, replication_factor=replication_factor, overrides=config
+            name,
+            partitions,
+            replication_factor=replication_factor,
+            overrides=config,
+            in_broker_dir=create_in_broker_dir,
         )
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:

@@ -184,6 +184,11 @@ class LogRoot:
         self._in_trash: list[Path] = []
         self._list()
 
+    @property
+    def meta_node(self) -> int | None:
+        """The number of the Kafka node that formatted the directory."""
+        return None if self.meta is None else self.meta.node_id
+
     def _list(self) -> None:
         """Tell partitions from what is on its way out; Kafka stops at anything else."""
         strangers = []

@@ -6,7 +6,7 @@ The checks come in Kafka's order, so that a request with several faults is answe
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import (
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from stratalog.config import LogConfig
+    from stratalog.log_dir.settings import ConfigSource
 
 BROKERS: Final = 1
 _DEFAULT: Final = -1
@@ -49,10 +50,19 @@ class TopicInfo:
     config: LogConfig
     """All settings."""
     known_count: int = 0
-    """How many partitions it has if some are in a log directory that is missing."""
+    """How many partitions it has if some are in a log directory that is missing, or as its Kafka
+    cluster has it."""
+    sources: Mapping[str, ConfigSource] = field(default_factory=dict)
+    """Where each setting comes from that is not Kafka's default."""
+    unknown: str | None = None
+    """Why the topic's settings are not known; None if they are. Nothing of a topic is deleted or
+    compacted whose settings are unknown."""
+    is_cluster_s: bool = False
+    """Whether a Kafka cluster knows the topic, by its name and id."""
 
     @property
     def partition_count(self) -> int:
+        """Of the topic, which may have more than are here."""
         return max(self.partitions[-1] + 1, self.known_count)
 
     @property

@@ -70,8 +70,14 @@ class DirectoryPlan:
     files: int
 
 
-def plan_directory(path: Path) -> Plan:
-    """Everything in a log directory. Raises NotALogDirError if it is none."""
+def plan_directory(
+    path: Path, has_compacted_topic: Callable[[Path], bool] = lambda _partition: False
+) -> Plan:
+    """Everything in a log directory. Raises NotALogDirError if it is none.
+
+    `has_compacted_topic` says of a partition whether its topic is known to be compacted. It was,
+    in any case, where Kafka's cleaner has a checkpoint.
+    """
     findings = Findings()
     files: set[RootFile] = set()
     partitions: list[Path] = []
@@ -93,7 +99,7 @@ def plan_directory(path: Path) -> Plan:
     for partition in partitions:
         directory = parse_partition_dir(partition.name)
         assert directory is not None
-        is_compacted = directory.topic_partition in cleaned
+        is_compacted = directory.topic_partition in cleaned or has_compacted_topic(partition)
         plans.append(plan_partition(partition, was_clean=was_clean, is_compacted=is_compacted))
     root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
     return Plan(tuple(plans), (root,))

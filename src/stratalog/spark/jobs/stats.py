@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stratalog.spark.jobs.running import OnProgress, Workers
     from stratalog.spark.splits import Split
 
-_KEEPS_ALL: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_NO_LIMITS: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 RECORDS_A_SHARE: Final = 4_000_000
 SCHEMA = (
     "topic string, partition int, records long, null_keys long, tombstones long, keys long, "
@@ -130,11 +130,20 @@ def stats(
 
 
 def run_stats(
-    workers: Workers, partitions: Iterable[Path], *, what_if: Mapping[str, str] | None = None
+    workers: Workers,
+    partitions: Iterable[Path],
+    *,
+    what_if: Mapping[str, str] | None = None,
+    policies: Mapping[Path, str] | None = None,
 ) -> StatsResult:
-    """The same on any workers."""
+    """The same on any workers. `policies` has the `cleanup.policy` of partitions where it is known,
+    by their absolute paths; for the others, `what_if` assumes `delete`."""
     clock = Clock()
-    logs = [_Log.look(path.absolute(), what_if or {}) for path in partitions]
+    known = policies or {}
+    logs = []
+    for path in partitions:
+        policy = known.get(path.absolute(), "delete")
+        logs.append(_Log.look(path.absolute(), what_if or {}, policy))
     splits = _splits(logs)
     records_max = sum(piece.offsets for split in splits for piece in split.pieces)
     shares = max(1, min(256, records_max // RECORDS_A_SHARE))
@@ -174,12 +183,12 @@ class _Log(NamedTuple):
     freed_by: tuple[tuple[str, int], ...]
 
     @classmethod
-    def look(cls, path: Path, what_if: Mapping[str, str]) -> _Log:
+    def look(cls, path: Path, what_if: Mapping[str, str], policy: str) -> _Log:
         now_ms = time.time_ns() // 1_000_000
         freed = []
         with PartitionView(path) as view:
             for name, value in what_if.items():
-                config = LogConfig.parse({**_KEEPS_ALL, name: value})
+                config = LogConfig.parse({**_NO_LIMITS, "cleanup.policy": policy, name: value})
                 plan = plan_retention(facts_of_view(view, now_ms), config, now_ms)
                 freed.append((f"{name}={value}", plan.deleted_bytes))
             return cls(view.topic_partition, path, view.size_bytes, tuple(freed))
