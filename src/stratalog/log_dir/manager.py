@@ -114,6 +114,7 @@ class LogDir:
         truncated. Without `recover_all` a log is recovered when it is first used: the others, their
         checkpoints and open transactions stay as they are, and so the directory is not marked as
         cleanly shut down when it is closed.
+
         Settings of a Kafka cluster's topics are read from the cluster's metadata, in one of the
         directories or in `metadata.log.dir` of the config. `assumed_config` has settings by Kafka's
         names for topics whose own are unknown (`TopicInfo.unknown`); with a `cleanup.policy` among

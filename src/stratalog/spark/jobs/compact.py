@@ -97,17 +97,19 @@ def spark_cleaner(spark: SparkSession, on_progress: OnProgress | None = None) ->
     return SpreadCleaner(ClusterTasks(SparkWorkers(spark, on_progress)))
 
 
-def compact(
+def compact(  # noqa: PLR0913 - all by keyword
     spark: SparkSession,
     directory: Path | str,
     *,
     topics: Collection[str] | None = None,
     config: BrokerConfig | Mapping[str, object] | None = None,
+    assumed_config: Mapping[str, object] | None = None,
     is_forced: bool = False,
     on_progress: OnProgress | None = None,
 ) -> CompactResult:
     """Compact the partitions of a log directory for which a round is due; all that are dirty if it
-    `is_forced`. `topics` narrows them down.
+    `is_forced`. `topics` narrows them down. `assumed_config` is for topics whose own settings are
+    unknown (see `LogDir.open`); without it, naming one raises UnknownSettingsError.
 
     Every worker must see the directory under the same path, and may write there. Raises
     LogDirLockedError while a broker or another writer has it open.
@@ -124,6 +126,7 @@ def compact(
         background=False,
         missing_dirs="offline",
         recover_all=False,
+        assumed_config=assumed_config,
     ) as logs:
         for topic_partition in _compacted(logs, topics):
             report = logs.cleaning.clean(topic_partition, cleaner, is_forced=is_forced)
@@ -142,7 +145,7 @@ def compact(
 
 def _compacted(logs: LogDir, topics: Collection[str] | None) -> Iterator[TopicPartition]:
     for name, topic in sorted(logs.topics.items()):
-        is_chosen = topics is None or name in topics
+        is_chosen = topic.unknown is None if topics is None else name in topics
         if is_chosen and CleanupPolicy.COMPACT in topic.config.cleanup_policy:
             for partition in topic.partitions:
                 yield TopicPartition(name, partition)
