@@ -367,8 +367,8 @@ def test_a_log_that_failed_is_opened_again_by_its_next_use(tmp_path: Path) -> No
         logs.append("orders", b"0")
         log = logs.partition("orders", 0)
         faulty.fail_next()
-        with pytest.raises(StorageError):
-            log.flush()
+        with pytest.raises(StorageError, match="cannot truncate"):
+            log.roll()
         with pytest.raises(LogOfflineError):
             log.flush()
         assert logs.append("orders", b"1").offset == 1
@@ -400,11 +400,13 @@ def test_a_stop_is_clean_only_if_all_could_be_written(tmp_path: Path) -> None:
 
 def test_a_log_that_failed_before_the_end_leaves_no_marker(tmp_path: Path) -> None:
     faulty = FaultyDisk()
-    with open_logs(tmp_path, disk=faulty.disk) as logs:
-        logs.append("orders", b"0")
-        faulty.fail_next()
-        with pytest.raises(StorageError):
-            logs.partition("orders", 0).flush()
+    logs = open_logs(tmp_path, disk=faulty.disk)
+    logs.append("orders", b"0")
+    faulty.fail_next()
+    with pytest.raises(StorageError):
+        logs.partition("orders", 0).flush()
+    with pytest.raises(LogOfflineError, match="offline"):
+        logs.close()
     assert not (tmp_path / MARKER).exists()
 
 
