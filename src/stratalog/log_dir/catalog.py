@@ -310,8 +310,8 @@ class TopicCatalog:
         raise BrokerDirectoryError(
             f"topic {name!r}: {broker_s.path} belongs to node {broker_s.meta_node} of a Kafka "
             "cluster, whose brokers rename partitions that their cluster does not know to -stray; "
-            "create the topic in the cluster, or say that it is to be created here all the same "
-            "(create_in_broker_dir, --create-in-broker-dir, Spark option createInBrokerDir)"
+            "create the topic in the cluster, or create it here all the same with the argument "
+            "create_in_broker_dir of LogDir.open or create_topic"
         )
 
     def ensure(self, name: str) -> TopicInfo:
