@@ -69,7 +69,7 @@ def _write(
     report.require(
         f"Spark write of {name}: Parquet's time over ours",
         found["Parquet, uncompressed"].seconds / found["stratalog"].seconds,
-        at_least=0.5,
+        at_least=0.7,  # 0.84 and 0.96 on a busy machine of two cores
         aim=1,
     )
     report.require(
