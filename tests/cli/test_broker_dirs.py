@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog import open_dirs
 from tests.cli.command import inside, stratalog
 from tests.golden_metadata import broker_dir, expected_topics
 
@@ -157,3 +158,24 @@ def test_what_if_goes_by_the_cluster_s_policy(directory: Path) -> None:
         "topic-8:0: retention.ms=1000 would free 291 B now, with cleanup.policy=delete (topic)"
         in (text)
     )
+
+
+def test_ingest_creates_topics_only_if_that_is_asked_for(directory: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\nb\n")
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    command = ("ingest", lines, "--to", directory, "-t", "new", "-p", "1")
+    result = stratalog(*command)
+    assert result.status == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("stratalog: error: topic 'new': ")
+    assert "rename partitions that their cluster does not know to -stray" in line
+    assert "--create-in-broker-dir" in line
+    after = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in after if path.name != ".lock"} == before
+    result = stratalog(*command, "--create-in-broker-dir")
+    assert (result.stderr, result.status) == ("", 0)
+    (view,) = open_dirs(directory).partitions_of("new")
+    assert [record.value for record in view.read()] == [b"a", b"b"]
+    result = stratalog("ingest", lines, "--to", directory, "-t", "topic-0")
+    assert (result.stderr, result.status) == ("", 0)  # the cluster knows this one

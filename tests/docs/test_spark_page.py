@@ -1,4 +1,4 @@
-"""docs/spark.md names every option of a read, and no other."""
+"""docs/spark.md names every option of a read, and no other; docs/spark-writing.md of a write."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stratalog.spark.option_values import parse_bytes, parse_duration_ms
 from stratalog.spark.options import READ_OPTIONS, SPLIT_BYTES_DEFAULT, TRIGGER_DELAY_MS_DEFAULT
+from stratalog.spark.write_options import WRITE_OPTIONS
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 
@@ -20,6 +21,15 @@ def _options() -> dict[str, str]:
 
 def test_every_option_is_explained() -> None:
     assert tuple(_options()) == READ_OPTIONS
+
+
+def test_every_option_of_a_write_is_explained() -> None:
+    page = PAGE.with_name("spark-writing.md").read_text()
+    section = page.split("\n## Options\n")[1].split("\n## ")[0]
+    first_cells = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
+    names = re.findall(r"`([^`]+)`", " ".join(first_cells))
+    found = {name.replace("….", "kafka.compression.") for name in names}
+    assert found == {*WRITE_OPTIONS, "topicConfig.<setting>"}
 
 
 def test_the_defaults_are_those_of_the_code() -> None:

@@ -21,6 +21,7 @@ from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.running import verify_partition
 from stratalog.spark.staged_writes import commit_staged
 from stratalog.storage.disk import Disk
+from tests.golden_metadata import broker_dir
 from tests.log_dir.commits.staging import JOB, rows, stage
 
 if TYPE_CHECKING:
@@ -263,6 +264,34 @@ def test_directories_that_cannot_be_written(spark: SparkSession, tmp_path: Path)
     with pytest.raises(AnalysisException, match="is a partition; give the directory") as caught:
         write(df, tmp_path / "orders-0", topic="orders")
     check_one_line(caught.value)
+
+
+def test_topics_in_a_broker_s_directory_are_created_if_that_is_asked_for(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    directory = broker_dir(tmp_path / "data")
+    before = contents(directory)
+    df = spark.range(0, 10, 1, 1).selectExpr(VALUE, "'new' topic")
+    for options in ({"topic": "new"}, {}):  # refused on the driver, and in a task
+        with pytest.raises(
+            PySparkException, match=r"node 1 of a Kafka.*createInBrokerDir"
+        ) as caught:
+            write(df, directory, topicPartitions=1, **options)
+        assert "Traceback" not in str(caught.value)
+        if options:
+            check_one_line(caught.value)
+        assert contents(directory) == before
+    write(df, directory, topicPartitions=1, topic="new", createInBrokerDir=True)
+    assert {number: len(part) for number, part in records_of(directory, "new").items()} == {0: 10}
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """Every file but the lock, which is created empty."""
+    return {
+        path: path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
 
 
 ROWS: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -24,6 +24,7 @@ def test_defaults() -> None:
     assert options.target.paths == (Path("/data"),)
     assert options.target.new_topics is None
     assert options.target.lock_wait_ms == LOCK_WAIT_MS
+    assert not options.target.create_in_broker_dir
     assert (options.topic, options.codec, options.level) == (None, Codec.NONE, None)
     assert (options.batch_bytes, options.identity) == (BATCH_BYTES_DEFAULT, None)
     assert options.compares_content
@@ -41,6 +42,7 @@ def test_everything() -> None:
         txnVersion="12",
         replayCheck="Count",
         lockTimeout="2s",
+        createInBrokerDir="True",
         checkpointLocation="/x",
         queryName="q",
         includeHeaders="true",
@@ -51,6 +53,7 @@ def test_everything() -> None:
     assert options.identity == CommitIdentity("nightly", 12)
     assert not options.compares_content
     assert options.target.lock_wait_ms == 2000
+    assert options.target.create_in_broker_dir
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -79,6 +82,7 @@ REFUSALS = {
     "version": ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: not a whole number"),
     "replays": ({"replayCheck": "never"}, "replayCheck: not one of content, count"),
     "partitions": ({"topicPartitions": "0"}, "topicPartitions: not a whole number of 1 or more"),
+    "broker's": ({"createInBrokerDir": "maybe"}, "createInBrokerDir: not true or false"),
     "file": (
         {"serverProperties": "/no/such/file"},
         "/no/such/file: cannot be read: No such file",

@@ -61,6 +61,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         int | None,
         typer.Option("--partitions", "-p", min=1, metavar="N", help="Create missing topics so."),
     ] = None,
+    create_in_broker_dir: Annotated[
+        bool,
+        typer.Option(
+            "--create-in-broker-dir",
+            help="Create missing topics also in the directory of a Kafka broker, which renames "
+            "partitions to -stray that its cluster does not know.",
+        ),
+    ] = False,
     repartition: Annotated[
         bool,
         typer.Option(
@@ -99,9 +107,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     write the rows again, behind those that are there. A row without a FIELD that was named, or
     whose time is none, ends the command and nothing is written. With --partitions the directory and
     topics are made if they are missing; a topic that exists must have as many, unless only rows
-    name it. The lock of the log directory is taken, so this is refused while a broker runs. CSV,
-    packed files, patterns and rows that become objects need Spark, embedded unless --master names a
-    cluster; all else is done by threads.
+    name it. In the directory of a Kafka broker (it has a meta.properties) topics are created only
+    with --create-in-broker-dir. The lock of the log directory is taken, so this is refused while a
+    broker runs. CSV, packed files, patterns and rows that become objects need Spark, embedded
+    unless --master names a cluster; all else is done by threads.
 
     \b
     Examples:
@@ -123,6 +132,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     options = {
         "kafka.compression.type": codec,
         **({"topicPartitions": str(partitions)} if partitions is not None else {}),
+        "createInBrokerDir": str(create_in_broker_dir),
         **{
             f"topicConfig.{name}": setting
             for name, setting in key_values("--topic-config", topic_config or []).items()

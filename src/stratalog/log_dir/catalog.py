@@ -282,7 +282,7 @@ class TopicCatalog:
             self.check_complete(f"create topic {name!r}")
             check_new_topic(name, self.topics)
             if not in_broker_dir:
-                self._check_may_create(name)
+                self.check_may_create(name)
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
             config = self._parsed(name, overrides or {})
@@ -298,20 +298,21 @@ class TopicCatalog:
             self.check_complete(f"add partitions to topic {name!r}")
             check_more_partitions(info, partition_count)
             if name not in self.store.state.kept_topics:
-                self._check_may_create(name)
+                self.check_may_create(name)
             pending = PendingCreate(name, info.topic_id, info.partition_count, partition_count)
             return self._create(pending, info.config)
 
-    def _check_may_create(self, name: str) -> None:
-        """Raise where a Kafka broker would set aside what is created."""
+    def check_may_create(self, name: str) -> None:
+        """Raise BrokerDirectoryError where a Kafka broker would set aside what is created."""
         broker_s = next((root for root in self.roots if root.meta is not None), None)
         if broker_s is None or self._creates_in_broker_dir:
             return
         raise BrokerDirectoryError(
             f"topic {name!r}: {broker_s.path} belongs to node {broker_s.meta_node} of a Kafka "
             "cluster, whose brokers rename partitions that their cluster does not know to -stray; "
-            "create the topic in the cluster, or create it here all the same with the argument "
-            "create_in_broker_dir of LogDir.open or create_topic"
+            "create the topic in the cluster, or create it here all the same with "
+            "create_in_broker_dir=True (Spark: option createInBrokerDir; ingest: "
+            "--create-in-broker-dir)"
         )
 
     def ensure(self, name: str) -> TopicInfo:

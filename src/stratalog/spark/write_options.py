@@ -18,7 +18,7 @@ from stratalog.format.batch import Codec
 from stratalog.format.names import check_topic_name
 from stratalog.log_dir.commits.finding import LOCK_WAIT_MS, NewTopics, Target
 from stratalog.log_dir.commits.journal import CommitIdentity
-from stratalog.spark.option_values import parse_bytes, parse_choice, parse_duration_ms
+from stratalog.spark.option_values import parse_bool, parse_bytes, parse_choice, parse_duration_ms
 from stratalog.spark.option_values import parse_positive as parse_count
 from stratalog.spark.paths import parse_paths
 
@@ -32,6 +32,7 @@ WRITE_OPTIONS: Final = (
     "path",
     "topic",
     "topicPartitions",
+    "createInBrokerDir",
     "kafka.compression.type",
     *_LEVELS,
     "kafka.batch.size",
@@ -77,6 +78,7 @@ class WriteOptions:
             _new_topics(given, topic_config),
             LOCK_WAIT_MS if lock_wait_ms is None else lock_wait_ms,
             _broker_config(given.get("serverProperties")),
+            parse_bool(given, "createInBrokerDir", default=False),
         )
         return cls(
             target=target,

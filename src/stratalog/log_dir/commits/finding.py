@@ -52,6 +52,8 @@ class Target:
     lock_wait_ms: int = LOCK_WAIT_MS
     config: BrokerConfig = field(default_factory=BrokerConfig)
     """The broker's: what topics do not override."""
+    create_in_broker_dir: bool = False
+    """Whether topics may be created in the directory of a Kafka broker."""
 
     def open(self) -> LogDir:
         """The directories, for writing. Waits a while for another writer to let go of the lock."""
@@ -150,7 +152,11 @@ class TopicFinder:
         while True:
             before = self._generation()
             engine = Engine(Disk(), lambda: 0, target.config)
-            catalog = TopicCatalog([LogRoot(path, engine) for path in target.paths], engine)
+            catalog = TopicCatalog(
+                [LogRoot(path, engine) for path in target.paths],
+                engine,
+                creates_in_broker_dir=target.create_in_broker_dir,
+            )
             if self._generation() == before or time.monotonic() >= deadline:
                 return catalog
 
@@ -175,9 +181,14 @@ class TopicFinder:
         return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
 
     def _make(self, name: str, new: NewTopics) -> None:
+        if self._catalog is not None:
+            self._catalog.check_may_create(name)  # before the directory is opened for writing
+        may_create = self._target.create_in_broker_dir
         with self._target.open() as logs:
             try:
-                logs.create_topic(name, new.partition_count, config=new.config)
+                logs.create_topic(
+                    name, new.partition_count, config=new.config, create_in_broker_dir=may_create
+                )
             except TopicAlreadyExistsError:  # another task was faster
                 return
         self._made.add(name)
