@@ -61,7 +61,8 @@ TEXT = """{
    "topic": "old",
    "topic_id": null
   }
- ]
+ ],
+ "lists_all_topics": true
 }
 """
 
@@ -89,6 +90,15 @@ def test_what_is_not_understood_is_an_error(change: dict[str, object]) -> None:
     content = json.dumps({**json.loads(TEXT), **change}).encode()
     with pytest.raises(CorruptCheckpointError):
         decode_state(content)
+
+
+def test_earlier_versions_do_not_list_every_topic() -> None:
+    earlier = decode_state(TEXT.replace(',\n "lists_all_topics": true', "").encode())
+    assert earlier == replace(STATE, lists_all_topics=False)
+    assert decode_state(encode_state(earlier)) == earlier
+    assert merge([earlier, STATE]).lists_all_topics
+    assert not merge([earlier, earlier]).lists_all_topics
+    assert merge([]).lists_all_topics
 
 
 def test_later_versions_are_not_guessed_at() -> None:

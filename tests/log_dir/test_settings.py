@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerDirectoryError, UnknownSettingsError
+from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
+from stratalog.log.log_state import IndexSizes
 from stratalog.log_dir.cluster_metadata import METADATA_DIR
+from stratalog.log_dir.kept_state import STATE_FILE
 from stratalog.log_dir.manager import LogDir
 from stratalog.log_dir.settings import ConfigSource, TopicSettings
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.verify.running import verify_partition
 from tests.golden.cases import GoldenCase
 from tests.golden_metadata import LOG_DIR, broker_dir, expected_topics
 from tests.log_dir.opening import open_logs
@@ -156,6 +163,61 @@ def test_why_settings_are_unknown(directory: Path, tmp_path: Path) -> None:
         assert logs.topic("multiseg").unknown is None
 
 
+def of_an_earlier_version(directory: Path) -> None:
+    """Leave its state file as earlier versions wrote it: without topics that override nothing."""
+    file = directory / STATE_FILE
+    state = json.loads(file.read_text())
+    state.pop("lists_all_topics", None)
+    state["topics"] = {name: topic for name, topic in state["topics"].items() if topic["config"]}
+    file.write_text(json.dumps(state))
+
+
+def test_topics_of_an_earlier_version_have_the_defaults(tmp_path: Path) -> None:
+    """They are Stratalog's own. What is copied here later is not."""
+    with open_dir(tmp_path) as logs:
+        logs.create_topic("plain", 1)
+        logs.create_topic("limited", 1, config={"retention.ms": 5})
+    of_an_earlier_version(tmp_path)
+    found = TopicSettings([tmp_path], BrokerConfig()).of("plain", None)
+    assert (found.unknown, found.sources) == (None, {})
+    with open_dir(tmp_path) as logs:
+        assert (logs.topic("plain").unknown, logs.topic("limited").unknown) == (None, None)
+    shutil.copytree(GoldenCase("multiseg").partition_dir, tmp_path / "multiseg-0")
+    with open_dir(tmp_path) as logs:
+        assert {name: info.unknown is None for name, info in logs.topics.items()} == {
+            "limited": True,
+            "multiseg": False,
+            "plain": True,
+        }
+        assert logs.topic("limited").config.retention_ms == 5
+
+
+def test_a_creation_that_an_earlier_version_began_is_finished(tmp_path: Path) -> None:
+    with open_dir(tmp_path) as logs:
+        topic_id = encode_id(logs.create_topic("plain", 2).topic_id or uuid.UUID(int=0))
+    of_an_earlier_version(tmp_path)
+    state = json.loads((tmp_path / STATE_FILE).read_text())
+    pending = {"topic": "plain", "topic_id": topic_id, "first_partition": 0, "partition_count": 2}
+    (tmp_path / STATE_FILE).write_text(json.dumps({**state, "creating": [pending]}))
+    for number in (0, 1):
+        shutil.rmtree(tmp_path / f"plain-{number}")
+    for _ in range(2):
+        with open_dir(tmp_path) as logs:
+            assert (logs.topic("plain").unknown, logs.topic("plain").partitions) == (None, (0, 1))
+
+
+def test_in_a_broker_s_directory_the_state_of_an_earlier_version_says_nothing(
+    directory: Path,
+) -> None:
+    with open_dir(directory) as logs:
+        logs.create_topic("new", 1, create_in_broker_dir=True)
+    of_an_earlier_version(directory)
+    without_metadata(directory)
+    with open_dir(directory) as logs:
+        assert "a Kafka broker's directory" in (logs.topic("topic-5").unknown or "")
+    assert TopicSettings([directory], BrokerConfig()).of("topic-5", None).unknown is not None
+
+
 def test_the_service_leaves_topics_alone_whose_settings_are_unknown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -222,3 +284,117 @@ def test_a_flag_lets_topics_be_created_in_a_broker_s_directory(directory: Path) 
         assert (logs.topic("new").unknown, logs.topic("new").config.retention_ms) == (None, 5)
         logs.append("another", b"value")
         assert logs.topic("another").unknown is None
+
+
+# -- appending where segment.index.bytes is unknown
+
+
+SMALL_INDEXES = {
+    name: int(answer["effective"]["segment.index.bytes"])
+    for name, answer in expected_topics().items()
+    if int(answer["effective"]["segment.index.bytes"]) <= 1000
+}
+
+
+def append_much(logs: LogDir, topic: str) -> None:
+    """Enough for 150 index entries by the default interval: 1200 and 1800 bytes."""
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(600):
+        logs.append(topic, bytes(1100), key=b"key", timestamp=now_ms - 600 + number, partition=0)
+
+
+def index_sizes(partition: Path) -> list[IndexSizes]:
+    """Of each segment."""
+    return [
+        IndexSizes(
+            path.with_suffix(".index").stat().st_size, path.with_suffix(".timeindex").stat().st_size
+        )
+        for path in sorted(partition.glob("*.log"))
+    ]
+
+
+def accepted(segment_index_bytes: int) -> IndexSizes:
+    """By a broker with this setting, for its last segment."""
+    return IndexSizes(segment_index_bytes // 8 * 8, segment_index_bytes // 12 * 12)
+
+
+@pytest.mark.parametrize(("name", "setting"), SMALL_INDEXES.items())
+def test_a_broker_can_open_what_was_appended_without_its_settings(
+    name: str, setting: int, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_metadata(directory)
+    for _ in range(2):
+        with open_dir(directory) as logs:
+            append_much(logs, name)
+            end = logs.partition(name, 0).log_end_offset
+        assert not index_sizes(directory / f"{name}-0")[-1].exceed(accepted(setting))
+        assert (directory / ".kafka_cleanshutdown").exists()
+    warnings = [each.getMessage() for each in caplog.records]
+    assert sum("segment.index.bytes is unknown" in each for each in warnings) == 2
+    with open_dir(directory) as logs:
+        records = list(logs.partition(name, 0).read())
+        assert records[-1].offset == end - 1
+        assert len(records) == end - logs.partition(name, 0).log_start_offset
+    assert verify_partition(directory / f"{name}-0").findings == ()
+
+
+def test_what_is_not_appended_to_does_not_roll(directory: Path) -> None:
+    without_metadata(directory)
+    before = logs_in(directory)
+    with open_dir(directory) as logs:
+        for name in SMALL_INDEXES:
+            logs.partition(name, 0)
+    assert logs_in(directory) == before
+
+
+def logs_in(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.glob("*-[0-9]/*.log"))
+
+
+def test_known_settings_need_no_segment_at_the_end(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("topic-12", "topic-13"):  # by the metadata 64 KiB, and Kafka's default
+        with open_dir(directory) as logs:
+            append_much(logs, name)
+        (sizes,) = index_sizes(directory / f"{name}-0")
+        assert sizes.exceed(IndexSizes(1000, 1000))
+    without_metadata(directory)
+    with open_dir(directory, assumed_config={"segment.index.bytes": 65536}) as logs:
+        append_much(logs, "topic-12")
+    assert len(index_sizes(directory / "topic-12-0")) == 1
+    with open_dir(directory) as logs:
+        logs.create_topic("ours", 1, create_in_broker_dir=True)
+        append_much(logs, "ours")
+    assert len(index_sizes(directory / "ours-0")) == 1
+    assert "segment.index.bytes is unknown" not in caplog.text
+
+
+def test_after_an_unclean_stop_the_broker_s_index_files_show_its_setting(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    without_metadata(directory)
+    (directory / ".kafka_cleanshutdown").unlink()
+    partition, setting = directory / "topic-0-0", SMALL_INDEXES["topic-0"]
+    for suffix, size in zip((".index", ".timeindex"), accepted(setting), strict=True):
+        (file,) = partition.glob("*" + suffix)
+        with file.open("r+b") as opened:
+            opened.truncate(0)
+            opened.truncate(size)
+    with open_dir(directory) as logs:
+        append_much(logs, "topic-0")
+    sizes = index_sizes(partition)
+    assert len(sizes) > 5
+    assert not any(each.exceed(accepted(setting)) for each in sizes)
+    assert sizes[-1].time_index  # not empty: no roll was needed at the end
+    assert "segment.index.bytes is unknown, and assumed to be 96" in caplog.text
+
+
+def test_index_files_of_a_killed_writer_show_nothing(directory: Path) -> None:
+    without_metadata(directory)
+    with open_dir(directory) as logs:
+        append_much(logs, "topic-0")
+        killed = shutil.copytree(directory, directory.with_name("killed"))
+    with open_dir(killed) as logs:
+        logs.partition("topic-0", 0)
+    assert not index_sizes(killed / "topic-0-0")[-1].exceed(accepted(SMALL_INDEXES["topic-0"]))

@@ -82,10 +82,15 @@ _truncations: Final = TruncationWarnings()
 
 
 def warn_of_truncations() -> None:
-    """From now on whatever recovery truncates in this process is told, and missing indexes that
-    change what a reader sees."""
+    """From now on whatever recovery truncates in this process is told, missing indexes that
+    change what a reader sees, and what is assumed of unknown settings."""
     _truncations.take()
-    for name in ("stratalog.maintenance.recovery", "stratalog.log.transactions"):
+    for name in (
+        "stratalog.maintenance.recovery",
+        "stratalog.log.transactions",
+        "stratalog.log.segmented_log",
+        "stratalog.log_dir.catalog",
+    ):
         logging.getLogger(name).addHandler(_truncations)
 
 

@@ -40,6 +40,17 @@ class LogState(NamedTuple):
     snapshots: SnapshotFiles
 
 
+class IndexSizes(NamedTuple):
+    """Bytes of the two sparse index files of a segment."""
+
+    offset_index: int
+    time_index: int
+
+    def exceed(self, other: IndexSizes) -> bool:
+        """Whether one of the files is larger than the other's."""
+        return self.offset_index > other.offset_index or self.time_index > other.time_index
+
+
 class AppendInfo(NamedTuple):
     """The answer to an append."""
 

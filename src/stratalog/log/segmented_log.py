@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from bisect import bisect_right
@@ -21,8 +22,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import CorruptError, LogOfflineError, SegmentGoneError
+from stratalog.format.names import FileKind
 from stratalog.log.damage import DamagePolicy
 from stratalog.log.log_reader import LogReader
+from stratalog.log.log_state import IndexSizes
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import aborted_transactions
 from stratalog.storage.forking import detach_in_children, inherited_reason
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import ProducerStateManager
     from stratalog.storage.disk import Disk
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -65,6 +70,9 @@ class SegmentedLog(LogReader):
         self._last_flush_ms = state.now_ms()
         self._unsynced_from = state.unsynced_from  # what the recovery point is, for indexes too
         self._is_touched = False  # since it was opened
+        self.last_index_sizes: IndexSizes | None = None
+        """How large the indexes of the last segment may be when the log is closed, if that is
+        limited: with larger ones, the log gets a new, empty last segment."""
         self._cuts = 0  # begun and ended; odd while one is going on
         self._generation = 0  # of the list of segments; it grows after the list has changed
         self._readable: tuple[int, int, list[Segment], SegmentList] | None = None
@@ -324,6 +332,7 @@ class SegmentedLog(LogReader):
         """What was opened and never written needs no fsync: its indexes are merely trimmed."""
         with self._fatal():
             self._epochs.flush()
+            self._limit_last_indexes()
             if self._is_touched:
                 self._seal(self._segments[-1])
             self._flush_below(self._end)
@@ -332,6 +341,26 @@ class SegmentedLog(LogReader):
                 segment.close()
             if self._is_touched:
                 self._disk.fsync_dir(self.path)
+
+    def _limit_last_indexes(self) -> None:
+        limit, last = self.last_index_sizes, self._segments[-1]
+        if limit is None:
+            return
+        self._seal(last)
+        sizes = IndexSizes(
+            self._disk.size_of(last.sibling(FileKind.OFFSET_INDEX)) or 0,
+            self._disk.size_of(last.sibling(FileKind.TIME_INDEX)) or 0,
+        )
+        if sizes.exceed(limit):
+            _log.warning(
+                "%s: segment.index.bytes is unknown, and assumed to be no more than "
+                "%d; the index files of the last segment have up to %d bytes, which its broker "
+                "might not be able to open, so a new segment is created after it",
+                self.topic_partition,
+                max(limit),
+                max(sizes),
+            )
+            self._roll(self._end, self._now_ms())
 
     def _abandon(self) -> None:
         """A failed log leaves its files as they are; the next opening recovers them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from stratalog.log_dir.kept_state import (
 )
 from stratalog.log_dir.partition_table import PartitionTable
 from stratalog.log_dir.producer_ids import BLOCK
-from stratalog.log_dir.settings import TopicSettings, base_config
+from stratalog.log_dir.settings import ConfigSource, TopicSettings, base_config
 from stratalog.log_dir.topics import (
     TopicInfo,
     check_more_partitions,
@@ -44,6 +45,7 @@ from stratalog.log_dir.topics import (
     partition_count_of,
 )
 from stratalog.maintenance.recovery import open_log
+from stratalog.maintenance.recovery_plan import last_index_limits
 
 if TYPE_CHECKING:
     import uuid
@@ -121,9 +123,21 @@ class TopicCatalog:
                 self._make_partitions(create, config)
         if state.deletes or state.creates:
             self.store.update(creates=(), deletes=())
+        self._list_topics()
         counts = self._counts()
         if counts and counts["partition_counts"] != self.store.state.partition_counts:
             self.store.update(**counts)
+
+    def _list_topics(self) -> None:
+        """Record the topics that an earlier version created, which listed only those that override
+        settings. Until this has succeeded, all topics here count as created here."""
+        state = self.store.state
+        if state.lists_all_topics or self.settings.is_broker_s:
+            return
+        known = {info.name: info for info in self.topics.values() if info.unknown is None}
+        topics = {name: KeptTopic(info.topic_id, info.overrides) for name, info in known.items()}
+        with suppress(StorageError):  # a full disk is to be opened all the same
+            self.store.update(topics={**topics, **state.kept_topics}, lists_all_topics=True)
 
     def _record_dirs(self) -> None:
         """Let each directory know which others belong to it."""
@@ -231,10 +245,22 @@ class TopicCatalog:
 
     def _open(self, slot: PartitionSlot, point: LoadPoint) -> PartitionLog:
         name = slot.topic_partition.topic
-        config = self._creating.get(name)
+        config = self._creating.get(name) or self.topics[name].config
+        limits = None
+        if self._is_index_size_unknown(slot):
+            limits = last_index_limits(slot.path, config, was_clean=point.was_clean)
+            shown = limits.segment_index_bytes
+            if shown is not None and shown < config.segment_index_bytes:
+                _log.warning(
+                    "%s: segment.index.bytes is unknown, and assumed to be %d, the size of the "
+                    "index files that the broker left",
+                    slot.topic_partition,
+                    shown,
+                )
+                config = replace(config, segment_index_bytes=shown)
         log = open_log(
             slot.path,
-            self.topics[name].config if config is None else config,
+            config,
             disk=self._engine.disk,
             now_ms=self._engine.now_ms,
             point=point,
@@ -242,7 +268,15 @@ class TopicCatalog:
             on_truncation=self.truncations.append,
         )
         log.before_cut = partial(slot.root.note_cut, slot)
+        log.last_index_sizes = None if limits is None else limits.sizes
         return log
+
+    def _is_index_size_unknown(self, slot: PartitionSlot) -> bool:
+        """Whether a Kafka broker will open the partition, by a setting that nobody told."""
+        info = self.topics.get(slot.topic_partition.topic)
+        if info is None or not info.is_assumed or slot.root.meta is None:
+            return False
+        return info.sources.get("segment.index.bytes") is not ConfigSource.GIVEN
 
     def _describe(
         self, name: str, topic_id: uuid.UUID | None, partitions: Iterable[int]
@@ -259,6 +293,7 @@ class TopicCatalog:
             found.sources,
             found.unknown,
             is_cluster_s=found.partition_count is not None,
+            is_assumed=found.is_assumed,
         )
         self.topics[name] = info
         return info

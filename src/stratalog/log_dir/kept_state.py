@@ -3,8 +3,8 @@
 Kafka keeps it in its metadata quorum; here there is none, so it lies at the root of the directory,
 where a broker looks at directories and at the files it knows. It holds
 
-* the settings that topics override (a topic is known by name and id, so that settings of a topic
-  that was deleted and made again elsewhere do not come back);
+* the topics that were created here and the settings that they override (a topic is known by name
+  and id, so that settings of a topic that was deleted and made again elsewhere do not come back);
 * what has been begun with a topic and not finished, so that the next open finishes it;
 * the next producer id;
 * of each writer of bulk commits (a streaming query, say) and each topic the numbers of its last
@@ -104,6 +104,9 @@ class KeptState:
     """The directories that belong together: their last paths by id."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
     """Of each topic in all directories of the set."""
+    lists_all_topics: bool = True
+    """Whether `topics` has every topic that was created here. Earlier versions left out those that
+    override nothing."""
 
     @property
     def kept_topics(self) -> Mapping[str, KeptTopic]:
@@ -160,6 +163,7 @@ def merge(copies: Sequence[KeptState]) -> KeptState:
         next_producer_id=next_id,
         commits=commits,
         topic_commits=_merged_commits(ordered),
+        lists_all_topics=any(state.lists_all_topics for state in copies),
     )
     of_set = next((state for state in reversed(ordered) if state.dirs), merged)
     return replace(merged, dirs=of_set.dirs, partition_counts=of_set.partition_counts)
@@ -194,6 +198,8 @@ def encode_state(state: KeptState) -> bytes:
         "creating": [_with_id(create) for create in state.creates],
         "deleting": [_with_id(delete) for delete in state.deletes],
     }
+    if state.lists_all_topics:
+        content["lists_all_topics"] = True
     if state.commits:
         content["commits"] = dict(sorted(state.commits.items()))
     if state.topic_commits:
@@ -249,7 +255,16 @@ def _state_of(content: Any) -> KeptState:
         _text(writer): {_text(topic): _commits_of(kept) for topic, kept in by_topic.items()}
         for writer, by_topic in content.get("topic_commits", {}).items()
     }
-    return KeptState(generation, next_id, topics, creates, deletes, commits, topic_commits)
+    return KeptState(
+        generation,
+        next_id,
+        topics,
+        creates,
+        deletes,
+        commits,
+        topic_commits,
+        lists_all_topics=content.get("lists_all_topics") is True,
+    )
 
 
 def _commits_json(kept: KeptCommits) -> dict[str, Any]:

@@ -132,7 +132,8 @@ class TopicSettings:
 
     def of(self, name: str, topic_id: uuid.UUID | None) -> EffectiveConfig:
         """A topic's settings. Raises ConfigError if those that were kept are wrong."""
-        kept, cluster = self._state().kept_topics.get(name), self.cluster
+        state, cluster = self._state(), self.cluster
+        kept = state.kept_topics.get(name)
         registered = None if cluster is None else cluster.topics.get(name)
         is_it = registered is not None and topic_id in {None, registered.topic_id}
         if cluster is not None and registered is not None and is_it:
@@ -140,6 +141,8 @@ class TopicSettings:
             return dataclasses.replace(found, partition_count=registered.partition_count)
         if kept is not None and kept.topic_id == topic_id:
             return self._of_kept(name, kept.overrides)
+        if kept is None and not state.lists_all_topics and cluster is None and not self.is_broker_s:
+            return self._of_kept(name, {})  # of an earlier version, which did not list it
         other_id = None if registered is None else registered.topic_id
         return self._unknown(name, self._why_unknown(topic_id, other_id))
 

@@ -59,6 +59,8 @@ class TopicInfo:
     compacted whose settings are unknown."""
     is_cluster_s: bool = False
     """Whether a Kafka cluster knows the topic, by its name and id."""
+    is_assumed: bool = False
+    """Whether the topic's own settings are unknown; `assumed_config` may stand for some."""
 
     @property
     def partition_count(self) -> int:

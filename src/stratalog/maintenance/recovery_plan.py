@@ -22,7 +22,9 @@ from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind, RootFile, TopicPartition
 from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
 from stratalog.log.listing import list_partition
+from stratalog.log.log_state import IndexSizes
 from stratalog.log.partition_view import identity_of
+from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.log_file import read_file
 from stratalog.storage.segment_recovery import check_segment
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from stratalog.config import LogConfig
     from stratalog.storage.segment_recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
@@ -257,6 +260,50 @@ class _Plan:
             return True
         first = segment.file.peek(0)
         return first is None or first.magic == 0
+
+
+class IndexLimits(NamedTuple):
+    """What a broker's last segment shows of its `segment.index.bytes`, where nobody knows it.
+
+    A broker maps the indexes of earlier segments at the size that they have, but gives those of the
+    last one the size of the setting, and cannot start if they have more entries than fit.
+    """
+
+    sizes: IndexSizes
+    """That the broker accepts for the indexes of the last segment."""
+    segment_index_bytes: int | None = None
+    """The setting, if the files still have the size that they were created with."""
+
+
+def last_index_limits(path: Path, config: LogConfig, *, was_clean: bool) -> IndexLimits:
+    """What the last segment of a partition shows, before it is opened. Never writes.
+
+    After a clean stop its indexes are trimmed: the broker accepts them as they are. Otherwise they
+    have the size of the setting, unless that is the size that `config` gives them: then it may have
+    been a writer with that config that was killed. One entry each is always accepted.
+    """
+    one_entry = IndexSizes(OffsetIndexFile.entry_bytes, TimeIndexFile.entry_bytes)
+    log = max(path.glob("[0-9]" * 20 + FileKind.LOG.value), default=None)
+    if log is None:
+        return IndexLimits(one_entry)
+    files = [log.with_suffix(kind.value) for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)]
+    sizes = IndexSizes(*(file.stat().st_size if file.exists() else 0 for file in files))
+    if was_clean:
+        return IndexLimits(IndexSizes(*map(max, sizes, one_entry)))
+    setting = max(sizes)
+    is_exact = all(
+        size == setting // entry * entry and _ends_empty(file, entry)
+        for file, size, entry in zip(files, sizes, one_entry, strict=True)
+    )
+    if not is_exact or setting == config.segment_index_bytes:
+        return IndexLimits(one_entry)
+    return IndexLimits(sizes, setting)
+
+
+def _ends_empty(index: Path, entry_bytes: int) -> bool:
+    """Whether the last slot of an index file has no entry."""
+    data = read_file(index)[-entry_bytes:]
+    return len(data) == entry_bytes and not any(data)
 
 
 def _ignore(_: LoadedBatch) -> None:
