@@ -8,8 +8,9 @@ import pytest
 
 from stratalog.errors import NotALogDirError
 from stratalog.format.names import RootFile
+from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.verify.findings import Fault, Severity
-from stratalog.maintenance.verify.running import verify_directory
+from stratalog.maintenance.verify.running import verify_directory, verify_partition
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
@@ -85,6 +86,81 @@ def test_a_torn_tail_is_an_error_after_a_clean_stop(root: Path) -> None:
     assert found(root, Fault.TORN_TAIL)
     (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
     assert found(root, Fault.CUT_SEALED_LOG)
+
+
+def _shorten_time_index(partition: Path, base_offset: int) -> None:
+    """As if the process had been killed before the last entry was written."""
+    index = partition / f"{base_offset:020d}.timeindex"
+    index.write_bytes(index.read_bytes()[:-12])
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "recovery_point", "severity"),
+    [
+        (1485, 1500, Severity.WARNING),
+        (1485, None, Severity.WARNING),
+        (453, 453, Severity.WARNING),
+        (453, 601, Severity.WARNING),
+        (453, None, Severity.WARNING),
+        (453, 602, Severity.ERROR),
+        (453, 1500, Severity.ERROR),
+    ],
+)
+def test_an_index_that_recovery_will_rebuild_is_a_warning(
+    root: Path, base_offset: int, recovery_point: int | None, severity: Severity
+) -> None:
+    """Recovery begins with the segment of the recovery point."""
+    if recovery_point is not None:
+        (root / RECOVERY).write_text(f"0\n1\nmultiseg 0 {recovery_point}\n")
+    _shorten_time_index(root / "multiseg-0", base_offset)
+    (finding,) = found(root, Fault.INDEX_SHORT)
+    assert finding.severity is severity
+    assert ("opening the log" in finding.advice) == (severity is Severity.WARNING)
+    with LogDir.open(root, create=False, background=False) as logs:
+        logs.partition("multiseg", 0)
+    assert bool(found(root, Fault.INDEX_SHORT)) == (severity is Severity.ERROR)
+
+
+def test_a_short_index_is_an_error_where_no_recovery_comes(root: Path) -> None:
+    _shorten_time_index(root / "multiseg-0", 1485)
+    (lone,) = verify_partition(root / "multiseg-0").at_least(Severity.WARNING)
+    assert (lone.code, lone.severity) == (Fault.INDEX_SHORT.code, Severity.ERROR)
+    (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
+    (finding,) = found(root, Fault.INDEX_SHORT)
+    assert finding.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize("left", [b"", None])
+def test_an_abort_that_is_not_yet_in_the_index_after_a_kill(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    """The marker is written before the entry; the file is created in between."""
+    root = GoldenCase("txn").copy_to(tmp_path)
+    last = max(root.glob("txn-0/*.txnindex"))
+    for name in root.glob("txn-0/*"):
+        if name.name[:20] > last.name[:20] and name.suffix != ".snapshot":
+            name.unlink()
+    entries = last.read_bytes()
+    last.unlink()
+    if left is not None:
+        last.write_bytes(left)
+    findings = verify_directory(root).at_least(Severity.WARNING)
+    assert {(each.code, each.severity) for each in findings} >= {
+        (Fault.TXN_INDEX_MISSING_ENTRY.code, Severity.WARNING)
+    }
+    assert not [each for each in findings if each.severity is Severity.ERROR]
+    with LogDir.open(root, create=False, background=False) as logs:
+        logs.partition("txn", 0)
+    assert last.read_bytes() == entries
+
+
+def test_a_corrupt_index_stays_an_error_after_a_kill(root: Path) -> None:
+    """A kill cannot have left it, and readers are led astray until the log is opened."""
+    index = root / "multiseg-0" / "00000000000000001485.timeindex"
+    data = bytearray(index.read_bytes())
+    data[3] ^= 1
+    index.write_bytes(data)
+    assert verify_directory(root).has_errors
 
 
 def test_the_cleaner_checkpoint_explains_gaps(root: Path) -> None:

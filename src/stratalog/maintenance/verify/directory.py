@@ -94,13 +94,20 @@ def plan_directory(
     meta_path = path / RootFile.META_PROPERTIES.value
     _decoded(meta_path, decode_meta_properties, Fault.BAD_METADATA, findings)
     was_clean = RootFile.CLEAN_SHUTDOWN in files
-    cleaned = offsets[RootFile.CLEANER_OFFSETS]
+    cleaned, recovery_points = offsets[RootFile.CLEANER_OFFSETS], offsets[RootFile.RECOVERY_POINTS]
     plans = []
     for partition in partitions:
         directory = parse_partition_dir(partition.name)
         assert directory is not None
-        is_compacted = directory.topic_partition in cleaned or has_compacted_topic(partition)
-        plans.append(plan_partition(partition, was_clean=was_clean, is_compacted=is_compacted))
+        name = directory.topic_partition
+        plans.append(
+            plan_partition(
+                partition,
+                was_clean=was_clean,
+                recovery_point=None if was_clean else recovery_points.get(name, 0),
+                is_compacted=name in cleaned or has_compacted_topic(partition),
+            )
+        )
     root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
     return Plan(tuple(plans), (root,))
 

@@ -42,6 +42,7 @@ _RECOVER = (
 _REINDEX = "rebuild it: stratalog reindex"
 _SELF = "nothing: the broker mends it when it opens the log"
 _NOTHING = "nothing: this is normal"
+_REBUILT = "nothing: opening the log after this unclean stop rebuilds the index"
 _WRITER = "readers fail here; copy the rest of the log without this batch"
 _COMPACTION = "nothing if the topic is compacted; else restore the partition from a replica"
 
@@ -170,6 +171,12 @@ EXPLAINED_BY_COMPACTION: Final = frozenset(
 )
 
 
+EXPLAINED_BY_KILL: Final = frozenset(
+    {Fault.INDEX_SHORT.code, Fault.INDEX_PAST_END.code, Fault.TXN_INDEX_MISSING_ENTRY.code}
+)
+"""What a process that is killed, or a power loss, may leave in segments that recovery reads."""
+
+
 class Finding(NamedTuple):
     """One thing that is not as it should be, or looks as if."""
 
@@ -292,9 +299,19 @@ class Findings:
 
 def excused(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
     """The same, with findings of these kinds turned into notes."""
+    return _regraded(findings, codes, Severity.NOTE, _NOTHING)
+
+
+def excused_by_kill(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The same, of a segment whose indexes are rebuilt by recovery, because the last writer did not
+    close it."""
+    return _regraded(findings, EXPLAINED_BY_KILL, Severity.WARNING, _REBUILT)
+
+
+def _regraded(
+    findings: Iterable[Finding], codes: Collection[str], severity: Severity, advice: str
+) -> tuple[Finding, ...]:
     return tuple(
-        finding._replace(severity=Severity.NOTE, advice=_NOTHING)
-        if finding.code in codes
-        else finding
+        finding._replace(severity=severity, advice=advice) if finding.code in codes else finding
         for finding in findings
     )

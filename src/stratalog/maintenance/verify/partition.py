@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -31,11 +31,12 @@ from stratalog.maintenance.verify.findings import (
     Findings,
     Report,
     excused,
+    excused_by_kill,
 )
 from stratalog.maintenance.verify.segment import SegmentTask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
@@ -64,6 +65,9 @@ class PartitionPlan:
     """Known from its name or a checkpoint."""
     is_unreadable: bool = False
     """The directory could not be listed."""
+    recovery_point: int | None = None
+    """From where on opening recovers the log, because its last writer did not close it; None if it
+    did, or if that is not known."""
 
     @property
     def size_bytes(self) -> int:
@@ -81,9 +85,16 @@ class PartitionReport(NamedTuple):
 
 
 def plan_partition(
-    path: Path, *, was_clean: bool = False, is_compacted: bool = False
+    path: Path,
+    *,
+    was_clean: bool = False,
+    recovery_point: int | None = None,
+    is_compacted: bool = False,
 ) -> PartitionPlan:
-    """List the directory and look at its small files. Raises NotALogDirError if there is none."""
+    """List the directory and look at its small files. Raises NotALogDirError if there is none.
+
+    `recovery_point` is the checkpointed one if the last writer did not close the log.
+    """
     findings = Findings()
     topic_partition = _identity(path)
     try:
@@ -106,6 +117,7 @@ def plan_partition(
         findings.close(),
         sum(1 for listed in listing.files if listed.file.kind not in (*_INDEX_KINDS, FileKind.LOG)),
         is_compacted or topic_partition.topic in _COMPACTED_TOPICS,
+        recovery_point=recovery_point,
     )
 
 
@@ -128,14 +140,22 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
         what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
         where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
         findings.add(Fault.EPOCHS_PAST_END, where, what)
-    told = [*plan.findings, *(finding for segment in in_order for finding in segment.findings)]
-    told += findings.close()
+    told = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
     counts = Counts(partitions=1, files=plan.files)
     for segment in in_order:
         counts = counts.plus(segment.counts)
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
     report = Report(excused(told, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)
+
+
+def _of_segments(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> Iterator[Finding]:
+    recovered = len(in_order)
+    if plan.recovery_point is not None:
+        bases = [segment.base_offset for segment in in_order]
+        recovered = max(0, bisect_right(bases, plan.recovery_point) - 1)
+    for slot, segment in enumerate(in_order):
+        yield from excused_by_kill(segment.findings) if slot >= recovered else segment.findings
 
 
 def _log_end(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> int | None:

@@ -28,11 +28,7 @@ from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeInde
 from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
 from stratalog.maintenance.verify.offset_order import Disorder, OffsetOrder
 from stratalog.maintenance.verify.producer_checks import ProducerCheck
-from stratalog.maintenance.verify.txn_index_check import (
-    TxnIndexBytes,
-    check_txn_index,
-    is_entry_due,
-)
+from stratalog.maintenance.verify.txn_index_check import TxnIndexBytes, check_txn_index
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -345,14 +341,10 @@ class _SegmentCheck:
 
     def _check_txn_index(self) -> int:
         path, data = self._segment.sibling(FileKind.TXN_INDEX.value), self._aborted_before
-        markers = self._producers.markers
         # A broker that truncates a log behind its only abort leaves an empty file: that is right.
-        due = (marker for marker in markers.values() if is_entry_due(marker))
-        if data is not None and not data and any(map(self._has_data, due)):
-            self._findings.add(Fault.TXN_INDEX_BAD, path, "the file is empty")
         return check_txn_index(
             TxnIndexBytes(path, data or b"", self._read_again(path)),
-            markers,
+            self._producers.markers,
             self._findings,
             base_offset=self._task.base_offset,
             is_exact=self._producers.is_known and not (self._is_compacted or self._has_gaps),

@@ -65,7 +65,7 @@ def check_txn_index(
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
-        if is_entry_due(marker) and offset not in seen and has_data(marker):
+        if _is_entry_due(marker) and offset not in seen and has_data(marker):
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
@@ -74,7 +74,7 @@ def check_txn_index(
     return len(entries)
 
 
-def is_entry_due(marker: Marker) -> bool:
+def _is_entry_due(marker: Marker) -> bool:
     """Whether the transaction that a marker ends belongs into the index: aborted, not empty."""
     return marker.is_abort and marker.first_offset != NO_OFFSET
 
