@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,6 +128,18 @@ def test_without_metadata_nothing_is_deleted_or_compacted(directory: Path, comma
     result = stratalog(command, directory, *options, *where)
     assert "unknown" not in result.stderr
     assert result.status == 0
+
+
+def test_the_metadata_is_found_in_any_directory_that_is_named(directory: Path) -> None:
+    """Though the topic has no partition there."""
+    second = directory.parent / "second"
+    second.mkdir()
+    shutil.copy(directory / "meta.properties", second)
+    for path in directory.glob("topic-3-*"):
+        path.rename(second / path.name)
+    for where in ((second, directory), ("-d", second, "-d", directory)):
+        result = inside("retain", *where, "topic-3:0", "-c", "retention.ms=1000", "--explain")
+        assert "by cleanup.policy=compact (topic)" in result.lines[1]
 
 
 def test_a_topic_that_the_cluster_deleted_is_left_alone(directory: Path) -> None:

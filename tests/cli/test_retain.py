@@ -76,8 +76,8 @@ SEGMENT                     SIZE  NEWEST                    DO      WHY
         "log start offset 0 -> 602",
         "  as of 2023-11-21T22:13:27.500Z, by cleanup.policy=delete (assumed), "
         "retention.ms=604800000 (7 d; Kafka's default), retention.bytes=-1 (Kafka's default)",
-        "  the cleanup.policy is assumed: the topic was not created here, and there is no cluster "
-        "metadata beside it",
+        "  the cleanup.policy is assumed, and nothing is deleted until --config gives it: the "
+        "topic was not created here, and there is no cluster metadata beside it",
         *table.splitlines(),
         "  * the active segment",
         "  the next one goes at 2023-11-21T22:13:27.591Z",
@@ -368,7 +368,9 @@ def test_nothing_is_deleted_from_a_topic_whose_policy_is_unknown(copied: Path) -
         assert "the cleanup.policy of 'multiseg' is unknown, so nothing is deleted" in result.stderr
         (row,) = rows(inside("retain", copied, *options, "--json"), "partition")
         assert "cleanup.policy of 'multiseg' is unknown" in row["error"]
-        assert inside("retain", copied, "--dry-run", *options).status == 0
+        result = inside("retain", copied, "--dry-run", *options)
+        assert result.status == 0
+        assert result.lines[0].endswith("; only with --config cleanup.policy=..., which is unknown")
     assert contents(copied) == before
 
     policy = ("-c", "cleanup.policy=delete")

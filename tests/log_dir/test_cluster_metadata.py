@@ -168,6 +168,29 @@ def test_a_snapshot_with_a_flipped_bit_is_skipped(metadata_dir: Path) -> None:
     assert found.snapshot == snapshots_in(metadata_dir)[-2]
 
 
+@pytest.mark.parametrize("log_end", [None, 0, 134, 216])
+def test_a_log_that_ends_before_a_skipped_snapshot_is_an_error(
+    metadata_dir: Path, log_end: int | None
+) -> None:
+    """The state at offset 134, or later in the log, is not what the cluster had."""
+    newest = snapshots_in(metadata_dir)[-1]
+    newest.write_bytes(newest.read_bytes()[:-1])
+    log = metadata_dir / LOG
+    if log_end is None:
+        log.unlink()
+    else:
+        log.write_bytes(
+            b"".join(
+                each.raw for each in batches_of(log.read_bytes()) if each.first_offset < log_end
+            )
+        )
+    if log_end == 216:  # the batch of offset 172 ends at 216
+        assert read_cluster_metadata(metadata_dir).end_offset == SNAPSHOT_ENDS[-1]
+    else:
+        with pytest.raises(CorruptError, match=r"are missing; metadata snapshot skipped: .*217-"):
+            read_cluster_metadata(metadata_dir)
+
+
 def test_snapshots_being_written_or_deleted_are_not_read(metadata_dir: Path) -> None:
     for suffix in (".part", ".deleted"):
         (metadata_dir / f"00000000000000000300-0000000001.checkpoint{suffix}").write_bytes(b"junk")

@@ -260,7 +260,9 @@ def _print_text(outcomes: Sequence[Outcome], *, is_done: bool, is_explained: boo
 def _summarise(*, is_done: bool) -> Callable[[Planned], None]:
     def show(outcome: Planned) -> None:
         if outcome.plan.deleted:
-            print(summary(outcome.plan, is_done=is_done))
+            is_refused = outcome.settings.unknown is not None
+            more = "; only with --config cleanup.policy=..., which is unknown" * is_refused
+            print(summary(outcome.plan, is_done=is_done) + more)
 
     return show
 
@@ -270,7 +272,10 @@ def _explain(outcome: Planned) -> None:
     print(summary(plan, is_done=False))
     print(f"  as of {format_time(plan.now_ms)}, by {settings_text(outcome)}")
     if outcome.settings.unknown is not None:
-        print(f"  the cleanup.policy is assumed: {outcome.settings.unknown}")
+        print(
+            "  the cleanup.policy is assumed, and nothing is deleted until --config gives it: "
+            f"{outcome.settings.unknown}"
+        )
     print_table(COLUMNS, rows(plan))
     for line in legend(plan):
         print(f"  {line}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.cli.ls import select
@@ -19,7 +20,6 @@ from stratalog.maintenance.retention_facts import facts_of_view
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from stratalog.cli.overrides import Overrides
     from stratalog.format.names import TopicPartition
@@ -68,7 +68,8 @@ def look(where: Sequence[str], log_dirs: Sequence[Path], rules: Rules) -> list[O
         except StratalogError as error:
             outcomes.append(Failed(None, str(error)))
     progress = Progress(sum(view.size_bytes for view in views), is_output_last=True)
-    roots = (*log_dirs, *(view.path.absolute().parent for view in views))
+    named = (path for path in map(Path, where) if path.is_dir())  # may have the metadata only
+    roots = (*log_dirs, *(view.path.absolute().parent for view in views), *named)
     known = _Known(rules, roots)
     done_bytes = 0
     for view in views:

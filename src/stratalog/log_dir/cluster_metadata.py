@@ -5,7 +5,8 @@ the offset at which it ends. The newest complete snapshot plus the log after it 
 the node had; the log alone is enough while it begins at offset 0.
 
 * A snapshot without its footer, or with a corrupt batch, is skipped: an older one and a longer
-  part of the log lead to the same state.
+  part of the log lead to the same state. If the log does not reach as far as that snapshot, this
+  raises.
 * A batch that the end of the log cuts off, and a corrupt one that nothing follows, were never
   acknowledged: the log ends before them. Corruption before other batches, and a gap between a
   snapshot and the log, raise: settings would be a guess.
@@ -161,6 +162,7 @@ def _read(path: Path) -> ClusterMetadata:
         raise CorruptError("neither a metadata snapshot nor a segment is here", path=path)
     image, snapshot, warnings = _newest_snapshot(listing.snapshots)
     _replay_log(image, listing.segments, path, warnings)
+    _check_reaches(image, listing.snapshots, path, warnings)
     topics = image.topics_now()
     return ClusterMetadata(path, image.end_offset, snapshot, topics, image.configs, tuple(warnings))
 
@@ -365,6 +367,17 @@ def _replay_log(
         except UnsupportedError as error:
             raise UnsupportedError(f"{file}: {error}") from None
     image.end_offset = max(image.end_offset, next_offset)
+
+
+def _check_reaches(
+    image: _Image, snapshots: Sequence[tuple[int, Path]], path: Path, warnings: Sequence[str]
+) -> None:
+    """A snapshot is taken of what the quorum has committed. One that was skipped shows that the
+    cluster had got further than the log that is left."""
+    newest = max((end_offset for end_offset, _ in snapshots), default=0)
+    if image.end_offset < newest:
+        reason = f"the records from {image.end_offset} to {newest - 1} are missing"
+        raise CorruptError("; ".join([reason, *warnings]), path=path)
 
 
 def _replay_segment(image: _Image, data: bytes, base_offset: int, *, is_last: bool) -> int:
