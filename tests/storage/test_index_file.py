@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -337,3 +340,33 @@ def test_flushing_syncs_what_was_written_through_memory(tmp_path: Path) -> None:
     index.append(55, 4200)
     index.flush()
     assert synced == [OFFSET_ENTRY + bytes(8)]
+
+
+OPEN_ON_A_FULL_DISK = """
+import sys
+from pathlib import Path
+from stratalog.storage.disk import Disk
+from stratalog.storage.index_file import OffsetIndexFile
+
+path = Path(sys.argv[1])
+OffsetIndexFile(Disk(), path / "index", 100, 1 << 20).append(55, 4200)
+try:
+    (path / "ballast").write_bytes(bytes(1 << 20))
+except OSError:
+    pass
+index = OffsetIndexFile(Disk(), path / "index", 100, 1 << 20)
+index.check(log_bytes=5000, next_offset=156)
+assert index.entries == 1
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_an_index_with_holes_is_opened_on_a_full_disk(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "stratalog-test", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this process may not mount")
+    try:
+        command = [sys.executable, "-c", OPEN_ON_A_FULL_DISK, str(tmp_path)]
+        assert subprocess.run(command, check=False).returncode == 0  # -7 is a SIGBUS
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

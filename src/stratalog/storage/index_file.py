@@ -60,9 +60,11 @@ class IndexFile(ABC):
         slots_max = bytes_max // self.entry_bytes
         if partial_bytes:
             disk.truncate(path, slots * self.entry_bytes)
+        # Read, not mapped: a file that was not trimmed has holes, and to look into one through the
+        # mapping takes a page. On a tmpfs that is full, that is a SIGBUS.
+        content = disk.read_bytes(path) if slots else b""
         self.buffer = disk.map_file(path, max(slots, slots_max) * self.entry_bytes)
-        # Only what was there: on a full tmpfs it takes a page, and so kills, to read beyond it.
-        self.entries = self._count_entries(self.buffer[: slots * self.entry_bytes])
+        self.entries = self._count_entries(memoryview(content))
         if not self.entries and slots == 1 < slots_max:
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
@@ -71,7 +73,7 @@ class IndexFile(ABC):
         self.is_trimmed = False
         """Whoever opens the file again may cut it further: do not begin to read `buffer` then."""
         self._reserved_bytes = self.used_bytes
-        self._tail_bytes = (slots - self.entries) * self.entry_bytes
+        self._has_clean_tail = content.count(0, self.used_bytes) == len(content) - self.used_bytes
         self._packers: dict[int, Callable[..., None]] = {}
 
     @abstractmethod
@@ -148,11 +150,9 @@ class IndexFile(ABC):
 
     def _check_tail(self) -> None:
         """Raise CorruptIndexError unless zeros followed the entries when the file was opened."""
-        start = self.used_bytes
-        tail = bytes(self.buffer[start : start + self._tail_bytes])
-        if tail.count(0) != len(tail):
+        if not self._has_clean_tail:
             reason = f"bytes other than zero follow {self.entries} entries"
-            raise CorruptIndexError(reason, position=start, path=self.path)
+            raise CorruptIndexError(reason, position=self.used_bytes, path=self.path)
 
     def flush(self) -> None:
         self._disk.fsync(self.path)
