@@ -192,3 +192,35 @@ def test_ingest_creates_topics_only_if_that_is_asked_for(directory: Path, tmp_pa
     assert [record.value for record in view.read()] == [b"a", b"b"]
     result = stratalog("ingest", lines, "--to", directory, "-t", "topic-0")
     assert (result.stderr, result.status) == ("", 0)  # the cluster knows this one
+
+
+def test_verify_says_where_the_policy_comes_from(directory: Path) -> None:
+    names = ("topic-0", "topic-4", "topic-13")
+    lines = inside("verify", *(directory / f"{name}-0" for name in names)).lines
+    assert lines[:2] == [
+        "topic-0: cleanup.policy=delete (Kafka's default)",
+        "topic-13, topic-4: cleanup.policy=compact (topic)",
+    ]
+    (summary,) = [
+        row
+        for row in inside("verify", directory, "--json").rows
+        if row["kind"] == "summary"
+    ]  # fmt: skip
+    for row in summary["topics"]:
+        answer = expected_topics()[row["topic"]]
+        assert row["settings"]["cleanup.policy"]["value"] == answer["effective"]["cleanup.policy"]
+        assert row["settingsUnknown"] is None
+    assert {row["topic"] for row in summary["topics"]} == set(expected_topics())
+    (directory / "__cluster_metadata-0").rename(directory.parent / "__cluster_metadata-0")
+    (line, *_) = inside("verify", directory / "topic-4-0").lines
+    assert line.startswith("topic-4: settings unknown: this is a Kafka broker's directory")
+
+
+def test_maintain_says_where_settings_come_from(directory: Path) -> None:
+    rows = inside("maintain", directory, "--once", "--json").rows
+    topics = {row["topic"]: row for row in rows if row["kind"] == "topic"}
+    assert set(topics) == set(expected_topics())
+    for name, answer in expected_topics().items():
+        found = topics[name]["settings"]
+        for key, each in answer["configs"].items():
+            assert found[key] == {"value": each["value"], "source": KAFKA_NAMES[each["source"]]}

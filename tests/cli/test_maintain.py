@@ -48,7 +48,15 @@ def test_once(tmp_path: Path) -> None:
     make(tmp_path, orders={}, forever={"retention.ms": -1}, keyed={"cleanup.policy": "compact"})
     result = inside("maintain", tmp_path, "--once", "-c", "log.retention.hours=24", *BUFFERS)
     assert (result.stderr, result.status) == ("", 0)
+    hours = "retention.ms=86400000 (broker config), retention.bytes=-1 (Kafka's default)"
+    settings = [
+        "forever: cleanup.policy=delete (Kafka's default), retention.ms=-1 (topic), "
+        "retention.bytes=-1 (Kafka's default)",
+        f"keyed: cleanup.policy=compact (topic), {hours}",
+        f"orders: cleanup.policy=delete (Kafka's default), {hours}",
+    ]
     assert result.lines == [
+        *settings,
         "keyed-0: compacted in 1 round",
         "orders-0: deleted 1 segment, 99 B",
         "3 partitions: deleted 1 segment, 99 B; compacted in 1 round",
@@ -57,7 +65,7 @@ def test_once(tmp_path: Path) -> None:
     assert bases(tmp_path / "forever-0") == [0, 1, 2]
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     result = inside("maintain", tmp_path, "--once", "-c", "log.retention.hours=24", *BUFFERS)
-    assert result.lines == ["3 partitions: nothing was due"]
+    assert result.lines == [*settings, "3 partitions: nothing was due"]
 
 
 def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
@@ -70,7 +78,19 @@ def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
     result = inside("maintain", tmp_path, "--once", "--json", *hours, *BUFFERS)
     assert result.status == 1
     assert "stratalog: error: damaged-0: cleaning failed at " in result.stderr
-    damaged, orders, total = result.rows
+    *topics, damaged, orders, total = result.rows
+    assert [(row["kind"], row["topic"], row["settingsUnknown"]) for row in topics] == [
+        ("topic", "damaged", None),
+        ("topic", "orders", None),
+    ]
+    assert topics[0]["settings"]["cleanup.policy"] == {
+        "value": "compact",
+        "source": "DYNAMIC_TOPIC_CONFIG",
+    }
+    assert topics[1]["settings"]["retention.ms"] == {
+        "value": "86400000",
+        "source": "STATIC_BROKER_CONFIG",
+    }
     assert (damaged["topic"], damaged["isFailing"], damaged["cleaning"]) == (
         "damaged",
         True,
@@ -97,7 +117,8 @@ def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
     command = [*COMMAND, "maintain", str(tmp_path), "--every", "0.05", "--json", *given, *BUFFERS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
-        row = json.loads(process.stdout.readline())
+        topic, row = (json.loads(process.stdout.readline()) for _ in range(2))
+        assert topic["kind"] == "topic"
         assert (row["topic"], row["done"]["deletedSegments"]) == ("orders", 1)
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=120)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 MULTISEG = GOLDEN_DIR / "multiseg"
 
 
-def test_a_sound_directory_gives_one_line() -> None:
+def test_a_sound_directory_gives_its_settings_and_one_line() -> None:
     result = inside("verify", MULTISEG)
-    (line,) = result.lines
+    settings, line = result.lines
+    assert settings.startswith("multiseg: settings unknown: the topic was not created here")
     assert line.startswith("1 partition, 10 segments, 1,500 records, 144.1 KiB in ")
     assert line.endswith(": 0 errors, 0 warnings, 0 notes")
     assert result.status == 0
@@ -27,9 +28,9 @@ def test_a_sound_directory_gives_one_line() -> None:
 def test_an_error_has_its_place_and_advice_and_the_status_is_1() -> None:
     result = stratalog("verify", GOLDEN_DIR / "u-badcrc" / "before")
     assert result.status == 1
-    assert "00000000000000000240.log at byte 978: CRC is f3882c31" in result.lines[0]
-    assert result.lines[0].endswith("[bad-batch]")
-    assert result.lines[1].startswith("    Kafka cuts the log here")
+    assert "00000000000000000240.log at byte 978: CRC is f3882c31" in result.lines[1]
+    assert result.lines[1].endswith("[bad-batch]")
+    assert result.lines[2].startswith("    Kafka cuts the log here")
     assert result.lines[-1].endswith("1 error, 0 warnings, 2 notes")
     assert result.stderr == ""
 

@@ -15,13 +15,13 @@ import typer
 from stratalog.cli.arguments import MetadataLogDirOption, ServerPropertiesOption
 from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
-from stratalog.cli.overrides import Overrides
+from stratalog.cli.overrides import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
 from stratalog.errors import UnknownSettingsError
 from stratalog.log_dir import LogDirsView
 from stratalog.log_dir.dir_set import MissingDirs
-from stratalog.log_dir.settings import ConfigSource, TopicSettings
+from stratalog.log_dir.settings import POLICY, ConfigSource, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stratalog.log_dir.manager import LogDir
 
 
+_SETTINGS = (POLICY, "retention.ms", "retention.bytes")
 FAILS_WHEN = "a partition or a directory is failing at the end, or cannot be opened"
 
 
@@ -89,7 +90,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog maintain data -c log.retention.check.interval.ms=60000
       stratalog maintain /disk1 /disk2 -c log.cleaner.threads=2 --json | jq .failures
 
-    With --json there is an object of kind partition for each change, and a last one of kind
+    The first lines say which settings topics go by, and where they come from. With --json these are
+    objects of kind topic; one of kind partition follows for each change, and a last one of kind
     summary.
     """
     from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
@@ -108,6 +110,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         assumed_config=assumed,
     ) as logs:
         _note_unknown(logs, given)
+        _print_settings(logs, as_json=as_json)
         if once:
             logs.maintenance.run_once()
         else:
@@ -151,6 +154,19 @@ def _note_unknown(logs: LogDir, given: Overrides) -> None:
     for info in topics:
         if info.unknown is not None:
             report_line(f"stratalog: note: {UnknownSettingsError(info.name, info.unknown)}")
+
+
+def _print_settings(logs: LogDir, *, as_json: bool) -> None:
+    """What the topics go by, and where it comes from."""
+    topics = {name: info for name, info in logs.topics.items() if not info.is_internal}
+    if not as_json:
+        known = {name: info for name, info in topics.items() if info.unknown is None}
+        for line in settings_lines(known, _SETTINGS):
+            print(line, flush=True)
+        return
+    for name, info in topics.items():
+        names = dict.fromkeys((*_SETTINGS, *sorted(info.sources)))
+        print(json_line({"kind": "topic", **settings_row(name, info, names)}), flush=True)
 
 
 class _Told:

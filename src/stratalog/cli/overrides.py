@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import typer
 
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.broker import read_properties
 from stratalog.config.topic import TOPIC_DEFINITIONS
-from stratalog.log_dir.settings import TopicSettings
+from stratalog.log_dir.settings import ConfigSource, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir.settings import EffectiveConfig
+
+
+_NAMES_MAX: Final = 10
 
 
 class Overrides(NamedTuple):
@@ -80,6 +83,51 @@ class SettingsFinder:
         """Those of the topic that a partition is of, without what was given for topics."""
         settings = self.at(view.path.absolute().parent)
         return settings.of(view.topic_partition.topic, view.topic_id)
+
+
+class HasSettings(Protocol):
+    """A topic's settings and where they come from, whoever found them."""
+
+    @property
+    def config(self) -> LogConfig: ...
+    @property
+    def sources(self) -> Mapping[str, ConfigSource]: ...
+    @property
+    def unknown(self) -> str | None: ...
+
+
+def settings_row(topic: str, found: HasSettings, names: Iterable[str]) -> dict[str, Any]:
+    """These settings of a topic with their sources, for JSON."""
+    texts, settings = found.config.as_dict(), None
+    if found.unknown is None:
+        settings = {
+            name: {"value": texts[name], "source": _source_of(found, name).value} for name in names
+        }
+    return {"topic": topic, "settings": settings, "settingsUnknown": found.unknown}
+
+
+def settings_lines(topics: Mapping[str, HasSettings], names: Sequence[str]) -> list[str]:
+    """These settings with their sources, a line for all topics that have the same."""
+    alike: dict[str, list[str]] = {}
+    for topic, found in sorted(topics.items()):
+        if found.unknown is not None:
+            text = f"settings unknown: {found.unknown}"
+        else:
+            values = found.config.as_dict()
+            text = ", ".join(
+                f"{name}={values[name]} ({_source_of(found, name).words})" for name in names
+            )
+        alike.setdefault(text, []).append(topic)
+    return [f"{_listed(found)}: {text}" for text, found in alike.items()]
+
+
+def _source_of(found: HasSettings, name: str) -> ConfigSource:
+    return found.sources.get(name, ConfigSource.DEFAULT)
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = len(topics) - _NAMES_MAX
+    return ", ".join(topics[:_NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _topic_name(broker_name: str) -> str:

@@ -23,16 +23,19 @@ from stratalog.cli.bulk import (
     spark_session,
 )
 from stratalog.cli.output import json_line, json_names, summary_row, use_colour
-from stratalog.cli.overrides import Overrides, SettingsFinder
+from stratalog.cli.overrides import Overrides, SettingsFinder, settings_lines, settings_row
 from stratalog.cli.tables import counted
 from stratalog.cli.targets import Targets, targets_of
 from stratalog.errors import StratalogError
 from stratalog.log.partition_view import PartitionView
+from stratalog.log_dir.cluster_metadata import METADATA_DIR
+from stratalog.log_dir.settings import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.verify.directory import Plan
     from stratalog.maintenance.verify.findings import Finding, Report
 
@@ -63,7 +66,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     An error is data that cannot be read, or an answer that would be wrong. A warning is what a
     broker mends by itself, or what is right only if the topic is compacted. A note is an oddity
     that Kafka itself leaves. Each comes with its file, its position and what to do. Whether a topic
-    is compacted is read from the settings that are kept here, or from the cluster's metadata.
+    is compacted is read from the settings that are kept here, or from the cluster's metadata; the
+    first lines say what it is and where it comes from.
 
     Nothing is locked, so a directory in use by a broker may be verified.
 
@@ -75,19 +79,24 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog verify /mnt/backup --master spark://host:7077 --json
 
     With --json there is an object for each finding (severity, code, path, position, what, advice;
-    position is null when it is about the whole file), and a last one of kind summary.
+    position is null when it is about the whole file), and a last one of kind summary, which has the
+    cleanup.policy of each topic with its source.
     """
     if threads is not None and master is not None:
         raise typer.BadParameter("--threads goes without --master only")
     check_conf(conf, master)
     started = time.perf_counter()
     given = Overrides.parse((), server_properties, metadata_log_dir)
-    plan = _plan(targets_of(where, log_dir), _Compacted(given, log_dir or []))
+    compacted = _Compacted(given, log_dir or [])
+    plan = _plan(targets_of(where, log_dir), compacted)
+    if not as_json:
+        for line in settings_lines(compacted.found, [POLICY]):
+            print(line)
     with BulkProgress(plan.size_bytes) as progress:
         report = _run(plan, progress, threads, master, conf)
     seconds = time.perf_counter() - started
     if as_json:
-        _print_json(report, seconds)
+        _print_json(report, seconds, compacted.rows())
     else:
         _print_text(report, seconds, shows_notes=notes)
     if report.has_errors:
@@ -99,15 +108,24 @@ class _Compacted:
 
     def __init__(self, given: Overrides, log_dirs: Sequence[Path]) -> None:
         self._finder = SettingsFinder(given, log_dirs)
+        self.found: dict[str, EffectiveConfig] = {}
+        """By topic."""
 
     def __call__(self, partition: Path) -> bool:
         """False also where the settings are unknown, or the partition cannot be opened."""
+        if partition.name == METADATA_DIR:
+            return False
         try:
             with PartitionView(partition) as view:
                 found = self._finder.of(view)
         except (StratalogError, OSError):
             return False
+        self.found[view.topic_partition.topic] = found
         return found.unknown is None and found.config.is_compacted
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What was found, for JSON."""
+        return [settings_row(topic, found, [POLICY]) for topic, found in sorted(self.found.items())]
 
 
 def _plan(targets: Targets, is_compacted: _Compacted) -> Plan:
@@ -153,13 +171,13 @@ def _numbers(report: Report) -> dict[str, int]:
     return {f"{severity}s": report.count_of(severity) for severity in Severity}
 
 
-def _print_json(report: Report, seconds: float) -> None:
+def _print_json(report: Report, seconds: float, topics: list[dict[str, Any]]) -> None:
     for finding in report.findings:
         print(json_line(_row(finding)))
     counts, more = report.counts, json_names(report.counts._asdict())
     del more["records"], more["sizeBytes"]
     row = summary_row(counts.records, counts.size_bytes, seconds, **_numbers(report), **more)
-    print(json_line(row))
+    print(json_line({**row, "topics": topics}))
 
 
 def _print_text(report: Report, seconds: float, *, shows_notes: bool) -> None:
