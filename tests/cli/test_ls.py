@@ -304,3 +304,30 @@ def test_a_pipe_gets_no_escapes_and_whole_rows() -> None:
 def test_json_is_one_object_a_line(log_dir: Path) -> None:
     for line in stratalog("ls", log_dir, "--all", "--json").lines:
         assert isinstance(json.loads(line), dict)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(), ("--segments",), ("--partitions",), ("--transactions",), ("--all",), ("txn",), ("txn:0",)],
+    ids=str,
+)
+def test_a_missing_transaction_index_is_a_warning(tmp_path: Path, args: tuple[str, ...]) -> None:
+    """Once for each file, at every level of detail."""
+    path = GoldenCase("txn").copy_to(tmp_path)
+    before = stratalog("ls", path, *args)
+    assert (before.stderr, before.status) == ("", 0)
+    missing = sorted((path / "txn-0").glob("*.txnindex"))
+    for file in missing:
+        file.unlink()
+    after = stratalog("ls", path, *args, "--json")
+    assert after.status == 0
+    lines = after.stderr.splitlines()
+    assert [line.split(": missing, although ")[0] for line in lines] == [
+        f"stratalog: warning: {file}" for file in missing
+    ]
+    assert all("read_committed" in line and "stratalog reindex" in line for line in lines)
+    rows = [row for row in after.rows if row["kind"] == "missing-index"]
+    assert [(row["topic"], row["partition"]) for row in rows] == [("txn", 0)] * len(missing)
+    assert [row["path"] for row in rows] == list(map(str, missing))
+    assert [f"stratalog: warning: {row['warning']}" for row in rows] == lines
+    assert all(row["abortedTransactions"] > 0 for row in rows)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.format.names import TopicPartition
+from stratalog.format.record import BatchFields, encode_batch
 from stratalog.log_dir.manager import LogDir
 from tests.cli.command import stratalog
-from tests.log.building import batches_of
+from tests.log.building import batches_of, plain_records, write_partition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,3 +210,68 @@ def test_logs_that_are_not_used_are_recovered_when_they_are(log_dir: Path) -> No
         assert logs.partition("hurt", 0).log_end_offset == BAD * RECORDS_IN_BATCH
         assert len(logs.recovery) == 1
     assert not (log_dir / ".kafka_cleanshutdown").exists()
+
+
+REACH = 1 << 31
+
+
+def far_log_dir(root: Path, *offsets: int, flips: int | None = None, point: int = 0) -> Path:
+    """After an unclean stop: a segment of two records at each of the offsets, one batch of them
+    corrupt, and another segment after it."""
+    raw = bytearray(
+        b"".join(encode_batch(plain_records(offset, 2), BatchFields()) for offset in offsets)
+    )
+    if flips is not None:
+        raw[batches_of(bytes(raw))[flips].position + 70] ^= 0xFF
+    after = encode_batch(plain_records(9 * REACH, 2), BatchFields())
+    write_partition(root / "far-0", {0: bytes(raw), 9 * REACH: after})
+    (root / "recovery-point-offset-checkpoint").write_text(f"0\n1\nfar 0 {point}\n")
+    return root
+
+
+def test_a_dry_run_tells_what_would_be_split(tmp_path: Path) -> None:
+    path = far_log_dir(tmp_path / "data", 0, REACH, REACH + 2, 3 * REACH)
+    before = fingerprint(path)
+    (split, summary) = stratalog("recover", path, "--dry-run", "--json").rows
+    assert split == {
+        "kind": "split",
+        "topic": "far",
+        "partition": 0,
+        "path": str(path / "far-0" / LOG),
+        "baseOffsets": [0, REACH, 3 * REACH],
+        "isDone": False,
+    }
+    assert (summary["splits"], summary["truncations"]) == (1, 0)
+    line, last = stratalog("recover", path, "--dry-run").lines
+    assert line.startswith(f"{path / 'far-0' / LOG}: would be split into 3 segments, at base offs")
+    assert last.endswith("nothing to truncate; 1 segment would be split")
+    assert fingerprint(path) == before
+    assert stratalog("recover", path).status == 0
+    bases = sorted(int(file.stem) for file in (path / "far-0").glob("*.log"))
+    assert bases == [*split["baseOffsets"], 9 * REACH]
+
+
+@pytest.mark.parametrize("point", [0, 3 * REACH], ids=["unflushed", "partly flushed"])
+@pytest.mark.parametrize("flips", [0, 1, 2, 3])
+def test_a_dry_run_tells_what_is_truncated_of_a_split_segment(
+    tmp_path: Path, flips: int, point: int
+) -> None:
+    offsets = (0, REACH, REACH + 2, 3 * REACH)
+    path = far_log_dir(tmp_path / "data", *offsets, flips=flips, point=point)
+    *planned, _ = stratalog("recover", path, "--dry-run", "--json").rows
+    done = stratalog("recover", path, "--json")
+    assert done.status == 0, done.stderr
+    truncated = truncations(done.rows)
+    assert truncated
+    assert truncated == [{**row, "isDone": True} for row in truncations(planned)]
+
+
+def test_an_intact_last_segment_of_a_clean_log_is_not_split(tmp_path: Path) -> None:
+    path = far_log_dir(tmp_path / "data", 0, REACH)
+    assert stratalog("recover", path).status == 0
+    far = encode_batch(plain_records(20 * REACH, 2), BatchFields())
+    with max((path / "far-0").glob("*.log")).open("ab") as file:
+        file.write(far)
+    result = stratalog("recover", path, "--dry-run")
+    assert (result.status, result.stderr) == (0, "")
+    assert result.lines == ["1 partition after a clean stop: nothing to truncate"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import ListedFile
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.transactions import MissingIndex
     from stratalog.log_dir import LogDirView
     from stratalog.storage.index_view import IndexView
     from stratalog.storage.segment_view import SegmentView
@@ -81,6 +82,8 @@ class PartitionFacts:
     producers: Sequence[ProducerEntry] = ()
     aborted: Sequence[AbortedTxn] = ()
     last_stable_offset: int | None = None
+    missing_indexes: Sequence[MissingIndex] = ()
+    """Transaction indexes; whatever was wanted."""
 
     @property
     def label(self) -> str:
@@ -153,6 +156,7 @@ def partition_facts(
         producers=view.producers if wanted.producers else (),
         aborted=view.aborted_transactions() if wanted.transactions else (),
         last_stable_offset=view.last_stable_offset if wanted.transactions else None,
+        missing_indexes=view.missing_txn_indexes(),
     )
 
 

@@ -159,8 +159,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls -d /disk1 -d /disk2 --partitions --sort size
       stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
 
+    A transaction index (.txnindex) that is missing although transactions were aborted in its
+    segment is a warning on standard error, and an object of kind missing-index with --json.
+
     With --json each object has a kind: log-dir, topic, partition, unreadable-partition, segment,
-    file, leader-epoch, producer, aborted-transaction or directory. What is unknown is null.
+    missing-index, file, leader-epoch, producer, aborted-transaction or directory. What is unknown
+    is null.
     """
     selection = select(where or [], log_dir or [], topic or [])
     is_detailed = segments or epochs or producers or transactions or everything

@@ -115,6 +115,9 @@ def _unreadable(found: UnreadablePartition) -> dict[str, Any]:
 
 def _details(partition: PartitionFacts) -> Iterator[dict[str, Any]]:
     names = _names(partition)
+    for missing in partition.missing_indexes:
+        yield {"kind": "missing-index", **names, "path": str(missing.path),
+               "abortedTransactions": len(missing.aborted), "warning": str(missing)}  # fmt: skip
     for segment in partition.segments:
         yield {"kind": "segment", **names, **_segment(segment)}
     for file in partition.in_transit:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.names import TopicPartition
     from stratalog.log_dir import LogDirsView
-    from stratalog.maintenance.recovery_plan import Truncation
+    from stratalog.maintenance.recovery_plan import Split, Truncation
 
 FAILS_WHEN = "a partition could not be read or recovered"
 
@@ -56,7 +56,8 @@ def run(
     After an unclean stop, every log is read from its recovery point on and truncated before the
     first batch that is incomplete or corrupt; later segments are deleted. Records after a corrupt
     batch are dropped even if they are readable: they are counted here. Copy them first with
-    `stratalog read --skip-corrupt`, or restore the partition from a replica.
+    `stratalog read --skip-corrupt`, or restore the partition from a replica. A segment with offsets
+    that are too far above its base offset for an index is split; nothing of it is dropped.
 
     --dry-run takes no lock and never writes. Otherwise the directory is locked, and marked as
     cleanly shut down if all of it was recovered. With topics, the other logs stay as they are.
@@ -67,8 +68,8 @@ def run(
       stratalog recover /var/lib/kafka/data orders:3 --dry-run --json
       stratalog recover /var/lib/kafka/data
 
-    With --json there is an object of kind truncation for each log that loses bytes, and a last one
-    of kind summary.
+    With --json there is an object of kind truncation for each log that loses bytes, in a dry run
+    one of kind split for each segment that would be split, and a last one of kind summary.
     """
     dirs = open_dirs(directory)
     specs = tuple(map(TopicSpec.parse, topics or ()))
@@ -88,6 +89,8 @@ class _Outcome(NamedTuple):
     truncations: Sequence[Truncation]
     failed: int
     was_clean: bool
+    splits: Sequence[Split] = ()
+    """Only in a dry run."""
 
 
 def _wanted(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> list[TopicPartition]:
@@ -102,6 +105,7 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
     (log_dir,) = dirs.dirs
     points = log_dir.checkpoint(RootFile.RECOVERY_POINTS)
     found: list[Truncation] = []
+    splits: list[Split] = []
     failed = 0
     for topic_partition in wanted:
         start = log_dir.log_start_offsets.get(topic_partition, -1)
@@ -112,11 +116,13 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
             is_start_told=start >= 0,
         )
         try:
-            found += plan_recovery(log_dir.path / str(topic_partition), point)
+            plan = plan_recovery(log_dir.path / str(topic_partition), point)
+            found += plan.truncations
+            splits += plan.splits
         except StratalogError as error:
             failed += 1
             report_error(f"{topic_partition}: {error}")
-    return _Outcome(found, failed, log_dir.has_clean_shutdown)
+    return _Outcome(found, failed, log_dir.has_clean_shutdown, splits)
 
 
 def _recover(directory: Path, wanted: Sequence[TopicPartition], *, recovers_all: bool) -> _Outcome:
@@ -143,12 +149,16 @@ def _print_json(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
     else:
         for truncation in outcome.truncations:
             print(json_line(truncation_row(truncation, is_done=False)))
+    for split in outcome.splits:
+        row = {"path": str(split.path), "baseOffsets": split.base_offsets, "isDone": False}
+        print(json_line({"kind": "split", **split.topic_partition._asdict(), **row}))
     summary = {
         "kind": "summary",
         "isDryRun": not is_done,
         "wasCleanShutdown": outcome.was_clean,
         "partitions": partitions,
         "failed": outcome.failed,
+        "splits": None if is_done else len(outcome.splits),
         "truncations": len(outcome.truncations),
         "droppedBytes": sum(each.dropped_bytes for each in outcome.truncations),
         "readableRecords": sum(each.readable_records for each in outcome.truncations),
@@ -161,6 +171,8 @@ def _print_text(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
     if not is_done:
         for truncation in truncations:
             print(truncation.text("would be truncated"))
+    for split in outcome.splits:
+        print(split)
     dropped = sum(each.dropped_bytes for each in truncations)
     readable = sum(each.readable_records for each in truncations)
     what = "nothing to truncate"
@@ -170,5 +182,7 @@ def _print_text(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
             f"{counted(len(truncations), 'log')} {verb}, {human_size(dropped)}, "
             f"{counted(readable, 'readable record')} among them"
         )
+    if outcome.splits:
+        what += f"; {counted(len(outcome.splits), 'segment')} would be split"
     stop = "after a clean stop" if outcome.was_clean else "after an unclean stop"
     print(f"{counted(partitions, 'partition')} {stop}: {what}")

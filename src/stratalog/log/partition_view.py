@@ -37,7 +37,7 @@ from stratalog.format.names import (
 from stratalog.log.listing import list_partition
 from stratalog.log.log_reader import LogReader
 from stratalog.log.segments import SegmentList
-from stratalog.log.transactions import aborted_transactions, replay_producers
+from stratalog.log.transactions import AbortedLookup, replay_producers
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
+    from stratalog.log.transactions import MissingIndex
     from stratalog.storage.segment_end import SegmentEnd
 
 T = TypeVar("T")
@@ -192,9 +193,7 @@ class PartitionView(LogReader):
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
         stop = self.log_end_offset if end is None else end
-        indexed = self.looking_again(
-            lambda: aborted_transactions(self._segments, self._listing.snapshots, start, stop)
-        )
+        indexed = self.looking_again(lambda: self._aborted_lookup(self._replay).find(start, stop))
         # A live broker writes the marker before the index entry; the replay has seen the marker.
         replayed = [
             txn
@@ -202,6 +201,19 @@ class PartitionView(LogReader):
             if txn.last_offset >= start and txn.first_offset < stop
         ]
         return sorted({*indexed, *replayed}, key=lambda txn: txn.last_offset)
+
+    def missing_txn_indexes(self) -> list[MissingIndex]:
+        """The `.txnindex` files that are missing although transactions were aborted in their
+        segments; each is also logged as a warning, once.
+
+        Costs a small read per segment, and a walk over the headers of a segment only where
+        transactions ended. `aborted_transactions` may find more: it trusts no sample.
+        """
+        return self.looking_again(lambda: self._aborted_lookup(None).missing())
+
+    def _aborted_lookup(self, replay: ProducerReplay | None) -> AbortedLookup:
+        listing = self._listing
+        return AbortedLookup(self._segments, lambda: listing.snapshots, replay=replay)
 
     @cached_property
     def _replay(self) -> ProducerReplay:

@@ -272,8 +272,10 @@ class ProducerTable:
 class ProducerReplay(ProducerTable):
     """A table for readers: feed it every magic-2 batch that has a producer id, in log order."""
 
-    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[ProducerEntry] = (), *, start_offset: int = 0) -> None:
+        """`entries` of the snapshot that was taken at `start_offset`."""
         super().__init__(map(ProducerState.from_entry, entries))
+        self.start_offset = start_offset
         self.aborted: list[AbortedTxn] = []
         """Transactions whose ABORT marker was among the batches: the lines of a `.txnindex`."""
 

@@ -27,7 +27,7 @@ from stratalog.log.damage import DamagePolicy
 from stratalog.log.log_reader import LogReader
 from stratalog.log.log_state import IndexSizes
 from stratalog.log.segments import SegmentList
-from stratalog.log.transactions import aborted_transactions
+from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.forking import detach_in_children, inherited_reason
 from stratalog.storage.segment import Segment
 
@@ -73,6 +73,7 @@ class SegmentedLog(LogReader):
         self.last_index_sizes: IndexSizes | None = None
         """How large the indexes of the last segment may be when the log is closed, if that is
         limited: with larger ones, the log gets a new, empty last segment."""
+        self._first_written_base = state.segments[-1].base_offset  # older segments were found
         self._cuts = 0  # begun and ended; odd while one is going on
         self._generation = 0  # of the list of segments; it grows after the list has changed
         self._readable: tuple[int, int, list[Segment], SegmentList] | None = None
@@ -157,7 +158,12 @@ class SegmentedLog(LogReader):
 
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         stop = self._end if end is None else end
-        return self.looking_again(lambda: aborted_transactions(self.segments, (), start, stop))
+        return self.looking_again(lambda: self._aborted_lookup().find(start, stop))
+
+    def _aborted_lookup(self) -> AbortedLookup:
+        return AbortedLookup(
+            self.segments, self._snapshots.listed, sound_from=self._first_written_base
+        )
 
     # -- reading while it is cut
 

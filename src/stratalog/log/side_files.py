@@ -48,6 +48,10 @@ class SnapshotFiles:
         """Oldest first."""
         return sorted(self._offsets)
 
+    def listed(self) -> tuple[tuple[int, Path], ...]:
+        """Offsets and paths, oldest first."""
+        return tuple((offset, self.path_of(offset)) for offset in self.offsets)
+
     @property
     def latest(self) -> int | None:
         return max(self._offsets, default=None)

@@ -7,7 +7,9 @@ comes from the newest good producer snapshot and a walk over the batch headers a
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import AccessDeniedError, CorruptError, StratalogError
 from stratalog.format.control import read_end_marker
@@ -19,7 +21,7 @@ from stratalog.log.producers import ProducerReplay
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader
@@ -38,13 +40,19 @@ def replay_producers(
     segments: SegmentList, snapshots: Snapshots, end_offset: int
 ) -> ProducerReplay:
     """Producer state just below `end_offset`."""
-    start_offset, replay = _from_snapshot(snapshots, end_offset)
+    replay = _from_snapshot(snapshots, end_offset)
+    _feed(replay, segments, replay.start_offset, end_offset)
+    return replay
+
+
+def _feed(
+    replay: ProducerReplay, segments: SegmentList, start_offset: int, end_offset: int
+) -> None:
     for header, marker in producer_batches(segments, start_offset, end_offset):
         if marker is None:
             replay.add_data(header)
         else:
             replay.add_marker(header, marker)
-    return replay
 
 
 def producer_batches(
@@ -59,95 +67,196 @@ def producer_batches(
         yield from _producer_batches_of(part, start_offset, end_offset)
 
 
-def aborted_transactions(
-    segments: SegmentList, snapshots: Snapshots, start_offset: int, end_offset: int
-) -> list[AbortedTxn]:
-    """Every aborted transaction that touches [start, end), by the indexes. Without `snapshots` an
-    index that is missing counts as empty."""
-    found: list[AbortedTxn] = []
-    for part in segments.parts_from(start_offset):
-        entries = _entries_of(part, segments, snapshots)
-        within = collect_aborted(entries, start_offset, end_offset)
-        found += within.txns
-        if within.is_complete:
-            break
-    return found
+class MissingIndex(NamedTuple):
+    """A transaction index that does not exist, although its segment needs one."""
 
+    path: Path
+    """Where the `.txnindex` file belongs."""
+    aborted: tuple[AbortedTxn, ...]
+    """Its entries, from the log."""
 
-def _entries_of(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> bytes:
-    """The segment's transaction index; rebuilt by replay when the file is damaged.
-
-    Kafka makes the file with its first entry, so one without a whole entry is damaged too.
-    """
-    segment = part.segment
-    try:
-        data = read_file(segment.sibling(FileKind.TXN_INDEX.value))
-    except FileNotFoundError:
-        segment.check_in_place()
-        return _entries_without_file(part, segments, snapshots)
-    segment.check_in_place()
-    whole = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-    if _is_sound(whole, segment.base_offset):
-        return whole
-    return b"".join(txn.pack() for txn in _replayed(part, segments, snapshots))
-
-
-def _entries_without_file(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> bytes:
-    """Most segments have no abort and so no file. Where the producer snapshots around the segment
-    show that a transaction may have ended in it, its headers are walked for ABORT markers."""
-    if not snapshots or not _may_end_transactions(part, snapshots):
-        return b""
-    found = [
-        txn
-        for txn in _replayed(part, segments, snapshots)
-        if has_data(segments, txn.producer_id, txn.first_offset, txn.last_offset)
-    ]
-    if found:
-        _log.warning(
-            "%s: missing, though %d transactions were aborted in the segment; their records are "
-            "hidden by what the log says. Rebuild the file: stratalog reindex",
-            part.segment.sibling(FileKind.TXN_INDEX.value),
-            len(found),
+    def __str__(self) -> str:
+        count = len(self.aborted)
+        verb = "transaction was" if count == 1 else "transactions were"
+        return (
+            f"{self.path}: missing, although {count} {verb} aborted in this segment: a broker "
+            "would return their records to read_committed consumers. Stratalog finds them in the "
+            "log and hides them. Rebuild the file: stratalog reindex"
         )
-    return b"".join(txn.pack() for txn in found)
 
 
-def _may_end_transactions(part: SegmentPart, snapshots: Snapshots) -> bool:
-    """Whether a producer that has ever ended a transaction wrote in the segment, by the snapshots
-    at its start and its end. What follows the newest snapshot is replayed in any case.
+class AbortedLookup:
+    """The aborted transactions of a log, segment by segment: by its transaction index or, where
+    that is missing or corrupt, by the log.
 
-    Without a readable snapshot at one of them nothing is known, and the answer is yes.
+    What a missing index should contain is looked up once for each segment view and then remembered
+    there, with a warning if it is anything at all.
     """
-    base, end = part.segment.base_offset, part.end_offset
-    within = [(offset, path) for offset, path in snapshots if base < offset <= end]
-    if not within:
-        return part.next_base is not None
-    after = _producers_at(within[-1][1])
-    starts = dict(snapshots)
-    before = _producers_at(starts[base]) if base in starts else ({} if base == 0 else None)
-    if after is None or before is None:
-        return True
-    return any(
-        entry.coordinator_epoch >= 0 and before.get(producer_id) != entry
-        for producer_id, entry in after.items()
-    )
+
+    def __init__(
+        self,
+        segments: SegmentList,
+        snapshots: Callable[[], Snapshots],
+        *,
+        replay: ProducerReplay | None = None,
+        sound_from: int | None = None,
+    ) -> None:
+        """`snapshots` are listed only if an index is missing. `replay` saves walking the end of the
+        log again. Segments from base offset `sound_from` on were written by this process: if one
+        has no index, nothing was aborted in it."""
+        self._segments = segments
+        self._list_snapshots = snapshots
+        self._tail = replay
+        self._walked: tuple[ProducerReplay, int] | None = None
+        """The last replay of segments before it, and the offset that it has reached."""
+        self._sound_from = sound_from
+
+    @cached_property
+    def _snapshots(self) -> dict[int, Path]:
+        return dict(self._list_snapshots())
+
+    def find(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Every aborted transaction that touches [start, end)."""
+        found: list[AbortedTxn] = []
+        for part in self._segments.parts_from(start_offset):
+            data = _index_file_of(part.segment)
+            if data is None and self._is_past(part, end_offset):
+                break
+            within = collect_aborted(self._entries_of(part, data), start_offset, end_offset)
+            found += within.txns
+            if within.is_complete:
+                break
+        return found
+
+    def missing(self) -> list[MissingIndex]:
+        """The index files that are missing.
+
+        Cheap for logs without transactions. Where no producer snapshot tells whether a segment has
+        any, only the first and the last batches are looked at before all headers are.
+        """
+        found = []
+        for part in self._segments.parts_from(self._segments.bases[0]):
+            is_likely = self._may_end_transactions(part)
+            if is_likely is None:
+                is_likely = _looks_transactional(part.segment)
+            if is_likely and _index_file_of(part.segment) is None:
+                found += self._missing_at(part)
+        return found
+
+    def missing_at_end(self) -> MissingIndex | None:
+        """The index file of the last segment, if it is missing. For who rebuilds it: no warning."""
+        (part,) = self._segments.parts_from(self._segments.bases[-1])
+        if _index_file_of(part.segment) is not None:
+            return None
+        aborted = self._found_in_log(part)
+        return MissingIndex(_index_path(part.segment), aborted) if aborted else None
+
+    def _missing_at(self, part: SegmentPart) -> list[MissingIndex]:
+        aborted = self._lost_entries(part)
+        return [MissingIndex(_index_path(part.segment), aborted)] if aborted else []
+
+    def _entries_of(self, part: SegmentPart, data: bytes | None) -> bytes:
+        """Kafka creates the file with its first entry, so one without a complete entry is corrupt
+        too."""
+        if data is None:
+            entries: Iterable[AbortedTxn] = self._lost_entries(part)
+        else:
+            complete = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+            if _is_sound(complete, part.segment.base_offset):
+                return complete
+            entries = self._aborted_in(part)
+        return b"".join(txn.pack() for txn in entries)
+
+    def _is_past(self, part: SegmentPart, end_offset: int) -> bool:
+        """Whether the snapshot at the segment's start shows that no transaction that began below
+        `end_offset` is still open."""
+        base = part.segment.base_offset
+        producers = self._producers_at(base) if base >= end_offset else None
+        return producers is not None and not any(
+            0 <= entry.current_txn_first_offset < end_offset for entry in producers.values()
+        )
+
+    def _lost_entries(self, part: SegmentPart) -> tuple[AbortedTxn, ...]:
+        """What the missing index of a segment should contain."""
+        segment = part.segment
+        if self._sound_from is not None and segment.base_offset >= self._sound_from:
+            return ()
+        if segment.aborted_without_index is None:
+            found = self._found_in_log(part)
+            # A live broker creates the file right after the first marker, so it is looked at again.
+            if found and _index_file_of(segment) is None:
+                _log.warning("%s", MissingIndex(_index_path(segment), found))
+            segment.aborted_without_index = found
+        return segment.aborted_without_index
+
+    def _found_in_log(self, part: SegmentPart) -> tuple[AbortedTxn, ...]:
+        if self._may_end_transactions(part) is False:
+            return ()
+        return tuple(
+            txn
+            for txn in self._aborted_in(part)
+            if has_data(self._segments, txn.producer_id, txn.first_offset, txn.last_offset)
+        )
+
+    def _may_end_transactions(self, part: SegmentPart) -> bool | None:
+        """Whether a producer that has ever ended a transaction wrote in the segment, by the
+        snapshots at its start and its end; None without a readable one at its end. An end that
+        was not left by a clean shutdown has none."""
+        after = self._producers_at(part.end_offset)
+        if after is None:
+            return None
+        ended = {pid: entry for pid, entry in after.items() if entry.coordinator_epoch >= 0}
+        if not ended:
+            return False
+        before = self._producers_at(part.segment.base_offset) or {}
+        return any(before.get(pid) != entry for pid, entry in ended.items())
+
+    def _producers_at(self, offset: int) -> dict[int, ProducerEntry] | None:
+        path = self._snapshots.get(offset)
+        if path is None:
+            return None
+        try:
+            return {entry.producer_id: entry for entry in decode_snapshot(read_file(path))}
+        except AccessDeniedError:
+            raise
+        except (StratalogError, FileNotFoundError):
+            return None
+
+    def _aborted_in(self, part: SegmentPart) -> list[AbortedTxn]:
+        """The transactions whose ABORT marker is in the segment."""
+        base, end = part.segment.base_offset, part.end_offset
+        if self._tail is not None and self._tail.start_offset <= base:
+            replay = self._tail
+        elif self._walked is not None and self._walked[1] == base:
+            replay = self._walked[0]  # segments in order are walked once, with snapshots or not
+            _feed(replay, self._segments, base, end)
+            self._walked = (replay, end)
+        else:
+            before = tuple(each for each in self._snapshots.items() if each[0] <= base)
+            replay = replay_producers(self._segments, before, end)
+            self._walked = (replay, end)
+        return [txn for txn in replay.aborted if base <= txn.last_offset < end]
 
 
-def _producers_at(snapshot: Path) -> dict[int, ProducerEntry] | None:
+def _index_path(segment: SegmentView) -> Path:
+    return segment.sibling(FileKind.TXN_INDEX.value)
+
+
+def _index_file_of(segment: SegmentView) -> bytes | None:
+    """The content of a segment's transaction index; None if there is no such file."""
     try:
-        return {entry.producer_id: entry for entry in decode_snapshot(read_file(snapshot))}
-    except AccessDeniedError:
-        raise
-    except (StratalogError, FileNotFoundError):
-        return None
+        data = read_file(_index_path(segment))
+    except FileNotFoundError:
+        data = None
+    segment.check_in_place()
+    return data
 
 
-def _replayed(part: SegmentPart, segments: SegmentList, snapshots: Snapshots) -> list[AbortedTxn]:
-    """The transactions whose ABORT marker is in the segment."""
-    base = part.segment.base_offset
-    before = tuple(s for s in snapshots if s[0] <= base)
-    replay = replay_producers(segments, before, part.end_offset)
-    return [txn for txn in replay.aborted if txn.last_offset >= base]
+def _looks_transactional(segment: SegmentView) -> bool:
+    """By its first batch and those after the last entry of its offset index."""
+    last = segment.offset_index.last()
+    ends = (islice(segment.walk_headers(), 1), segment.walk_headers(0 if last is None else last[2]))
+    return any(header.has_producer and header.is_transactional for _, header in chain(*ends))
 
 
 def has_data(segments: SegmentList, producer_id: int, first_offset: int, marker: int) -> bool:
@@ -165,17 +274,17 @@ def _is_sound(entries: bytes, base_offset: int) -> bool:
     return bool(entries)
 
 
-def _from_snapshot(snapshots: Snapshots, end_offset: int) -> tuple[int, ProducerReplay]:
+def _from_snapshot(snapshots: Snapshots, end_offset: int) -> ProducerReplay:
     """The newest snapshot at or below `end_offset` that can be read, or nothing at all."""
     for offset, path in reversed(snapshots):
         if offset <= end_offset:
             try:
-                return offset, ProducerReplay(decode_snapshot(read_file(path)))
+                return ProducerReplay(decode_snapshot(read_file(path)), start_offset=offset)
             except AccessDeniedError:
                 raise
             except (StratalogError, FileNotFoundError):
                 continue  # as Kafka does: the next older one
-    return 0, ProducerReplay()
+    return ProducerReplay()
 
 
 def _producer_batches_of(

@@ -38,7 +38,9 @@ from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
+from stratalog.log.segments import SegmentList
 from stratalog.log.side_files import SnapshotFiles, load_epochs
+from stratalog.log.transactions import AbortedLookup
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
     Truncation,
@@ -134,6 +136,7 @@ class _Loader:
                 split_segment(self._disk, self._path, error.base_offset)
         log_start_offset = self._settle_start(point.log_start_offset)
         self._activate_last(point)
+        self._rebuild_last_txn_index()
         end = self._segments[-1].next_offset
         leader_epoch = self._last_epoch()
         self._trim_epochs(point.log_start_offset if point.is_start_told else log_start_offset, end)
@@ -323,6 +326,26 @@ class _Loader:
         except CorruptBatchError:
             self._recover(segment, point.log_start_offset)
             segment.become_active(now_ms=self._now_ms())
+
+    def _rebuild_last_txn_index(self) -> None:
+        """A missing transaction index of the segment that is appended to: whoever writes to the
+        file next must not leave it incomplete. Those of earlier segments are looked up in the log
+        when aborted transactions are asked for, because a walk over all headers of a large log is
+        too much for opening it."""
+        segment = self._segments[-1]
+        if segment.base_offset in self._recovered or not segment.size_bytes:
+            return
+        views = SegmentList([each.view() for each in self._segments])
+        missing = AbortedLookup(views, self._snapshots.listed).missing_at_end()
+        if missing is not None:
+            entries = b"".join(txn.pack() for txn in missing.aborted)
+            self._disk.write_atomically(missing.path, entries)
+            _log.warning(
+                "%s: missing, although %d transactions were aborted in this segment; rebuilt from "
+                "the log",
+                missing.path,
+                len(missing.aborted),
+            )
 
     def _drop(self, segments: list[Segment]) -> None:
         """From the last one down and each for good, so that a crash leaves no hole either."""

@@ -1,4 +1,4 @@
-"""What opening a log for writing truncates, as values: worked out before anything is changed.
+"""What opening a log for writing truncates and splits, as values, before anything is changed.
 
 `recovery` asks the functions here what to drop and then drops it; `plan_recovery` asks the same
 without acting, for a dry run. Looking never writes.
@@ -19,14 +19,16 @@ from stratalog.errors import (
 from stratalog.format.batch import BatchHeader
 from stratalog.format.entry import records_of
 from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
-from stratalog.format.names import FileKind, RootFile, TopicPartition
+from stratalog.format.names import FileKind, RootFile, TopicPartition, segment_file_name
 from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
 from stratalog.log.listing import list_partition
 from stratalog.log.log_state import IndexSizes
 from stratalog.log.partition_view import identity_of
+from stratalog.maintenance.settling import split_points
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.log_file import read_file
-from stratalog.storage.segment_recovery import check_segment
+from stratalog.storage.segment_recovery import SegmentSpan, check_segment
+from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.storage.segment_recovery import Survivors
-    from stratalog.storage.segment_view import LoadedBatch, SegmentView
+    from stratalog.storage.segment_view import LoadedBatch
 
 
 class LoadPoint(NamedTuple):
@@ -89,6 +91,31 @@ class Truncation(NamedTuple):
 
     def __str__(self) -> str:
         return self.text()
+
+
+class Split(NamedTuple):
+    """A segment that recovery splits, because an index cannot store offsets so far above its base
+    offset. Nothing is dropped."""
+
+    topic_partition: TopicPartition
+    path: Path
+    base_offsets: tuple[int, ...]
+    """Of the segments that take its place."""
+
+    def __str__(self) -> str:
+        bases = ", ".join(map(str, self.base_offsets))
+        return (
+            f"{self.path}: would be split into {_counted(len(self.base_offsets), 'segment')}, at "
+            f"base offset{'s' * (len(self.base_offsets) != 1)} {bases}: it has offsets that are "
+            "too far above its base offset for an index"
+        )
+
+
+class RecoveryPlan(NamedTuple):
+    """What opening one log for writing would change of its segments."""
+
+    truncations: tuple[Truncation, ...]
+    splits: tuple[Split, ...]
 
 
 def _counted(number: int, noun: str) -> str:
@@ -193,18 +220,40 @@ def flushed_end(bases: Sequence[int], base_offset: int, point: LoadPoint) -> int
     return min([base for base in bases if base > base_offset] or [point.recovery_point])
 
 
-def plan_recovery(path: Path, point: LoadPoint) -> tuple[Truncation, ...]:
-    """What opening the partition for writing would truncate. Never writes.
+def plan_recovery(path: Path, point: LoadPoint) -> RecoveryPlan:
+    """What opening the partition for writing would truncate and split. Never writes.
 
-    Raises FlushedDamageError where opening would: a cleanly closed log that is corrupt. A segment
-    that opening would split (its offsets are out of reach of its name) is passed over.
+    Raises FlushedDamageError where opening would: a cleanly closed log that is corrupt.
     """
     listing = list_partition(path)
     names = {listed.path.name for listed in listing.files}
-    return _Plan(identity_of(path)[0], listing.segments, names, point).run()
+    return _Planner(identity_of(path)[0], listing.segments, names, point).run()
 
 
-class _Plan:
+class _Segment(NamedTuple):
+    """A segment as recovery would meet it: a file, or a part of one that it would split."""
+
+    view: SegmentView
+    """Of the file."""
+    path: Path
+    span: SegmentSpan
+
+    @property
+    def base_offset(self) -> int:
+        return self.span.base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.span.end - self.span.start
+
+    def up_to(self, end: int) -> SegmentView:
+        """The file up to a position, to look for what is readable in it."""
+        if end == self.view.size_bytes:
+            return self.view
+        return SegmentView(self.view.path, self.base_offset, end, self.view.identity)
+
+
+class _Planner:
     def __init__(
         self,
         topic_partition: TopicPartition,
@@ -213,52 +262,108 @@ class _Plan:
         point: LoadPoint,
     ) -> None:
         self._topic_partition = topic_partition
-        self._segments = segments
-        self._names = names
+        self._views = segments
+        self._segments = [
+            _Segment(view, view.path, SegmentSpan(view.base_offset, 0, view.size_bytes))
+            for view in segments
+        ]
+        self._names = set(names)
         self._point = point
-        self._bases = [segment.base_offset for segment in segments]
-        self._end = self._bases[-1] if segments else 0
+        self._end = segments[-1].base_offset if segments else 0
         self._found: list[Truncation] = []
+        self._splits: list[Split] = []
 
-    def run(self) -> tuple[Truncation, ...]:
+    def run(self) -> RecoveryPlan:
+        while True:  # as the loader does: from the start again after a split
+            self._found = []
+            try:
+                self._check_all()
+                break
+            except OffsetOverflowError as error:
+                self._split(error.base_offset)
+        truncations = tuple(self._found)
+        start = self._point.log_start_offset
+        if self._views and self._end < start:
+            truncations = (truncation_of_all(self._topic_partition, self._views, self._end, start),)
+        return RecoveryPlan(truncations, tuple(self._splits))
+
+    @property
+    def _bases(self) -> list[int]:
+        return [segment.base_offset for segment in self._segments]
+
+    def _check_all(self) -> None:
         unflushed = first_unflushed(self._bases, self._point)
         for segment in self._segments[:unflushed]:
-            is_last = segment is self._segments[-1]  # it is read in any case, to be appended to
-            if is_last or not self._is_index_sound(segment):
+            if not self._is_index_sound(segment):
                 self._check(segment, ())
+            elif segment is self._segments[-1]:
+                self._check_last(segment)
         for slot, segment in enumerate(self._segments[unflushed:], unflushed):
             if not self._check(segment, self._segments[slot + 1 :]):
                 break
-        start = self._point.log_start_offset
-        if self._segments and self._end < start:
-            all_of_it = truncation_of_all(self._topic_partition, self._segments, self._end, start)
-            return (all_of_it,)
-        return tuple(self._found)
 
-    def _check(self, segment: SegmentView, later: Sequence[SegmentView]) -> bool:
-        """Whether it stays as it is."""
+    def _check_last(self, segment: _Segment) -> None:
+        """The last one is read in any case, to be appended to, but not recovered and so not split
+        if it is intact."""
         try:
-            survivors = check_segment(segment, INTERVAL_BYTES_DEFAULT, _ignore)
+            self._check(segment, ())
+        except OffsetOverflowError:
+            self._end = segment.view.end.next_offset
+
+    def _check(self, segment: _Segment, later: Sequence[_Segment]) -> bool:
+        """Whether it stays as it is."""
+        view, span = segment.view, segment.span
+        try:
+            survivors = check_segment(view, INTERVAL_BYTES_DEFAULT, _ignore, span)
             if self._point.was_clean:
                 end = flushed_end(self._bases, segment.base_offset, self._point)
-                refuse_corruption(segment, survivors, self._point, end)
+                refuse_corruption(segment.up_to(span.end), survivors, self._point, end)
             self._end = survivors.next_offset
-            if survivors.valid_bytes == segment.size_bytes:
+            if survivors.valid_bytes == span.end:
                 return True
-            self._found.append(truncation_of(self._topic_partition, segment, survivors, later))
+            self._found.append(self._truncation(segment, survivors, later))
             return False
-        except OffsetOverflowError:
-            return True
         finally:
-            segment.release()
+            view.release()
 
-    def _is_index_sound(self, segment: SegmentView) -> bool:
+    def _truncation(
+        self, segment: _Segment, survivors: Survivors, later: Sequence[_Segment]
+    ) -> Truncation:
+        views = dict.fromkeys(each.view for each in later)
+        is_rest_dropped = segment.view in views  # the parts after it in the same file
+        end = segment.view.size_bytes if is_rest_dropped else segment.span.end
+        views.pop(segment.view, None)
+        found = truncation_of(self._topic_partition, segment.up_to(end), survivors, list(views))
+        return found._replace(
+            path=segment.path,
+            position=survivors.valid_bytes - segment.span.start,
+            deleted_segments=len(later),
+        )
+
+    def _split(self, base_offset: int) -> None:
+        slot = self._bases.index(base_offset)
+        view = self._segments[slot].view
+        try:
+            starts = split_points(view.file, base_offset)
+        finally:
+            view.release()
+        ends = [*(position for _, position in starts[1:]), view.size_bytes]
+        self._segments[slot : slot + 1] = [
+            _Segment(view, _log_path(view.path.parent, base), SegmentSpan(base, start, end))
+            for (base, start), end in zip(starts, ends, strict=True)
+        ]
+        for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX):
+            self._names.discard(segment_file_name(base_offset, kind))
+        bases = tuple(base for base, _ in starts)
+        self._splits.append(Split(self._topic_partition, view.path, bases))
+
+    def _is_index_sound(self, segment: _Segment) -> bool:
         log = segment.path
         if not has_sound_indexes(log, segment.base_offset, segment.size_bytes, self._names):
             return False
         if log.with_suffix(FileKind.TIME_INDEX.value).name in self._names:
             return True
-        first = segment.file.peek(0)
+        first = segment.view.file.peek(0)
         return first is None or first.magic == 0
 
 
@@ -304,6 +409,10 @@ def _ends_empty(index: Path, entry_bytes: int) -> bool:
     """Whether the last slot of an index file has no entry."""
     data = read_file(index)[-entry_bytes:]
     return len(data) == entry_bytes and not any(data)
+
+
+def _log_path(directory: Path, base_offset: int) -> Path:
+    return directory / segment_file_name(base_offset, FileKind.LOG)
 
 
 def _ignore(_: LoadedBatch) -> None:

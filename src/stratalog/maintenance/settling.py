@@ -114,7 +114,7 @@ def split_segment(disk: Disk, path: Path, base_offset: int) -> None:
     """
     source = path / segment_file_name(base_offset, FileKind.LOG)
     with LogFile(source) as log:
-        starts = _split_points(log, base_offset)
+        starts = split_points(log, base_offset)
         ends = [*(position for _, position in starts[1:]), log.size_bytes]
         for (base, start), end in zip(starts, ends, strict=True):
             _copy(disk, log, (start, end), _part(path, base, FileState.CLEANED))
@@ -131,8 +131,9 @@ def _part(path: Path, base_offset: int, state: FileState) -> Path:
     return path / segment_file_name(base_offset, FileKind.LOG, state)
 
 
-def _split_points(log: LogFile, base_offset: int) -> list[tuple[int, int]]:
-    """Base offset and position of each part. Damage stays in the last one, to be cut there."""
+def split_points(log: LogFile, base_offset: int) -> list[tuple[int, int]]:
+    """Base offset and position of each part of a segment that reaches too far. Corrupt batches stay
+    in the last one, to be truncated there."""
     starts = [(base_offset, 0)]
     for position, batch in log.walk(0, log.size_bytes, offset_min=base_offset):
         if batch.last_offset - starts[-1][0] > RELATIVE_OFFSET_MAX:

@@ -43,28 +43,45 @@ class Survivors(NamedTuple):
     """Why the rest is not good; None when the batches end where the file does."""
 
 
-def check_segment(view: SegmentView, interval_bytes: int, on_batch: OnBatch) -> Survivors:
+class SegmentSpan(NamedTuple):
+    """A part of a segment's file that is, or could be, a segment of its own."""
+
+    base_offset: int
+    start: int
+    end: int
+    """Positions in the file."""
+
+
+def check_segment(
+    view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan | None = None
+) -> Survivors:
     """Read the segment from its start and see how far it is good.
 
+    With `span`, only that part of it; positions in the result stay those in the file.
     Raises OffsetOverflowError for a good batch that is out of reach of the base offset: Kafka then
     splits the segment, since cutting it would lose what is not damaged.
     """
-    return _Check(view, interval_bytes, on_batch).run()
+    if span is None:
+        span = SegmentSpan(view.base_offset, 0, view.size_bytes)
+    return _Check(view, interval_bytes, on_batch, span).run()
 
 
 class _Check:
-    def __init__(self, view: SegmentView, interval_bytes: int, on_batch: OnBatch) -> None:
+    def __init__(
+        self, view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan
+    ) -> None:
         self._view = view
         self._on_batch = on_batch
-        self._index = IndexBuilder(view.base_offset, interval_bytes)
-        self._position = 0
-        self._next_offset = view.base_offset
+        self._base_offset = span.base_offset
+        self._index = IndexBuilder(span.base_offset, interval_bytes)
+        self._position = span.start
+        self._end = min(span.end, span.start + POSITION_MAX)
+        self._next_offset = span.base_offset
         self._leader_epoch = NO_LEADER_EPOCH
         self._batches = 0
 
     def run(self) -> Survivors:
-        view, damage = self._view, None
-        end = min(view.size_bytes, POSITION_MAX)
+        view, damage, end = self._view, None, self._end
         try:
             while self._position < end:
                 for loaded in view.batches(self._position, end, due_offset=self._next_offset):
@@ -82,8 +99,8 @@ class _Check:
     def _take(self, loaded: LoadedBatch) -> None:
         header, size_bytes = loaded.header, loaded.entry.size_bytes
         last_offset = header.last_offset
-        if last_offset - self._view.base_offset > RELATIVE_OFFSET_MAX:
-            raise OffsetOverflowError(last_offset, base_offset=self._view.base_offset)
+        if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
         self._index.add(loaded.position, size_bytes, last_offset, header.max_timestamp)
         self._position += size_bytes
         self._next_offset = last_offset + 1
@@ -118,7 +135,7 @@ class _Check:
     def _are_in_order(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         from stratalog.format.index_table import first_offsets, fits_segment  # noqa: PLC0415
 
-        in_order = fits_segment(rows, self._view.base_offset)
+        in_order = fits_segment(rows, self._base_offset)
         in_order &= (rows["magic"] != MAGIC_2) | (rows["record_count"] >= 0)
         first = first_offsets(rows)
         in_order[:1] &= first[:1] >= self._next_offset

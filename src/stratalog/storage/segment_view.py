@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
     from stratalog.format.index_rules import IndexBuilder
     from stratalog.format.peek import Peek
+    from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.index_view import Anchor
     from stratalog.storage.segment_end import SegmentEnd
     from stratalog.storage.trace import Trace
@@ -61,6 +62,9 @@ class LoadedBatch(NamedTuple):
 
 class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
+
+    aborted_without_index: tuple[AbortedTxn, ...] | None = None
+    """What a missing transaction index should contain, once it was looked up in the log."""
 
     def __init__(
         self,

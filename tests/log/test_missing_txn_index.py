@@ -1,0 +1,174 @@
+"""A lost `.txnindex`: writers hide what was aborted as readers do, and rebuild the last one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.config import CleanupPolicy, LogConfig
+from stratalog.log.isolation import IsolationLevel
+from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.storage.disk import Disk
+from tests.golden.cases import GoldenCase
+from tests.golden.expected import consumed, directory_to_read
+from tests.log.building import copy_partition
+from tests.log.written_log import CONFIG, NOW_MS, PRODUCER, Setup, batch, sent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stratalog.log.partition_log import PartitionLog
+
+COMMITTED = IsolationLevel.READ_COMMITTED
+TXN_CASES = [GoldenCase(name) for name in ("txn", "txn-now", "txn-simple", "compact-txn")]
+
+
+def drop_txn_indexes(path: Path) -> dict[str, bytes]:
+    """What they contained, by name."""
+    dropped = {file.name: file.read_bytes() for file in path.glob("*.txnindex")}
+    for name in dropped:
+        (path / name).unlink()
+    return dropped
+
+
+def opened_clean(path: Path, case: GoldenCase) -> PartitionLog:
+    start, end = case.loaddir["logStartOffset"], case.loaddir["logEndOffset"]
+    point = LoadPoint(start, end, was_clean=True)
+    return open_log(path, LogConfig(), disk=Disk(), now_ms=lambda: NOW_MS, point=point)
+
+
+@pytest.mark.parametrize("case", TXN_CASES, ids=str)
+def test_a_writer_hides_what_was_aborted(case: GoldenCase, tmp_path: Path) -> None:
+    path = copy_partition(directory_to_read(case), tmp_path)
+    with PartitionView(path) as view:
+        before = view.aborted_transactions()
+    assert drop_txn_indexes(path)
+    with opened_clean(path, case) as log:
+        assert tuple(log.read(isolation=COMMITTED)) == consumed(case, COMMITTED)
+        if case.name != "compact-txn":  # there the data of the entries is gone
+            assert log.aborted_transactions() == before
+            some = before[len(before) // 2]
+            start, end = some.first_offset, some.last_offset
+            expected = [t for t in before if t.first_offset < end and t.last_offset >= start]
+            assert log.aborted_transactions(start, end) == expected
+
+
+def aborted_in_each(setup: Setup, segments: int) -> PartitionLog:
+    """In each segment an aborted transaction of two batches, and a record without one."""
+    log = setup.log
+    for number in range(segments):
+        if number:
+            log.roll()
+        log.append(batch())
+        log.append(sent(2 * number, in_txn=True))
+        log.append(sent(2 * number + 1, in_txn=True))
+        log.end_transaction(PRODUCER, 0, commit=False)
+    return log
+
+
+def test_opening_rebuilds_the_index_that_is_appended_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = Setup(tmp_path)
+    log = aborted_in_each(setup, 3)
+    log.close()
+    dropped = drop_txn_indexes(setup.path)
+    last = max(dropped)
+    assert len(dropped) == 3
+    log = setup.reopen()
+    assert (setup.path / last).read_bytes() == dropped[last]
+    assert [name for name in dropped if name in caplog.text] == [last]
+    assert "rebuilt" in caplog.text
+    log.append(sent(6, in_txn=True))
+    log.end_transaction(PRODUCER, 0, commit=False)
+    log.roll()
+    log.append(batch())
+    assert [txn.first_offset for txn in log.aborted_transactions()] == [1, 5, 9, 12]
+    assert [record.offset for record in log.read(isolation=COMMITTED)] == [0, 4, 8, 14]
+    assert all(name in caplog.text for name in dropped)
+
+
+def test_each_missing_index_is_looked_up_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setup = Setup(tmp_path)
+    aborted_in_each(setup, 3).close()
+    names = sorted(drop_txn_indexes(setup.path))
+    log = setup.reopen()
+    for _ in range(3):
+        log.append(batch())
+        assert len(log.aborted_transactions()) == 3
+    assert [caplog.text.count(f"{name}: missing") for name in names] == [1, 1, 1]
+
+
+def test_without_transactions_nothing_is_walked(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    for number in range(4):
+        setup.log.append(sent(number))
+        setup.log.roll()
+    log = setup.reopen()
+    assert log.aborted_transactions() == []
+    with PartitionView(setup.path) as view:
+        assert view.missing_txn_indexes() == []
+        *closed, _ = view.segments
+        assert not any("file" in vars(segment) for segment in closed)
+
+
+@pytest.mark.parametrize("has_end_snapshot", [True, False])
+def test_the_index_of_the_last_segment_is_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_end_snapshot: bool
+) -> None:
+    """Also without the snapshot of a clean shutdown, where the end of the log is replayed."""
+    setup = Setup(tmp_path)
+    log = aborted_in_each(setup, 2)
+    end = log.log_end_offset
+    log.close()
+    last = max(drop_txn_indexes(setup.path))
+    if not has_end_snapshot:
+        (setup.path / f"{end:020d}.snapshot").unlink()
+    with PartitionView(setup.path) as view:
+        assert [txn.first_offset for txn in view.aborted_transactions()] == [1, 5]
+    assert f"{last}: missing" in caplog.text
+    caplog.clear()
+    with PartitionView(setup.path) as view:
+        assert [missing.path.name for missing in view.missing_txn_indexes()][-1] == last
+        view.aborted_transactions()
+    assert caplog.text.count(f"{last}: missing") == 1
+
+
+def test_no_snapshot_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the logs were copied."""
+    setup = Setup(tmp_path)
+    aborted_in_each(setup, 3).close()
+    names = sorted(drop_txn_indexes(setup.path))
+    for file in setup.path.glob("*.snapshot"):
+        file.unlink()
+    with PartitionView(setup.path) as view:
+        assert [missing.path.name for missing in view.missing_txn_indexes()] == names
+    with PartitionView(setup.path) as view:
+        assert [txn.first_offset for txn in view.aborted_transactions()] == [1, 5, 9]
+    assert all(caplog.text.count(f"{name}: missing") == 2 for name in names)
+
+
+def test_the_cleaner_drops_what_was_aborted_and_nothing_else(tmp_path: Path) -> None:
+    """An aborted record must neither survive nor supersede the committed one of its key."""
+    config = replace(CONFIG, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
+    setup = Setup(tmp_path)
+    log = setup.reopen(config)
+    log.append(batch(2))
+    log.append(sent(0, in_txn=True, count=3))  # the same keys, and another one
+    log.end_transaction(PRODUCER, 0, commit=False)
+    log.roll()
+    log.append(batch())
+    log.close()
+    assert drop_txn_indexes(setup.path)
+    log = setup.reopen(config)
+    selection = select(facts_of(log, None), config, NOW_MS + 10**9)
+    Cleaner(24 * 1000).clean(log, selection)
+    assert [record.offset for record in log.read()] == [0, 1, 6]
