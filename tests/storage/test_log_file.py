@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.errors import StorageError
 from stratalog.format.batch import BatchHeader
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile
+from stratalog.log_dir import LogDirView
+from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile, read_file
 from stratalog.storage.resync import WINDOW_BYTES, next_valid_batch
 from tests.log.building import batches_of, plain_segment
 
@@ -123,3 +125,17 @@ def test_next_valid_batch_across_windows(junk_bytes: int, tmp_path: Path) -> Non
         assert next_valid_batch(file, junk_bytes + 1, end, offset_min=0) is None
         assert next_valid_batch(file, 0, end - 1, offset_min=0) is None
         assert next_valid_batch(file, 0, end, offset_min=10) is None
+
+
+def test_a_small_file_that_cannot_be_read_is_a_typed_error(tmp_path: Path) -> None:
+    """A directory in its place raises an OSError for every user."""
+    name = "log-start-offset-checkpoint"
+    (tmp_path / name).mkdir()
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log").touch()
+    with pytest.raises(StorageError, match=f"{name}: cannot read"):
+        read_file(tmp_path / name)
+    with pytest.raises(StorageError, match=f"{name}: cannot read"):
+        _ = LogDirView(tmp_path).log_start_offsets
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "missing")

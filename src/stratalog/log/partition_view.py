@@ -22,6 +22,7 @@ from stratalog.errors import (
     InvalidNameError,
     NoSegmentError,
     NotALogDirError,
+    StorageError,
     StratalogError,
 )
 from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
@@ -274,7 +275,7 @@ def read_checkpoint(log_dir: Path, file: RootFile) -> dict[TopicPartition, int]:
     """Offsets by partition. Empty when the file is missing or unreadable, as it is for Kafka."""
     try:
         return decode_offsets(read_file(log_dir / file.value))
-    except AccessDeniedError:
+    except (AccessDeniedError, StorageError):
         raise
     except (FileNotFoundError, NotADirectoryError, StratalogError):
         return {}

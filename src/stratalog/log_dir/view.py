@@ -16,6 +16,7 @@ from stratalog.errors import (
     CorruptError,
     InvalidNameError,
     NotALogDirError,
+    StorageError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
@@ -91,7 +92,7 @@ class LogDirView:
         """One of the four offset files; empty when it is missing or, as for Kafka, unreadable."""
         try:
             return decode_offsets(read_file(self.path / file.value))
-        except AccessDeniedError:
+        except (AccessDeniedError, StorageError):
             raise
         except (FileNotFoundError, StratalogError):
             return {}

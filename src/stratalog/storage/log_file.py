@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from stratalog.errors import AccessDeniedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
 from stratalog.format.peek import PEEK_BYTES, Peek, peek
+from stratalog.storage.system_calls import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,11 +23,16 @@ WALK_WINDOW_BYTES = 4096
 
 
 def read_file(path: Path) -> bytes:
-    """The whole content of a small file. Raises FileNotFoundError or AccessDeniedError."""
+    """The content of a small file. Raises FileNotFoundError, NotADirectoryError (a part of the path
+    is a file), AccessDeniedError or StorageError."""
     try:
         return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
     except PermissionError:
         raise AccessDeniedError(path) from None
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
 
 
 class FileIdentity(NamedTuple):
