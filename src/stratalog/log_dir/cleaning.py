@@ -11,8 +11,8 @@ Invariants:
   fails once most likely fails always, and the others have to be cleaned. The error is kept to be
   looked at;
 * what is appended after a truncation is dirty, whatever the cleaner had done there before;
-* a partition that is paused, or gone, is not cleaned; a round that is under way when that happens
-  ends at its next look and leaves the log as it was.
+* a partition that is paused or gone, or has a part of an unfinished bulk commit, is not cleaned; a
+  round that is under way when that happens ends at its next look and leaves the log as it was.
 """
 
 from __future__ import annotations
@@ -106,15 +106,16 @@ class CleanerManager:
     ) -> RoundReport | None:
         """Clean one log now, if a round is due or, forced, if there is anything to clean.
 
-        None when there is not, or the partition is busy, paused or has failed before. Raises
-        UnknownSettingsError if nobody says that the topic is compacted.
+        None when there is not, or the partition is busy, paused, has failed before or waits for a
+        bulk commit to be finished. Raises UnknownSettingsError if nobody says that the topic is
+        compacted.
         """
         slot = self._catalog.slot(topic_partition)
         info = self._catalog.topic(topic_partition.topic)
         if info.unknown is not None:
             raise UnknownSettingsError(info.name, info.unknown)
         with self._claims.claimed(slot) as work:
-            if work is None:
+            if work is None or slot.has_pending_commit:
                 return None
             selection = self.selection(slot.log())
             if selection.is_selected or (is_forced and selection.cleanable_bytes):
@@ -173,7 +174,9 @@ class CleanerManager:
         self._claims.forget_others(slots)
         for slot in slots:
             work = self._claims.free_work(slot)
-            selection = None if work is None else self._look(slot, work)
+            if work is None or slot.has_pending_commit:
+                continue
+            selection = self._look(slot, work)
             if selection is not None and selection.is_selected:
                 due.append((selection.ratio, slot))
         due.sort(key=lambda pair: pair[0], reverse=True)
@@ -222,7 +225,7 @@ class CleanerManager:
 
         def may_go_on() -> bool:
             is_stopped = work.stops.is_set() or slot.cuts != work.cuts
-            return not is_stopped and self._catalog.has(slot)
+            return not (is_stopped or slot.has_pending_commit) and self._catalog.has(slot)
 
         try:
             result = cleaner.clean(

@@ -85,6 +85,9 @@ class PartitionSlot:
         """The log, if it has been opened."""
         self.cuts = 0
         """How often it was truncated."""
+        self.has_pending_commit = False
+        """A bulk commit is not recorded as installed. Its batches in the log are the only proof of
+        how much is, so the log is not compacted: what has no proof is appended again."""
         self.remote_start: int | None = None
         """Where the log starts in a broker's remote storage, if that is below its first segment."""
 

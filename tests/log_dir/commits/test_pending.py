@@ -9,10 +9,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.errors import CommitError, CommitPendingError, DiskFullError, StratalogError
+from stratalog.errors import (
+    CommitError,
+    CommitPendingError,
+    DiskFullError,
+    FsyncError,
+    StratalogError,
+)
 from stratalog.format.batch import HEADER_BYTES, BatchHeader
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch, seal_batch
@@ -155,6 +162,81 @@ def test_a_full_disk_while_it_is_installed(logs_dir: Path) -> None:
             logs.commits.commit(later)
         kill(logs)
     assert ours(logs_dir) == expected(200)
+
+
+def test_a_decision_whose_durability_is_unknown_is_pending(logs_dir: Path) -> None:
+    """The journal has its name, but the fsync of that name fails: the next opening will carry the
+    commit out, so the caller must not hear that nothing was written."""
+    commit = StagedCommit(stage([logs_dir], [rows(0, 10)]), JOB)
+
+    def fsync(fd: int) -> None:
+        is_root = os.path.samestat(os.fstat(fd), logs_dir.stat())
+        if is_root and (logs_dir / JOURNAL_FILE).exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    logs = open_logs(logs_dir, disk=Disk(SystemCalls(fsync=fsync)))
+    with pytest.raises(CommitPendingError, match="do not write its rows again") as caught:
+        logs.commits.commit(commit)
+    assert isinstance(caught.value.__cause__, FsyncError)
+    with suppress(StratalogError):
+        logs.close()
+    assert ours(logs_dir) == expected(10)
+
+
+def test_a_commit_without_a_journal_is_not_pending(logs_dir: Path) -> None:
+    def rename(source: Path, target: Path) -> None:
+        if target.name == JOURNAL_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        source.replace(target)
+
+    disk = Disk(replace(UNSYNCED, rename=rename))
+    with open_logs(logs_dir, disk=disk) as logs, pytest.raises(DiskFullError):
+        logs.commits.commit(staged(logs_dir))
+    assert ours(logs_dir) == []
+
+
+def test_what_may_be_of_a_pending_commit_is_not_compacted(tmp_path: Path) -> None:
+    """All runs are installed, but that could not be recorded. Compaction would remove what proves
+    it, and the old values would be appended a second time, behind newer ones."""
+    config = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1, config=config)
+    keys = pa.array([b"key"] * 10)
+    old = pa.record_batch({"value": pa.array([b"old"] * 10), "key": keys})
+    commit = StagedCommit(stage([tmp_path], [old]), JOB, 0, CommitIdentity(QUERY, 0))
+    is_full = True
+
+    def rename(source: Path, target: Path) -> None:
+        if is_full and target.name == JOURNAL_FILE and target.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        source.replace(target)
+
+    with open_logs(tmp_path, disk=Disk(replace(UNSYNCED, rename=rename))) as logs:
+        with pytest.raises(CommitPendingError):
+            logs.commits.commit(commit)
+        for _ in range(30):
+            logs.append("orders", b"new" * 30, key=b"key")
+        logs.maintenance.run_once()
+        kill(logs)
+    is_full = False
+    with open_logs(tmp_path) as logs:
+        assert not (tmp_path / JOURNAL_FILE).exists()
+        values = [record.value for record in logs.partition("orders", 0).read()]
+        assert values == [b"old"] * 10 + [b"new" * 30] * 30
+        logs.maintenance.run_once()  # nothing is pending any more
+        values = [record.value for record in logs.partition("orders", 0).read()]
+        assert b"old" not in values
+        assert values[-1] == b"new" * 30
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 63])
+def test_a_number_that_the_state_cannot_hold_is_refused(logs_dir: Path, number: int) -> None:
+    runs = stage([logs_dir], [rows(0, 10)])
+    commit = StagedCommit(runs, JOB, 0, CommitIdentity(QUERY, number))
+    refused = pytest.raises(CommitError, match=f"{number} is not in 0 to")
+    with open_logs(logs_dir) as logs, refused:
+        logs.commits.commit(commit)
+    assert ours(logs_dir) == []
 
 
 def test_a_staged_file_that_is_missing(logs_dir: Path) -> None:

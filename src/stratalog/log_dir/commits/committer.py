@@ -130,7 +130,7 @@ class Commits:
                 self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
             journal = plan_commit(new, ends, len(self._catalog.roots))
             if journal.partitions:
-                self._carry_out(self._journal.write(journal), journal, checked)
+                self._carry_out(self._decide(journal), journal, checked)
             self._sweep_commit(commit)
             is_replay = bool(split.skipped_topics) and not new.runs
             return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
@@ -226,6 +226,19 @@ class Commits:
                 "run the job again"
             )
 
+    def _decide(self, journal: Journal) -> Path:
+        """Write the journal. If that fails after it has its name, the next opening finds it."""
+        try:
+            return self._journal.write(journal)
+        except StorageError as error:
+            if not self.is_pending(journal.job, journal.number):
+                raise
+            raise CommitPendingError(
+                f"commit {journal.job}-{journal.number} is written down, but perhaps not durably: "
+                f"{error}. Open the directory again: if the journal is still there, that finishes "
+                "the commit. Until then do not write its rows again"
+            ) from error
+
     def _carry_out(
         self, path: Path, journal: Journal, checked: Mapping[Path, FileBatches] = _NONE_CHECKED
     ) -> None:
@@ -233,6 +246,8 @@ class Commits:
         decision = Decision(self._journal, path, journal)
         try:
             present = self._present(journal)
+            for slot, part in present:
+                slot.has_pending_commit = not part.is_installed
             with _threads(len(present), "stratalog-install") as pool:
                 for _ in pool.map(partial(self._install, decision, checked), present):
                     pass
@@ -262,6 +277,7 @@ class Commits:
                     decision.record(left)
                 install_partition(log, left, checked)
             decision.record(replace(left, is_installed=True))
+            slot.has_pending_commit = False
         for run in part.runs:  # now, so that a large commit does not need twice its space
             _remove_staged(self._disk, slot.path / run.name)
 

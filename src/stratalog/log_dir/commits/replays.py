@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CommitReplayError
+from stratalog.errors import CommitError, CommitReplayError
 from stratalog.log_dir.kept_state import KeptCommit, KeptCommits
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stratalog.log_dir.commits.journal import CommitIdentity, Journal
     from stratalog.log_dir.commits.staged import StagedCommit
 
+NUMBER_MAX: Final = (1 << 63) - 1
 HISTORY: Final = 10
 """So many commits of a writer to a topic can be compared when they come again."""
 
@@ -62,6 +63,11 @@ class CommitHistory:
         identity = commit.identity
         if identity is None:
             return Split(commit, 0, ())
+        if not 0 <= identity.number <= NUMBER_MAX:
+            raise CommitError(
+                f"the number of a commit identifies it for ever: {identity.number} is not in 0 to "
+                f"{NUMBER_MAX}. Nothing was written"
+            )
         skipped: dict[str, int] = {}
         for topic, (records, checksum) in commit.rows_by_topic().items():
             info = self._catalog.topics.get(topic)
