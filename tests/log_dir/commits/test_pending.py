@@ -31,6 +31,7 @@ from stratalog.log_dir.commits.journal import (
     decode_journal,
     plan_commit,
 )
+from stratalog.log_dir.commits.row_stager import RowTerms
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
@@ -237,6 +238,47 @@ def test_a_number_that_the_state_cannot_hold_is_refused(logs_dir: Path, number: 
     with open_logs(logs_dir) as logs, refused:
         logs.commits.commit(commit)
     assert ours(logs_dir) == []
+
+
+def two_with_journals(tmp_path: Path) -> tuple[Path, Path]:
+    """Directories that were written apart from each other, each with a decided commit."""
+    for name, job in (("first", JOB), ("second", JOB[::-1])):
+        path = tmp_path / name
+        with open_logs(path) as logs:
+            logs.create_topic(name, 1)
+        runs = stage([path], [rows(0, 10)], terms=RowTerms(name), job=job)
+        decide(path, StagedCommit(runs, job, 0, CommitIdentity(name, 0)))
+        for run in runs:
+            os.utime(path / f"{name}-0" / run.name, (1, 1))
+    return tmp_path / "first", tmp_path / "second"
+
+
+def test_two_directories_with_a_journal_each(tmp_path: Path) -> None:
+    """When they are opened together for the first time, both commits are finished."""
+    with open_logs(*two_with_journals(tmp_path)) as logs:
+        for name in ("first", "second"):
+            assert logs.commits.is_committed(CommitIdentity(name, 0), name)
+            assert [r.value for r in logs.partition(name, 0).read()] == expected(10)
+    assert not list(tmp_path.rglob(JOURNAL_FILE))
+
+
+@pytest.mark.parametrize("hidden", ["first", "second"])
+def test_one_journal_does_not_stand_in_for_the_other(tmp_path: Path, hidden: str) -> None:
+    """One commit cannot be finished: the other one is, and the files of both stay."""
+    paths = two_with_journals(tmp_path)
+    (file,) = (tmp_path / hidden).rglob("*.staged")
+    shutil.move(file, tmp_path / "elsewhere")
+    with open_logs(*paths) as logs:
+        other = "second" if hidden == "first" else "first"
+        assert logs.commits.is_committed(CommitIdentity(other, 0), other)
+        assert not logs.commits.is_committed(CommitIdentity(hidden, 0), hidden)
+        with pytest.raises(CommitPendingError, match="is missing"):
+            logs.commits.finish()
+        shutil.move(tmp_path / "elsewhere", file)
+        os.utime(file, (1, 1))
+        assert logs.commits.sweep() == 0
+    with open_logs(*paths) as logs:
+        assert [r.value for r in logs.partition(hidden, 0).read()] == expected(10)
 
 
 def test_a_staged_file_that_is_missing(logs_dir: Path) -> None:

@@ -218,6 +218,18 @@ REFUSALS: dict[str, tuple[str | None, dict[str, Any], type[Exception], str]] = {
         InvalidTimestampError,
         "outside",
     ),
+    "less than a millisecond before 1970": (
+        "orders",
+        {"timestamp": pa.array([-1, 1], pa.timestamp("us", "UTC"))},
+        InvalidTimestampError,
+        "Invalid timestamp: -1",
+    ),
+    "seconds that are no 64 bits of milliseconds": (
+        "orders",
+        {"timestamp": pa.array([1 << 62, 1], pa.timestamp("s", "UTC"))},
+        InvalidTimestampError,
+        "outside",
+    ),
     "before 1970": ("orders", {"timestamp": times(-5, 1)}, InvalidTimestampError, "non-negative"),
     "header without key": (
         "orders",

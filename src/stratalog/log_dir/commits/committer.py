@@ -137,46 +137,50 @@ class Commits:
 
     def is_pending(self, job: str, number: int = 0) -> bool:
         """Whether the commit is decided and not finished."""
-        found = self._journal.read()
-        return found is not None and (found[1].job, found[1].number) == (job, number)
+        return any((found.job, found.number) == (job, number) for _, found in self._journal.read())
 
     def finish(self) -> bool:
-        """Finish the commit that was decided and not finished; whether there was one."""
+        """Finish what was decided and not finished; whether there was something."""
+        failure: CommitPendingError | None = None
         with self._lock:
             found = self._journal.read()
-            if found is not None:
-                self._carry_out(*found)
-            return found is not None
+            for path, journal in found:
+                try:
+                    self._carry_out(path, journal)
+                except CommitPendingError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return bool(found)
 
     def forget_missing(self) -> None:
         """Directories were declared lost: what a decided commit has there is lost with them."""
         with self._lock:
-            found = self._journal.read()
-            if found is None:
-                return
-            path, journal = found
-            parts = tuple(p for p in journal.partitions if self._catalog.find(p.topic_partition))
-            for part in journal.partitions:
-                if part not in parts:
-                    _log.warning(
-                        "%s: %d records of commit %s are lost with a log directory",
-                        part.topic_partition,
-                        part.record_count,
-                        journal.job,
-                    )
-            if parts:
-                left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
-                self._journal.write(left, path)
-            else:
-                self._journal.remove(path)  # nothing of it is here: it may come again
+            for path, journal in self._journal.read():
+                self._forget_missing(path, journal)
+
+    def _forget_missing(self, path: Path, journal: Journal) -> None:
+        parts = tuple(p for p in journal.partitions if self._catalog.find(p.topic_partition))
+        for part in journal.partitions:
+            if part not in parts:
+                _log.warning(
+                    "%s: %d records of commit %s are lost with a log directory",
+                    part.topic_partition,
+                    part.record_count,
+                    journal.job,
+                )
+        if parts:
+            left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
+            self._journal.write(left, path)
+        else:
+            self._journal.remove(path)  # nothing of it is here: it may come again
 
     def sweep(self, stale_ms: int = STALE_MS) -> int:
         """Remove staged files that nobody has written to for so long; how many."""
         with self._lock:
             if self._catalog.missing_dirs:
                 return 0  # a journal there may name them
-            found = self._journal.read()
-            kept = set() if found is None else found[1].run_names
+            kept = self._journal.run_names()
             now_ms = self._engine.now_ms()
             return sum(
                 sweep_stale(self._disk, slot.path, now_ms, kept, stale_ms)
@@ -361,6 +365,5 @@ def abandon(
     The caller holds the lock of the directories. Without it the job's own commit, if it is still
     running somewhere, could decide on files that are being removed here.
     """
-    found = JournalFile(disk, dirs).read()
-    decided = set() if found is None else found[1].run_names
+    decided = JournalFile(disk, dirs).run_names()
     return sweep_own(disk, staged_dirs, job, set(names), decided)

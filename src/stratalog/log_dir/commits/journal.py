@@ -133,25 +133,31 @@ def plan_commit(
 
 
 class JournalFile:
-    """The journal of a set of log directories, wherever among them it lies."""
+    """The journal of a set of log directories, in whichever of them it is."""
 
     def __init__(self, disk: Disk, dirs: Sequence[Path]) -> None:
         self._disk = disk
         self._dirs = dirs
 
-    def read(self) -> tuple[Path, Journal] | None:
-        """The commit that is decided and not finished, if there is one."""
+    def read(self) -> list[tuple[Path, Journal]]:
+        """The commits that are decided and not finished: one at most, but for directories that had
+        one each before they were first opened together."""
+        found = []
         for directory in self._dirs:
             path = directory / JOURNAL_FILE
             try:
-                return path, decode_journal(self._disk.read_bytes(path))
+                found.append((path, decode_journal(self._disk.read_bytes(path))))
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise storage_error(error, "read", path) from error
             except CorruptError as error:
                 raise error.located(path) from None
-        return None
+        return found
+
+    def run_names(self) -> set[str]:
+        """The staged files that decided commits still need."""
+        return {name for _, journal in self.read() for name in journal.run_names}
 
     def write(self, journal: Journal, path: Path | None = None) -> Path:
         """Decide; or, with a `path`, replace what was decided before. Durable."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BATCH_BYTES: Final = 64 << 10
 GATHER_BYTES: Final = 8 << 20
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+_PER_MS: Final = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _COLUMNS: Final = ("value", "key", "headers", "timestamp", "topic", "partition")
 
 
@@ -163,18 +165,26 @@ def _check(rows: pa.RecordBatch, topic: StagedTopic, now_ms: int) -> None:
 
 
 def _check_timestamps(column: pa.Array, topic: StagedTopic, now_ms: int) -> None:
-    found = pc.min_max(column.cast(pa.timestamp("ms", "UTC"), safe=False))
-    oldest, newest, rules = found["min"].value, found["max"].value, topic.rules
-    if oldest is None:
+    if not pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", "UTC"))
+    found, rules = pc.min_max(column), topic.rules
+    if not found["min"].is_valid:
         return
+    oldest, newest = _milliseconds(found["min"]), _milliseconds(found["max"])
     if oldest < 0:
         raise InvalidTimestampError(
             f"Invalid timestamp: {oldest}. Timestamp should always be non-negative or null."
         )
     if now_ms - oldest > rules.timestamp_before_max_ms:
         raise _outside(oldest, topic.name)
-    if newest - now_ms > rules.timestamp_after_max_ms:
+    if newest - now_ms > rules.timestamp_after_max_ms or newest > _TIMESTAMP_MAX:
         raise _outside(newest, topic.name)
+
+
+def _milliseconds(time: pa.TimestampScalar) -> int:
+    """Down to the millisecond it lies in, as it is encoded; of any size."""
+    value, unit = int(time.value), time.type.unit
+    return value * 1000 if unit == "s" else value // _PER_MS[unit]
 
 
 def _outside(timestamp: int, topic: str) -> InvalidTimestampError:
