@@ -248,6 +248,44 @@ def test_corrupt_epochs_are_rebuilt_from_all_segments(
     assert "epoch 2 from offset 0, epoch 5 from offset 30, epoch 6 from offset 60" in warning
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        b"",
+        b"0\n1\n0 57859\n",
+        b"0\n1\n2 0\n",
+        b"0\n1\n9 0\n",
+        b"0\n1\n6 5000\n",
+        b"0\n3\n5 0\n2 30\n6 60\n",
+        b"0\n3\n2 30\n5 30\n6 60\n",
+    ],
+)
+@pytest.mark.parametrize("is_rolled", [False, True])
+def test_epochs_that_the_batches_contradict_are_rebuilt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bytes | None, is_rolled: bool
+) -> None:
+    """The next append must neither hide the earlier epochs nor have a lower one."""
+    path = tmp_path / "t-0"
+    with opened(path, CLEAN) as log:
+        for epoch in (2, 5, 6):
+            log.become_leader(epoch)
+            for _ in range(30):
+                log.append(batch_at(0))
+        if is_rolled:
+            log.roll()
+    file = path / "leader-epoch-checkpoint"
+    good = file.read_bytes()
+    file.unlink()
+    if wrong is not None:
+        file.write_bytes(wrong)
+    with opened(path, CLEAN) as log:
+        assert file.read_bytes() == good
+        assert log.leader_epoch == 6
+    [warning] = [text for text in caplog.messages if "leader-epoch-checkpoint" in text]
+    assert "epoch 2 from offset 0, epoch 5 from offset 30, epoch 6 from offset 60" in warning
+
+
 def test_rebuilt_epochs_begin_with_the_log_start(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with opened(path, CLEAN) as log:

@@ -111,23 +111,40 @@ def load_epochs(
     no epoch at all.
     """
     path = directory / FileKind.LEADER_EPOCHS.value
-
-    def persist(entries: tuple[EpochEntry, ...]) -> None:
-        disk.write_atomically(path, encode_leader_epochs(entries))
-
+    persist = _persist_epochs(disk, path)
     try:
-        return LeaderEpochCache(decode_leader_epochs(disk.read_bytes(path)), persist=persist)
+        entries = decode_leader_epochs(disk.read_bytes(path))
     except FileNotFoundError:
         return LeaderEpochCache(persist=persist)
     except (CorruptError, UnsupportedError) as error:
-        reason = error.reason if isinstance(error, CorruptError) else error
-        cache = LeaderEpochCache(rebuild(), persist=persist)
-        persist(cache.entries)
-        _log.warning(
-            "%s: corrupt (%s); rebuilt from the batches of the log: %s",
-            path,
-            reason,
-            ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
-            or "no batch has a leader epoch",
-        )
-        return cache
+        reason = error.reason if isinstance(error, CorruptError) else str(error)
+        return rebuild_epochs(disk, directory, rebuild(), reason)
+    cache = LeaderEpochCache(entries, persist=persist)
+    if cache.entries != tuple(entries):
+        return rebuild_epochs(disk, directory, rebuild(), "epochs or start offsets do not increase")
+    return cache
+
+
+def rebuild_epochs(
+    disk: Disk, directory: Path, entries: Iterable[EpochEntry], reason: str
+) -> LeaderEpochCache:
+    """Replace the file, durably and with a warning, by the epochs that the batches have."""
+    path = directory / FileKind.LEADER_EPOCHS.value
+    persist = _persist_epochs(disk, path)
+    cache = LeaderEpochCache(entries, persist=persist)
+    persist(cache.entries)
+    _log.warning(
+        "%s: corrupt (%s); rebuilt from the batches of the log: %s",
+        path,
+        reason,
+        ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
+        or "no batch has a leader epoch",
+    )
+    return cache
+
+
+def _persist_epochs(disk: Disk, path: Path) -> Callable[[tuple[EpochEntry, ...]], None]:
+    def persist(entries: tuple[EpochEntry, ...]) -> None:
+        disk.write_atomically(path, encode_leader_epochs(entries))
+
+    return persist

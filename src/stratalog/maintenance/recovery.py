@@ -39,7 +39,7 @@ from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
 from stratalog.log.replay import ProducerReload
 from stratalog.log.segments import SegmentList
-from stratalog.log.side_files import SnapshotFiles, load_epochs
+from stratalog.log.side_files import SnapshotFiles, load_epochs, rebuild_epochs
 from stratalog.log.transactions import AbortedLookup
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
@@ -138,7 +138,10 @@ class _Loader:
         self._activate_last(point)
         self._rebuild_last_txn_index()
         end = self._segments[-1].next_offset
-        leader_epoch = self._last_epoch()
+        last_batch = self._last_batch()
+        if last_batch is not None and last_batch.last_offset >= log_start_offset:
+            self._check_epochs(last_batch)
+        leader_epoch = self._last_epoch(last_batch)
         self._trim_epochs(point.log_start_offset if point.is_start_told else log_start_offset, end)
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
@@ -368,18 +371,39 @@ class _Loader:
                     yield EpochEntry(epoch, header.base_offset)
             segment.release()
 
-    def _last_epoch(self) -> int:
+    def _last_batch(self) -> BatchHeader | None:
+        """The last one of magic 2, in the last segment that has batches."""
+        found = None
+        segment = next((each for each in reversed(self._segments) if each.size_bytes), None)
+        if segment is not None:
+            view = segment.view()
+            last = view.offset_index.last()
+            for _, header in view.walk_headers(0 if last is None else last[2]):
+                found = header
+        return found
+
+    def _check_epochs(self, last_batch: BatchHeader) -> None:
+        """Every batch has the epoch that the checkpoint has for its offset, the last one too. Kafka
+        does not look, but gets the epoch of its next batch from the controller."""
+        epoch = last_batch.partition_leader_epoch
+        known = self._epochs.epoch_for_offset(last_batch.last_offset)
+        if epoch not in {NO_LEADER_EPOCH, known}:
+            reason = (
+                f"the batch at offset {last_batch.base_offset} has leader epoch {epoch}, the file "
+                f"has {'none' if known is None else known}"
+            )
+            entries = self._epochs_in_log()
+            self._epochs = rebuild_epochs(self._disk, self._path, entries, reason)
+
+    def _last_epoch(self, last_batch: BatchHeader | None) -> int:
         """Of the last leader, so that epochs never fall; 0 when nothing tells it.
 
         Epochs that wrote nothing are forgotten with the next opening, and a log start at the very
         end hides all others; then the last batch is asked.
         """
-        latest, segment = self._epochs.latest_epoch, self._segments[-1]
-        if latest is None and segment.size_bytes:
-            view = segment.view()
-            last = view.offset_index.last()
-            for _, header in view.walk_headers(0 if last is None else last[2]):
-                latest = header.partition_leader_epoch
+        latest = self._epochs.latest_epoch
+        if latest is None and last_batch is not None:
+            latest = last_batch.partition_leader_epoch
         return max(0, _or_none(latest))
 
     def _trim_epochs(self, start: int, end: int) -> None:
