@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.errors import LogDirLockedError
+from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.manager import LogDir
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
@@ -174,6 +175,9 @@ USES: dict[str, Callable[[LogDir], object]] = {
     "transaction": lambda logs: logs.transaction("t"),
     "abort": lambda logs: logs.abort_transaction("t"),
     "tasks": lambda logs: logs.run_due_tasks(),
+    "commit": lambda logs: logs.commits.commit(StagedCommit(())),
+    "finish commits": lambda logs: logs.commits.finish(),
+    "sweep": lambda logs: logs.commits.sweep(),
 }
 
 
@@ -220,7 +224,8 @@ def test_locks_that_other_threads_held_do_not_stop_a_child(logs: LogDir, tmp_pat
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with log._lock, producer._lock, logs._catalog._lock, logs._coordinator._lock:
+        locks = (producer._lock, logs._catalog._lock, logs._coordinator._lock, logs.commits._lock)
+        with log._lock, locks[0], locks[1], locks[2], locks[3]:
             held.set()
             done.wait()
 
@@ -233,6 +238,7 @@ def test_locks_that_other_threads_held_do_not_stop_a_child(logs: LogDir, tmp_pat
             producer.flush,
             lambda: logs.create_topic("other", 1),
             lambda: logs.transaction("t"),
+            logs.commits.finish,
         ):
             assert in_child(use).startswith("LogOfflineError: ")
         assert in_child(log.close) == in_child(producer.close) == in_child(logs.close) == "None"

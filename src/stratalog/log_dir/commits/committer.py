@@ -26,6 +26,7 @@ from stratalog.errors import (
     CommitPendingError,
     CorruptError,
     InconsistentLogDirsError,
+    LogOfflineError,
     StorageError,
     StratalogError,
 )
@@ -41,6 +42,7 @@ from stratalog.log_dir.commits.install import (
 from stratalog.log_dir.commits.journal import Decision, JournalFile, JournalRun, plan_commit
 from stratalog.log_dir.commits.replays import CommitHistory
 from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_own, sweep_stale
+from stratalog.storage.forking import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -83,6 +85,17 @@ class Commits:
         self._journal = JournalFile(engine.disk, [root.path for root in catalog.roots])
         self._history = CommitHistory(catalog)
         self._lock = threading.RLock()
+        self._is_detached = False
+        detach_in_children(self)
+
+    def detach(self) -> None:
+        """In a forked child: commits are the parent's."""
+        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        self._is_detached = True
+
+    def _check_process(self) -> None:
+        if self._is_detached:
+            raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
     def begin(self, schedule: Schedule) -> None:
         """Finish what the last writer has decided, if that is possible.
@@ -119,6 +132,7 @@ class Commits:
         CommitReplayError: a commit of this identity has written other rows. CommitPendingError: a
         commit is decided and could not be finished; the message says whether it is this one.
         """
+        self._check_process()
         with self._lock:
             self._catalog.check_complete("commit staged batches")
             self.finish()
@@ -141,6 +155,7 @@ class Commits:
 
     def finish(self) -> bool:
         """Finish what was decided and not finished; whether there was something."""
+        self._check_process()
         failure: CommitPendingError | None = None
         with self._lock:
             found = self._journal.read()
@@ -177,6 +192,7 @@ class Commits:
 
     def sweep(self, stale_ms: int = STALE_MS) -> int:
         """Remove staged files that nobody has written to for so long; how many."""
+        self._check_process()
         with self._lock:
             if self._catalog.missing_dirs:
                 return 0  # a journal there may name them
