@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stratalog.errors import AccessDeniedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -171,10 +171,16 @@ EXPLAINED_BY_COMPACTION: Final = frozenset(
 )
 
 
-EXPLAINED_BY_KILL: Final = frozenset(
-    {Fault.INDEX_SHORT.code, Fault.INDEX_PAST_END.code, Fault.TXN_INDEX_MISSING_ENTRY.code}
-)
-"""What a process that is killed, or a power loss, may leave in segments that recovery reads."""
+_EXPLAINED_BY_KILL: Final = {
+    Fault.INDEX_SHORT.code: _REBUILT,
+    Fault.INDEX_PAST_END.code: _REBUILT,
+    Fault.TXN_INDEX_MISSING_ENTRY.code: (
+        "open the log for writing (stratalog recover), which rebuilds the index after this unclean "
+        "stop; until then read_committed shows records of an aborted transaction"
+    ),
+}
+"""What a process that is killed, or a power loss, may leave in segments that recovery reads, and
+what to do."""
 
 
 class Finding(NamedTuple):
@@ -299,19 +305,21 @@ class Findings:
 
 def excused(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
     """The same, with findings of these kinds turned into notes."""
-    return _regraded(findings, codes, Severity.NOTE, _NOTHING)
+    return _regraded(findings, Severity.NOTE, dict.fromkeys(codes, _NOTHING))
 
 
 def excused_by_kill(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The same, of a segment whose indexes are rebuilt by recovery, because the last writer did not
     close it."""
-    return _regraded(findings, EXPLAINED_BY_KILL, Severity.WARNING, _REBUILT)
+    return _regraded(findings, Severity.WARNING, _EXPLAINED_BY_KILL)
 
 
 def _regraded(
-    findings: Iterable[Finding], codes: Collection[str], severity: Severity, advice: str
+    findings: Iterable[Finding], severity: Severity, advice: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     return tuple(
-        finding._replace(severity=severity, advice=advice) if finding.code in codes else finding
+        finding._replace(severity=severity, advice=advice[finding.code])
+        if finding.code in advice
+        else finding
         for finding in findings
     )
