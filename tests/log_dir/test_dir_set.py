@@ -17,6 +17,7 @@ from stratalog.format.staged_names import parse_staged_name
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log_dir.commits.finding import Target
 from stratalog.log_dir.commits.journal import JOURNAL_FILE
+from stratalog.log_dir.commits.row_stager import RowTerms
 from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.log_dir.kept_state import STATE_FILE
 from stratalog.log_dir.partitioner import partition_for_key
@@ -224,6 +225,34 @@ def test_staged_files_of_a_journal_elsewhere_are_not_swept(
         with open_logs(*copies, disk=Disk(UNSYNCED)) as logs:
             assert len(committed(logs)) == 40 + records
     assert count > 3
+
+
+def test_what_a_journal_elsewhere_may_still_need_is_not_compacted(dirs: list[Path]) -> None:
+    """Compaction would remove what proves that a run is installed."""
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    with open_logs(*dirs) as logs:
+        logs.create_topic("table", 2, config={**config, "segment.bytes": "1048576"})
+        for _ in range(30):
+            for partition in range(2):
+                logs.append("table", b"v" * 90, key=b"k", partition=partition)
+        for log in logs.partitions_of("table"):
+            log.roll()
+        for partition in range(2):
+            logs.append("table", b"last", key=b"k", partition=partition)
+    (directory,) = dirs[1].glob("table-*")
+    staging.stage(dirs, [staging.rows(0, 40)], terms=RowTerms("table"))
+    staged = [path for path in directory.iterdir() if parse_staged_name(path.name)]
+    assert staged
+
+    def records_after_compaction() -> int:
+        with open_logs(dirs[1], missing_dirs="offline") as logs:
+            logs.maintenance.run_once()
+            return sum(1 for _ in logs.partition("table", int(directory.name[-1])).read())
+
+    assert records_after_compaction() == 31
+    for path in staged:
+        path.unlink()
+    assert records_after_compaction() < 31
 
 
 def test_producer_ids_are_not_handed_out_twice(dirs: list[Path]) -> None:

@@ -167,7 +167,9 @@ class LogDir:
             was_clean=not unclean and not is_forgetting,
             ends_nothing=bool(unclean) and not recover_all,
         )
-        if not is_partial:
+        if is_partial:
+            self.commits.begin_partially()
+        else:
             self.commits.begin(self._schedule)
         self._upkeep.plan(self._schedule)
         self.maintenance.has_threads = background

@@ -41,7 +41,13 @@ from stratalog.log_dir.commits.install import (
 )
 from stratalog.log_dir.commits.journal import Decision, JournalFile, JournalRun, plan_commit
 from stratalog.log_dir.commits.replays import CommitHistory
-from stratalog.log_dir.commits.sweeping import STALE_MS, sweep_commit, sweep_own, sweep_stale
+from stratalog.log_dir.commits.sweeping import (
+    STALE_MS,
+    has_staged_files,
+    sweep_commit,
+    sweep_own,
+    sweep_stale,
+)
 from stratalog.storage.forking import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
@@ -111,6 +117,12 @@ class Commits:
             if is_finished or not all(root.last_stop.was_clean for root in self._catalog.roots):
                 self.sweep()
         schedule.every(SWEEP_INTERVAL_MS, "sweep of staged files", self._sweep_all)
+
+    def begin_partially(self) -> None:
+        """Some of the directories are missing, perhaps with a journal: finish nothing, and take
+        every partition with staged files for one that a decided commit still needs."""
+        for slot in self._catalog.slots():
+            slot.has_pending_commit = has_staged_files(self._disk, slot.path)
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
         """The number of the writer's last commit to the topic (None: to any topic); None if it

@@ -25,6 +25,11 @@ STALE_MS: Final = 24 * 60 * 60 * 1000
 _log = logging.getLogger(__name__)
 
 
+def has_staged_files(disk: Disk, directory: Path) -> bool:
+    """Whether a partition has files that a commit, decided or not, may still need."""
+    return any(parse_staged_name(name) is not None for name in disk.list_names(directory))
+
+
 def sweep_stale(
     disk: Disk, directory: Path, now_ms: int, kept: Collection[str] = (), stale_ms: int = STALE_MS
 ) -> int:
