@@ -1,4 +1,4 @@
-"""A lost `.txnindex`: writers hide what was aborted as readers do, and rebuild the last one."""
+"""A lost or truncated `.txnindex`: writers hide what was aborted, and rebuild the last one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.spark.planning import plan_read
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, directory_to_read
 from tests.log.building import copy_partition
+from tests.log.readers import over_readers
 from tests.log.written_log import CONFIG, NOW_MS, PRODUCER, Setup, batch, sent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
+    from tests.log.readers import Reader
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 TXN_CASES = [GoldenCase(name) for name in ("txn", "txn-now", "txn-simple", "compact-txn")]
@@ -140,6 +144,94 @@ def test_the_index_of_the_last_segment_is_missed(
         assert [missing.path.name for missing in view.missing_txn_indexes()][-1] == last
         view.aborted_transactions()
     assert caplog.text.count(f"{last}: missing") == 1
+
+
+LOST_BYTES = {"last entry": 34, "last two entries": 68, "part of the last entry": 10}
+
+
+def truncate_txn_index(path: Path, lost_bytes: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-lost_bytes])
+
+
+def txn_up_to(end: int, into: Path, *, has_end_snapshot: bool) -> Path:
+    """A copy of the golden partition as it was at `end`, where a segment begins."""
+    path = copy_partition(GoldenCase("txn").partition_dir, into)
+    for file in path.glob("0*"):
+        is_end_snapshot = file.name == f"{end:020d}.snapshot"
+        if int(file.stem) >= end and not (is_end_snapshot and has_end_snapshot):
+            file.unlink()
+    return path
+
+
+@over_readers
+@pytest.mark.parametrize("has_end_snapshot", [True, False])
+@pytest.mark.parametrize("lost", LOST_BYTES)
+def test_the_last_index_ends_before_its_log(
+    tmp_path: Path, lost: str, reader: Reader, *, has_end_snapshot: bool
+) -> None:
+    """As a kill between marker and entry leaves it, or a copy that was not atomic."""
+    path = txn_up_to(117, tmp_path, has_end_snapshot=has_end_snapshot)
+    with PartitionView(path) as view:
+        records, aborted = list(reader(view, isolation=COMMITTED)), view.aborted_transactions()
+    truncate_txn_index(path / f"{89:020d}.txnindex", LOST_BYTES[lost])
+    with PartitionView(path) as view:
+        assert list(reader(view, isolation=COMMITTED)) == records
+        assert view.aborted_transactions() == aborted
+        for txn in aborted:
+            assert txn in view.aborted_transactions(txn.first_offset, txn.last_offset)
+
+
+@over_readers
+def test_an_incomplete_entry_in_any_segment(tmp_path: Path, reader: Reader) -> None:
+    case = GoldenCase("txn")
+    path = copy_partition(case.partition_dir, tmp_path)
+    for file in path.glob("*.txnindex"):
+        truncate_txn_index(file, 10)
+    with PartitionView(path) as view, PartitionView(case.partition_dir) as intact:
+        assert tuple(reader(view, isolation=COMMITTED)) == consumed(case, COMMITTED)
+        assert view.aborted_transactions() == intact.aborted_transactions()
+
+
+@pytest.mark.parametrize("lost", LOST_BYTES)
+def test_the_spark_plan_knows_what_the_last_index_lacks(tmp_path: Path, lost: str) -> None:
+    path = txn_up_to(117, tmp_path, has_end_snapshot=True)
+    options = {"subscribe": "txn", "kafka.isolation.level": "read_committed"}
+
+    def aborted() -> list[list[AbortedTxn]]:
+        plan = plan_read({**options, "path": str(path.parent)})
+        return [sorted(piece.aborted) for split in plan.splits for piece in split.pieces]
+
+    before = aborted()
+    truncate_txn_index(path / f"{89:020d}.txnindex", LOST_BYTES[lost])
+    assert aborted() == before
+    assert any(before)
+
+
+def test_reading_from_the_newest_snapshot_on_walks_nothing_below_it(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    log = aborted_in_each(setup, 1)
+    end = log.log_end_offset
+    log.close()
+    with PartitionView(setup.path) as view:
+        assert view.aborted_transactions(end) == []
+        assert view.segments[-1].aborted_not_indexed is None
+        assert len(view.aborted_transactions()) == 1
+        assert view.segments[-1].aborted_not_indexed == ()
+
+
+def test_opening_rebuilds_a_truncated_last_index(tmp_path: Path) -> None:
+    """Without it, the next entry would replace the incomplete one for good."""
+    setup = Setup(tmp_path)
+    aborted_in_each(setup, 2).close()
+    last = max(setup.path.glob("*.txnindex"))
+    complete = last.read_bytes()
+    truncate_txn_index(last, 10)
+    log = setup.reopen()
+    assert last.read_bytes() == complete
+    log.append(sent(4, in_txn=True))
+    log.end_transaction(PRODUCER, 0, commit=False)
+    assert [txn.first_offset for txn in log.aborted_transactions()] == [1, 5, 8]
 
 
 def test_no_snapshot_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

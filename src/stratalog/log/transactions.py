@@ -16,12 +16,12 @@ from stratalog.format.control import read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.names import FileKind
 from stratalog.format.snapshot import decode_snapshot
-from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted
+from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted, read_entries
 from stratalog.log.producers import ProducerReplay
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader
@@ -87,10 +87,11 @@ class MissingIndex(NamedTuple):
 
 class AbortedLookup:
     """The aborted transactions of a log, segment by segment: by its transaction index or, where
-    that is missing or corrupt, by the log.
+    that is missing or corrupt, by the log. A truncated index, and that of the last segment, which
+    may end before the log does, are supplemented from the log.
 
-    What a missing index should contain is looked up once for each segment view and then remembered
-    there, with a warning if it is anything at all.
+    What an index lacks is looked up once for each segment view and then remembered there. If a
+    missing file should contain anything at all, there is a warning.
     """
 
     def __init__(
@@ -122,7 +123,9 @@ class AbortedLookup:
             data = _index_file_of(part.segment)
             if data is None and self._is_past(part, end_offset):
                 break
-            within = collect_aborted(self._entries_of(part, data), start_offset, end_offset)
+            may_end_early = self._may_end_early(part, start_offset, end_offset)
+            entries = self._entries_of(part, data, may_end_early=may_end_early)
+            within = collect_aborted(entries, start_offset, end_offset)
             found += within.txns
             if within.is_complete:
                 break
@@ -144,28 +147,47 @@ class AbortedLookup:
         return found
 
     def missing_at_end(self) -> MissingIndex | None:
-        """The index file of the last segment, if it is missing. For who rebuilds it: no warning."""
+        """The index file of the last segment, if it is missing or its last entry is incomplete.
+        For the caller that rebuilds it: no warning."""
         (part,) = self._segments.parts_from(self._segments.bases[-1])
-        if _index_file_of(part.segment) is not None:
+        data = _index_file_of(part.segment)
+        if data is None:
+            aborted = self._found_in_log(part)
+        elif len(data) % ENTRY_BYTES:
+            aborted = tuple(read_entries(self._entries_of(part, data, may_end_early=False)))
+        else:
             return None
-        aborted = self._found_in_log(part)
         return MissingIndex(_index_path(part.segment), aborted) if aborted else None
 
     def _missing_at(self, part: SegmentPart) -> list[MissingIndex]:
         aborted = self._lost_entries(part)
         return [MissingIndex(_index_path(part.segment), aborted)] if aborted else []
 
-    def _entries_of(self, part: SegmentPart, data: bytes | None) -> bytes:
+    def _entries_of(self, part: SegmentPart, data: bytes | None, *, may_end_early: bool) -> bytes:
         """Kafka creates the file with its first entry, so one without a complete entry is corrupt
         too."""
         if data is None:
-            entries: Iterable[AbortedTxn] = self._lost_entries(part)
-        else:
-            complete = data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
-            if _is_sound(complete, part.segment.base_offset):
-                return complete
-            entries = self._aborted_in(part)
-        return b"".join(txn.pack() for txn in entries)
+            return _packed(self._lost_entries(part))
+        rest = len(data) % ENTRY_BYTES
+        complete = data[: len(data) - rest]
+        if not _is_sound(complete, part.segment.base_offset):
+            return _packed(self._aborted_in(part))
+        if not rest and not may_end_early:
+            return complete
+        by_marker = {txn.last_offset: txn for txn in read_entries(complete)}
+        added = {txn.last_offset: txn for txn in self._not_indexed(part, by_marker)}
+        return _packed(txn for _, txn in sorted((added | by_marker).items()))
+
+    def _may_end_early(self, part: SegmentPart, start_offset: int, end_offset: int) -> bool:
+        """Whether the index of the last segment may lack entries for [start, end) that the replay
+        of the end of the log does not supply: of markers below the snapshot that it began with."""
+        base, tail = part.segment.base_offset, self._tail
+        return (
+            part.next_base is None
+            and tail is not None
+            and tail.start_offset > max(base, start_offset)
+            and not self._is_past(part, end_offset)
+        )
 
     def _is_past(self, part: SegmentPart, end_offset: int) -> bool:
         """Whether the snapshot at the segment's start shows that no transaction that began below
@@ -181,21 +203,32 @@ class AbortedLookup:
         segment = part.segment
         if self._sound_from is not None and segment.base_offset >= self._sound_from:
             return ()
-        if segment.aborted_without_index is None:
-            found = self._found_in_log(part)
-            # A live broker creates the file right after the first marker, so it is looked at again.
-            if found and _index_file_of(segment) is None:
-                _log.warning("%s", MissingIndex(_index_path(segment), found))
-            segment.aborted_without_index = found
-        return segment.aborted_without_index
+        is_known = segment.aborted_not_indexed is not None
+        found = self._not_indexed(part)
+        # A live broker creates the file right after the first marker, so it is looked at again.
+        if found and not is_known and _index_file_of(segment) is None:
+            _log.warning("%s", MissingIndex(_index_path(segment), found))
+        return found
 
-    def _found_in_log(self, part: SegmentPart) -> tuple[AbortedTxn, ...]:
+    def _not_indexed(
+        self, part: SegmentPart, indexed: Container[int] = ()
+    ) -> tuple[AbortedTxn, ...]:
+        """What the index of a segment should contain besides the markers at offsets `indexed`."""
+        segment = part.segment
+        if segment.aborted_not_indexed is None:
+            segment.aborted_not_indexed = self._found_in_log(part, indexed)
+        return segment.aborted_not_indexed
+
+    def _found_in_log(
+        self, part: SegmentPart, indexed: Container[int] = ()
+    ) -> tuple[AbortedTxn, ...]:
         if self._may_end_transactions(part) is False:
             return ()
         return tuple(
             txn
             for txn in self._aborted_in(part)
-            if has_data(self._segments, txn.producer_id, txn.first_offset, txn.last_offset)
+            if txn.last_offset not in indexed
+            and has_data(self._segments, txn.producer_id, txn.first_offset, txn.last_offset)
         )
 
     def _may_end_transactions(self, part: SegmentPart) -> bool | None:
@@ -264,6 +297,10 @@ def has_data(segments: SegmentList, producer_id: int, first_offset: int, marker:
     one before its marker, and its entry with them."""
     batches = producer_batches(segments, first_offset, marker)
     return any(header.producer_id == producer_id and not header.is_control for header, _ in batches)
+
+
+def _packed(txns: Iterable[AbortedTxn]) -> bytes:
+    return b"".join(txn.pack() for txn in txns)
 
 
 def _is_sound(entries: bytes, base_offset: int) -> bool:

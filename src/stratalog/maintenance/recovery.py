@@ -331,10 +331,10 @@ class _Loader:
             segment.become_active(now_ms=self._now_ms())
 
     def _rebuild_last_txn_index(self) -> None:
-        """A missing transaction index of the segment that is appended to: whoever writes to the
-        file next must not leave it incomplete. Those of earlier segments are looked up in the log
-        when aborted transactions are asked for, because a walk over all headers of a large log is
-        too much for opening it."""
+        """A missing or truncated transaction index of the segment that is appended to: whoever
+        writes to the file next must not leave it incomplete. Those of earlier segments are looked
+        up in the log when aborted transactions are asked for, because a walk over all headers of a
+        large log is too much for opening it."""
         segment = self._segments[-1]
         if segment.base_offset in self._recovered or not segment.size_bytes:
             return
@@ -344,8 +344,8 @@ class _Loader:
             entries = b"".join(txn.pack() for txn in missing.aborted)
             self._disk.write_atomically(missing.path, entries)
             _log.warning(
-                "%s: missing, although %d transactions were aborted in this segment; rebuilt from "
-                "the log",
+                "%s: missing or truncated, although %d transactions were aborted in this segment; "
+                "rebuilt from the log",
                 missing.path,
                 len(missing.aborted),
             )

@@ -63,8 +63,8 @@ class LoadedBatch(NamedTuple):
 class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
 
-    aborted_without_index: tuple[AbortedTxn, ...] | None = None
-    """What a missing transaction index should contain, once it was looked up in the log."""
+    aborted_not_indexed: tuple[AbortedTxn, ...] | None = None
+    """What its transaction index lacks, once it was looked up in the log."""
 
     def __init__(
         self,
