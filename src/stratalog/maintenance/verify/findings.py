@@ -176,7 +176,7 @@ _EXPLAINED_BY_KILL: Final = {
     Fault.INDEX_PAST_END.code: _REBUILT,
     Fault.TXN_INDEX_MISSING_ENTRY.code: (
         "open the log for writing (stratalog recover), which rebuilds the index after this unclean "
-        "stop; until then read_committed shows records of an aborted transaction"
+        "stop; until then read_committed may show records of an aborted transaction"
     ),
 }
 """What a process that is killed, or a power loss, may leave in segments that recovery reads, and
