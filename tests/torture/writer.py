@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from stratalog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    LogDirLockedError,
     LogOfflineError,
     OffsetOutOfRangeError,
     ProducerFencedError,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from tests.torture.setup import Place
 
 _CHILD_PATIENCE_S: Final = 5.0
+_LOCK_PATIENCE_S: Final = 60.0
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _GONE: Final = (UnknownTopicOrPartitionError, LogOfflineError, OffsetOutOfRangeError)
 """What another thread of the same process may have caused by deleting a topic or records."""
@@ -120,13 +122,24 @@ class Writer:
         self.journal.note("open")
         self.trapped.step()
         try:
-            self.logs = self.place.open(self.trapped.disk)
+            self.logs = self._opened()
         except StratalogError as error:
             self.check_expected(error)
             return False
         self.opens += 1
         self.journal.note("opened")
         return True
+
+    def _opened(self) -> LogDir:
+        """A driver may have come first, if this process was paused at its start."""
+        end = time.monotonic() + _LOCK_PATIENCE_S
+        while True:
+            try:
+                return self.place.open(self.trapped.disk)
+            except LogDirLockedError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(0.05)
 
     def _close(self) -> None:
         self.journal.note("close")
