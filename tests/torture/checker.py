@@ -178,14 +178,19 @@ class Checker:
         part.start, part.end = max(part.start, scan.start), max(part.end, scan.end)
 
     def _check_removed(self, topic: Topic, number: int, scan: Scan) -> None:
-        """The log start moves no further than settings and `delete_records` allow."""
+        """The log start moves no further than settings and `delete_records` allow.
+
+        If the last record that was deleted is old, more may have been there when those before it
+        were deleted: then the log may have been too large.
+        """
         part, kind, at_ms = topic.partitions[number], topic.kind, now_ms()
         is_over_size = kind.retention_bytes is not None and (
             kind.is_compacted or scan.size_bytes >= kind.retention_bytes
         )
-        for offset in [offset for offset in part.placed if offset < scan.start]:
+        for offset in sorted((each for each in part.placed if each < scan.start), reverse=True):
             record = part.placed.pop(offset).identity
             is_old = kind.retention_ms is not None and record.timestamp + kind.retention_ms < at_ms
+            is_over_size = is_over_size or (is_old and kind.retention_bytes is not None)
             assert is_over_size or is_old or offset < part.trim_to, (
                 f"{topic.name}-{number} offset {offset}: {record} was deleted; "
                 f"the log is {_range(scan)}, records were deleted before {part.trim_to}"
