@@ -315,6 +315,21 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(
         assert not logs.maintenance._retained
 
 
+def test_a_topic_that_is_just_being_deleted_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its directory has not been renamed yet."""
+    with open_logs(tmp_path, disk=Disk(UNSYNCED)) as logs:
+        logs.create_topic("orders", 1)
+        fill(logs, "orders", OLD_MS, NOW_MS)
+        (slot,) = logs._catalog.slots()
+        log = slot.retire()
+        assert log is not None
+        log.close()
+        logs.maintenance.check_retention()
+        assert not caplog.records
+
+
 class _Stale:
     """Still lists what another thread deletes while the list is gone through."""
 

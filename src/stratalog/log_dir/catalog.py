@@ -223,8 +223,9 @@ class TopicCatalog:
         return self._partitions.find(topic_partition)
 
     def has(self, slot: PartitionSlot) -> bool:
-        """Whether the partition is still there: one of its name that was made since is another."""
-        return self.find(slot.topic_partition) is slot
+        """Whether the partition is still there and is not being deleted. One of its name that was
+        created since is another."""
+        return self.find(slot.topic_partition) is slot and not slot.is_retired
 
     def slot(self, topic_partition: TopicPartition) -> PartitionSlot:
         """A partition's place."""

@@ -157,6 +157,11 @@ class PartitionSlot:
         """See `PartitionLog.flush`."""
         self.log().flush()
 
+    @property
+    def is_retired(self) -> bool:
+        """It is being deleted, or its LogDir was closed."""
+        return self._is_retired
+
     def retire(self) -> PartitionLog | None:
         """Open it no more. Returns the log if it was open: it is the caller's to close."""
         with self._lock:
