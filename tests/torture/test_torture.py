@@ -1,4 +1,7 @@
-"""A minute of `make torture`: half of it with a seed that never changes, half with another one."""
+"""A minute of `make torture`: half of it with a seed that never changes, half with another one.
+
+In CI both are fixed, as are the examples of Hypothesis: new ones are for who runs tests by hand.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,11 @@ SECONDS = float(os.environ.get("TORTURE_SECONDS", "25"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_random", [False, True], ids=["fixed", "random"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, *, is_random: bool) -> None:
-    seed = random.SystemRandom().randrange(1 << 32) if is_random else 1
+@pytest.mark.parametrize("is_fixed", [True, False], ids=["fixed", "random"])
+def test_nothing_acknowledged_is_lost(tmp_path: Path, *, is_fixed: bool) -> None:
+    seed = 1 if is_fixed else 2
+    if not is_fixed and "CI" not in os.environ:
+        seed = random.SystemRandom().randrange(1 << 32)
     torture(tmp_path / "run", seed, SECONDS, _say)
 
 
