@@ -84,8 +84,8 @@ def _files(output: bytes) -> list[str]:
 
 def test_what_can_be_named(log_dir: Path) -> None:
     orders_0 = [f"{log_dir}/orders-0/{FIRST}.log", f"{log_dir}/orders-0/{FIRST}.index"]
-    orders = [*orders_0, *(path.replace("-0/", "-1/") for path in orders_0)]
-    everything = [*orders, *(path.replace("orders", "other") for path in orders_0)]
+    orders = [*orders_0, *(path.replace("orders-0/", "orders-1/") for path in orders_0)]
+    everything = [*orders, *(path.replace("/orders-0/", "/other-0/") for path in orders_0)]
     for args, expected in (
         ([orders_0[1]], orders_0[1:]),
         ([log_dir / "orders-0"], orders_0),
