@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from stratalog.config import CleanupPolicy, LogConfig
+from stratalog.errors import LogOfflineError, StorageError
+from stratalog.format.txn_index import ENTRY_BYTES, read_entries
 from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.log_facts import facts_of
 from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.recovery import LoadPoint, open_log
+from stratalog.maintenance.verify.directory import Plan
+from stratalog.maintenance.verify.findings import Fault as Verified
+from stratalog.maintenance.verify.findings import Severity
+from stratalog.maintenance.verify.partition import plan_partition
+from stratalog.maintenance.verify.running import run_plan, verify_partition
 from stratalog.spark.planning import plan_read
 from stratalog.storage.disk import Disk
+from tests.disks import Fault
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, directory_to_read
 from tests.log.building import copy_partition
@@ -232,6 +242,60 @@ def test_opening_rebuilds_a_truncated_last_index(tmp_path: Path) -> None:
     log.append(sent(4, in_txn=True))
     log.end_transaction(PRODUCER, 0, commit=False)
     assert [txn.first_offset for txn in log.aborted_transactions()] == [1, 5, 8]
+
+
+def torn_entry(root: Path) -> tuple[Setup, Path]:
+    """The disk fails while the entry of the second aborted transaction is written, and does not let
+    the half that was written be removed."""
+    for call in count(1):
+        path = root / str(call)
+        path.mkdir()
+        setup = Setup(path)
+        log = aborted_in_each(setup, 1)
+        log.append(sent(2, in_txn=True))
+        at = len(setup.disk.history) + call
+        setup.disk.fault = Fault(at, errno.ENOSPC, written=0.5, is_lasting=True)
+        with pytest.raises(StorageError):
+            log.end_transaction(PRODUCER, 0, commit=False)
+        index = setup.path / f"{0:020d}.txnindex"
+        if index.stat().st_size % ENTRY_BYTES:
+            setup.disk.fault = None
+            return setup, index
+    raise AssertionError
+
+
+@over_readers
+def test_a_failing_disk_tears_an_entry(tmp_path: Path, reader: Reader) -> None:
+    """No reader is misled by it, nothing is appended after it, and opening rebuilds it."""
+    setup, index = torn_entry(tmp_path)
+    torn, log = index.read_bytes(), setup.log
+    with pytest.raises(LogOfflineError):
+        log.end_transaction(PRODUCER, 0, commit=False)
+    with pytest.raises(LogOfflineError):
+        log.append(batch())
+    log.close()
+    assert index.read_bytes() == torn
+    with PartitionView(setup.path) as view:
+        assert [record.offset for record in reader(view, isolation=COMMITTED)] == [0]
+        assert [txn.last_offset for txn in view.aborted_transactions()] == [3, 5]
+    plan = Plan((plan_partition(setup.path, recovery_point=0),))
+    findings = run_plan(plan, threads=1).at_least(Severity.WARNING)
+    assert {finding.severity for finding in findings} == {Severity.WARNING}
+    assert Verified.TXN_INDEX_TORN.code in {finding.code for finding in findings}
+    with setup.open() as log:
+        log.append(sent(3, in_txn=True))
+        log.end_transaction(PRODUCER, 0, commit=False)
+        assert [txn.last_offset for txn in read_entries(index.read_bytes())] == [3, 5, 7]
+        assert not index.stat().st_size % ENTRY_BYTES
+        assert [record.offset for record in log.read(isolation=COMMITTED)] == [0]
+
+
+def test_a_torn_entry_is_an_error_where_no_recovery_comes(tmp_path: Path) -> None:
+    setup = Setup(tmp_path)
+    aborted_in_each(setup, 1).close()
+    truncate_txn_index(setup.path / f"{0:020d}.txnindex", 10)
+    found = {each.code: each.severity for each in verify_partition(setup.path, threads=1).findings}
+    assert found[Verified.TXN_INDEX_TORN.code] is Severity.ERROR
 
 
 def test_no_snapshot_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

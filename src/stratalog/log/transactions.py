@@ -292,10 +292,10 @@ def _looks_transactional(segment: SegmentView) -> bool:
     return any(header.has_producer and header.is_transactional for _, header in chain(*ends))
 
 
-def has_data(segments: SegmentList, producer_id: int, first_offset: int, marker: int) -> bool:
-    """Whether a batch of the transaction is left in the log. The cleaner removes all of an aborted
-    one before its marker, and its entry with them."""
-    batches = producer_batches(segments, first_offset, marker)
+def has_data(segments: SegmentList, producer_id: int, first_offset: int, end_offset: int) -> bool:
+    """Whether the log has a batch of the producer's data in [first, end). Of an aborted transaction
+    the cleaner removes all of them before its marker, and its entry with them."""
+    batches = producer_batches(segments, first_offset, end_offset)
     return any(header.producer_id == producer_id and not header.is_control for header, _ in batches)
 
 

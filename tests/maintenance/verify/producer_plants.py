@@ -127,7 +127,7 @@ def _sequence(partition: Path) -> Spot:
 PRODUCER_PLANTS = [
     Plant("aborted transaction removed", "txn", Fault.TXN_INDEX_MISSING_ENTRY, _drop_txn),
     Plant("transaction index removed", "txn", Fault.TXN_INDEX_MISSING_ENTRY, _remove_txn_index),
-    Plant("transaction index cut", "txn", Fault.TXN_INDEX_BAD, _cut_txn),
+    Plant("transaction index cut", "txn", Fault.TXN_INDEX_TORN, _cut_txn),
     Plant("transaction index empty", "txn", Fault.TXN_INDEX_MISSING_ENTRY, _empty_txn_index),
     Plant("aborted: version", "txn", Fault.TXN_INDEX_BAD, _txn(0, b"\x00\x09")),
     Plant("aborted: producer", "txn", Fault.TXN_INDEX_MISMATCH, _txn(2, be64(7))),

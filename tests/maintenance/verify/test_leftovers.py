@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.config import CleanupPolicy, LogConfig
+from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
+from stratalog.format.txn_index import AbortedTxn
+from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.log_facts import facts_of
+from stratalog.maintenance.cleaning.selection import select
 from stratalog.maintenance.verify.directory import Plan
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.running import run_plan, verify_partition
 from tests.handmade import Head, Rec, batch, plain, write_segment
+from tests.log.written_log import NOW_MS, PRODUCER, Setup, sent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,3 +152,88 @@ def test_an_abort_marker_with_data_in_an_earlier_segment_needs_an_entry(
         encode_snapshot([AT_5._replace(current_txn_first_offset=first_offset)])
     )
     assert severities(path, Fault.TXN_INDEX_MISSING_ENTRY) == {Severity.ERROR}
+
+
+# -- the end of a transaction that was open at a producer snapshot: once all its data is gone, the
+# cleaner removes the marker too, and the snapshot still has it as open.
+
+COMPACTED = LogConfig(
+    segment_bytes=4000,
+    cleanup_policy=frozenset({CleanupPolicy.COMPACT}),
+    delete_retention_ms=1000,
+    min_cleanable_dirty_ratio=0.0,
+)
+
+
+def keyed(key: bytes, *, value_bytes: int = 10) -> bytes:
+    return encode_batch([Record(0, NOW_MS, key, b"v" * value_bytes)], BatchFields())
+
+
+def clean(setup: Setup) -> None:
+    """One pass over everything that is written so far, later than all delete horizons."""
+    setup.now_ms += 10_000
+    setup.log.append(keyed(b"last"))
+    setup.log.roll()
+    Cleaner(24 * 1000).clean(setup.log, select(facts_of(setup.log, None), COMPACTED, setup.now_ms))
+
+
+def log_with_removed_marker(setup: Setup, *, has_second: bool) -> Path:
+    """A transaction from 1 to its marker at 3, across the segment boundary at 2, of which nothing
+    is left. `has_second`: the same producer aborted another one, from 4 to 5, in that segment."""
+    log = setup.reopen(COMPACTED)
+    log.append(keyed(b"fills segment 0", value_bytes=3000))
+    log.append(sent(0, in_txn=True))
+    log.roll()
+    log.append(keyed(b"fills segment 2", value_bytes=3000))
+    log.end_transaction(PRODUCER, 0, commit=False)
+    if not has_second:
+        log.roll()
+    log.append(sent(1, in_txn=True))
+    log.end_transaction(PRODUCER, 0, commit=False)
+    log.append(keyed(b"fills segment 4", value_bytes=3000))
+    log.roll()
+    for _ in range(3):
+        clean(setup)
+    with log:
+        offsets = {
+            header.base_offset
+            for segment in log.writable_segments
+            for _, header in segment.view().walk_headers()
+        }
+        assert not {1, 3} & offsets
+        assert {2, 4, 5} <= offsets
+    return setup.path
+
+
+def test_an_index_entry_may_begin_after_a_transaction_whose_marker_was_removed(
+    tmp_path: Path,
+) -> None:
+    path = log_with_removed_marker(Setup(tmp_path), has_second=True)
+    entry = AbortedTxn.unpack((path / f"{2:020d}.txnindex").read_bytes())
+    assert (entry.first_offset, entry.last_offset) == (4, 5)
+    assert severities(path, *Fault) <= {Severity.NOTE}
+
+
+def test_a_snapshot_may_know_that_a_transaction_has_ended_whose_marker_was_removed(
+    tmp_path: Path,
+) -> None:
+    path = log_with_removed_marker(Setup(tmp_path), has_second=False)
+    assert (path / f"{4:020d}.snapshot").exists()
+    assert severities(path, *Fault) <= {Severity.NOTE}
+
+
+@pytest.mark.parametrize("is_in_earlier_segment", [False, True])
+def test_an_index_entry_that_begins_after_data_of_its_transaction_is_an_error(
+    tmp_path: Path, is_in_earlier_segment: bool
+) -> None:
+    """It would show that data to read_committed."""
+    path = tmp_path / "cleaned-0"
+    data = transactional(3, sequence=3), transactional(6, sequence=4)
+    if is_in_earlier_segment:
+        write_segment(path, 0, plain(0, 1), data[0], plain(4, 1))
+        log = write_segment(path, 5, plain(5, 1), data[1], abort_marker(8))
+        (path / f"{5:020d}.snapshot").write_bytes(encode_snapshot([AT_5]))
+    else:
+        log = write_segment(path, 0, plain(0, 1), *data, abort_marker(8))
+    log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 6, 8, 9).pack())
+    assert severities(path, Fault.TXN_INDEX_MISMATCH) == {Severity.ERROR}

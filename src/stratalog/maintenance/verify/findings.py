@@ -96,6 +96,7 @@ class Fault(enum.Enum):
         "nothing, unless lookups are slow: stratalog reindex --force",
     )
     TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
+    TXN_INDEX_TORN = ("txn-index-torn", Severity.ERROR, _REINDEX)
     TXN_INDEX_MISMATCH = ("txn-index-mismatch", Severity.ERROR, _REINDEX)
     TXN_INDEX_MISSING_ENTRY = (
         "txn-index-missing-entry",
@@ -174,6 +175,7 @@ EXPLAINED_BY_COMPACTION: Final = frozenset(
 _EXPLAINED_BY_KILL: Final = {
     Fault.INDEX_SHORT.code: _REBUILT,
     Fault.INDEX_PAST_END.code: _REBUILT,
+    Fault.TXN_INDEX_TORN.code: _REBUILT,
     Fault.TXN_INDEX_MISSING_ENTRY.code: (
         "open the log for writing (stratalog recover), which rebuilds the index after this unclean "
         "stop; until then read_committed may show records of an aborted transaction"

@@ -6,7 +6,8 @@ every later snapshot and the transaction index must say. A run of batches by one
 its first and its last: what lies between changes nothing that is written down.
 
 Compaction takes batches away, so a snapshot may know of newer ones than the log; it never knows of
-older ones only.
+older ones only. It also takes the marker of a transaction away of which no data is left. If that
+transaction was open at the segment's start, it looks as if it never ended.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from stratalog.log.producers import SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from stratalog.format.control import EndMarker
     from stratalog.maintenance.verify.findings import Findings
     from stratalog.maintenance.verify.log_walk import Chunk
+
+    HasData = Callable[[int, int, int], bool]
+    """Whether the log has data of this producer between these offsets, the second one excluded."""
 
 _BATCH_FIELDS: Final = ProducerEntry._fields.index("timestamp")
 """Of a producer entry, the first so many: who it is, and its newest batch."""
@@ -57,10 +61,12 @@ class ProducerCheck:
         before: Path | None,
         snapshots: tuple[tuple[int, str], ...],
         findings: Findings,
+        has_data: HasData,
         *,
         is_first: bool,
     ) -> None:
         """`before` is the snapshot at the segment's base offset, `snapshots` those above it."""
+        self._has_data = has_data
         self._path = path
         self._findings = findings
         self._snapshots = list(snapshots)
@@ -179,59 +185,88 @@ class ProducerCheck:
         except StratalogError as error:
             self._findings.add(Fault.BAD_SNAPSHOT, path, str(error))
             return
-        for fault, what in compare_snapshot(
-            entries, self._replay.producers, offset, is_known=self.is_known
-        ):
+        comparison = _Comparison(offset, self._has_data, is_known=self.is_known)
+        for fault, what in comparison.run(entries, self._replay.producers):
             self._findings.add(fault, path, what)
 
 
-def compare_snapshot(
-    entries: tuple[ProducerEntry, ...],
-    expected: dict[int, ProducerEntry],
-    offset: int,
-    *,
-    is_known: bool,
-) -> Iterator[tuple[Fault, str]]:
+class _Comparison:
     """What a snapshot at `offset` says that the batches below it do not bear out.
 
     `is_known`: the batches tell of every producer. Otherwise one that they do not know of may have
     written before them.
     """
-    seen: set[int] = set()
-    for entry in entries:
+
+    def __init__(self, offset: int, has_data: HasData, *, is_known: bool) -> None:
+        self._offset = offset
+        self._has_data = has_data
+        self._is_known = is_known
+
+    def run(
+        self, entries: tuple[ProducerEntry, ...], expected: dict[int, ProducerEntry]
+    ) -> Iterator[tuple[Fault, str]]:
+        seen: set[int] = set()
+        for entry in entries:
+            if entry.producer_id in seen:
+                what = f"producer {entry.producer_id} is there twice"
+                yield Fault.SNAPSHOT_MISMATCH, what
+            seen.add(entry.producer_id)
+            yield from self._compare(entry, expected.get(entry.producer_id))
+        for producer_id, due in sorted(expected.items()):
+            if producer_id not in seen:
+                yield self._missing(due)
+
+    def _compare(
+        self, entry: ProducerEntry, due: ProducerEntry | None
+    ) -> Iterator[tuple[Fault, str]]:
         name = f"producer {entry.producer_id}"
-        if entry.producer_id in seen:
-            yield Fault.SNAPSHOT_MISMATCH, f"{name} is there twice"
-        seen.add(entry.producer_id)
-        if max(entry.last_offset, entry.current_txn_first_offset) >= offset:
-            yield Fault.SNAPSHOT_MISMATCH, f"{name} has written at {offset} or above"
-            continue
-        due = expected.get(entry.producer_id)
-        if due is None:
-            if is_known:
+        if max(entry.last_offset, entry.current_txn_first_offset) >= self._offset:
+            yield Fault.SNAPSHOT_MISMATCH, f"{name} has written at {self._offset} or above"
+        elif due is None:
+            if self._is_known:
                 yield Fault.SNAPSHOT_AHEAD, f"{name} has written nothing that is in the log"
         elif entry != due:
-            yield _difference(name, entry, due)
-    for producer_id, due in sorted(expected.items()):
-        if producer_id in seen:
-            continue
-        if due.open_txn_first_offset is not None:
-            what = f"producer {producer_id} is missing, with a transaction open"
-            yield Fault.SNAPSHOT_MISMATCH, what
-        else:
-            what = f"producer {producer_id} is missing: it was idle for long, or forgotten"
-            yield Fault.SNAPSHOT_EXPIRED, what
+            yield self._difference(name, entry, due)
 
+    def _missing(self, due: ProducerEntry) -> tuple[Fault, str]:
+        name = f"producer {due.producer_id}"
+        if due.open_txn_first_offset is None or self._may_have_ended(due):
+            return Fault.SNAPSHOT_EXPIRED, f"{name} is missing: it was idle for long, or forgotten"
+        return Fault.SNAPSHOT_MISMATCH, f"{name} is missing, with a transaction open"
 
-def _difference(name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fault, str]:
-    told = [
-        f"{field} {is_!r}, not {should!r}"
-        for field, is_, should in zip(entry._fields, entry, due, strict=True)
-        if is_ != should
-    ]
-    what = f"{name}: {', '.join(told)}"
-    is_ahead = _has_newer_batch(entry, due) or _knows_more(entry, due)
-    return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
+    def _difference(self, name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fault, str]:
+        told = [
+            f"{field} {is_!r}, not {should!r}"
+            for field, is_, should in zip(entry._fields, entry, due, strict=True)
+            if is_ != should
+        ]
+        what = f"{name}: {', '.join(told)}"
+        is_ahead = _has_newer_batch(entry, due) or self._knows_more(entry, due)
+        return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
+
+    def _knows_more(self, entry: ProducerEntry, due: ProducerEntry) -> bool:
+        """Whether both have the same last batch, and removed batches explain the rest.
+
+        The cleaner removes the batch that began a transaction (the log shows a later start),
+        markers (the log shows an older coordinator epoch or none, an older timestamp, and perhaps a
+        transaction that does not end), and the newest record of the last batch (an older
+        timestamp). It never makes the log newer than the snapshot, and never removes the marker of
+        a transaction while a batch of it is left.
+        """
+        if entry[:_BATCH_FIELDS] != due[:_BATCH_FIELDS]:
+            return False
+        if entry.coordinator_epoch < due.coordinator_epoch or entry.timestamp < due.timestamp:
+            return False
+        start, due_start = entry.open_txn_first_offset, due.open_txn_first_offset
+        if start is None or due_start is None:
+            return start == due_start or (start is None and self._may_have_ended(due))
+        return start <= due_start
+
+    def _may_have_ended(self, due: ProducerEntry) -> bool:
+        """Whether no batch of the transaction that looks open is left, so that the cleaner may have
+        removed its marker."""
+        first = due.open_txn_first_offset
+        return first is not None and not self._has_data(due.producer_id, first, self._offset)
 
 
 def _has_newer_batch(entry: ProducerEntry, due: ProducerEntry) -> bool:
@@ -242,24 +277,6 @@ def _has_newer_batch(entry: ProducerEntry, due: ProducerEntry) -> bool:
     if not entry.has_batch and entry.open_txn_first_offset is None:
         return entry.producer_epoch > due.producer_epoch
     return entry.last_offset > due.last_offset and entry.producer_epoch >= due.producer_epoch
-
-
-def _knows_more(entry: ProducerEntry, due: ProducerEntry) -> bool:
-    """Whether both have the same last batch, and removed batches explain the rest.
-
-    The cleaner removes the batch that began a transaction (the log shows a later start), markers
-    (the log shows an older coordinator epoch or none, and an older timestamp), and the newest
-    record of the last batch (an older timestamp). It never makes the log newer than the snapshot,
-    and never removes the marker of a transaction while a batch of it is left.
-    """
-    if entry[:_BATCH_FIELDS] != due[:_BATCH_FIELDS]:
-        return False
-    start, due_start = entry.open_txn_first_offset, due.open_txn_first_offset
-    is_start_explained = start == due_start or (
-        start is not None and due_start is not None and start < due_start
-    )
-    is_marker_explained = entry.coordinator_epoch >= due.coordinator_epoch
-    return is_start_explained and is_marker_explained and entry.timestamp >= due.timestamp
 
 
 class _ByProducer(NamedTuple):

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.checkpoint import EpochEntry
-    from stratalog.maintenance.verify.producer_checks import Marker
     from stratalog.storage.log_file import FileIdentity
 
 _FAULTS: Final = {
@@ -141,7 +140,12 @@ class _SegmentCheck:
         self._settle_size(self._segment.file.size_bytes)
         before = None if task.snapshot_before is None else Path(task.snapshot_before)
         self._producers = ProducerCheck(
-            self._path, before, task.snapshots, self._findings, is_first=task.is_first
+            self._path,
+            before,
+            task.snapshots,
+            self._findings,
+            self._has_data,
+            is_first=task.is_first,
         )
         for step in LogWalk(self._segment):
             if isinstance(step, Chunk):
@@ -351,13 +355,14 @@ class _SegmentCheck:
             has_data=self._has_data,
         )
 
-    def _has_data(self, marker: Marker) -> bool:
-        """Whether the log, this segment and those before it, has a batch of the transaction."""
-        if marker.first_offset >= self._task.base_offset:
-            return True  # its start was met on the way through this segment
+    def _has_data(self, producer_id: int, first_offset: int, end_offset: int) -> bool:
+        """In this segment or those before it. A transaction that began in this segment was met on
+        the way through it."""
+        if first_offset >= self._task.base_offset:
+            return True
         segments = SegmentList(list_partition(self._path.parent).segments)
         try:
-            return has_data(segments, marker.producer_id, marker.first_offset, marker.offset)
+            return has_data(segments, producer_id, first_offset, end_offset)
         finally:
             segments.close()
 

@@ -11,11 +11,11 @@ from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
 from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from stratalog.maintenance.verify.findings import Findings
-    from stratalog.maintenance.verify.producer_checks import Marker
+    from stratalog.maintenance.verify.producer_checks import HasData, Marker
 
 
 class TxnIndexBytes(NamedTuple):
@@ -42,15 +42,16 @@ def check_txn_index(
     *,
     base_offset: int,
     is_exact: bool,
-    has_data: Callable[[Marker], bool],
+    has_data: HasData,
 ) -> int:
     """How many entries there are; what is wrong with them goes to `findings`.
 
     `is_exact`: the log has all batches that it ever had, and the state before it is known. Without,
     a transaction may have begun earlier than the log shows.
 
-    `has_data` tells whether a batch of the transaction that a marker ended is left in the log. If
-    the cleaner removed all of them, it wrote no entry either. Asked only where an entry is missing.
+    `has_data` is asked only where an entry is missing or begins later than expected. If the cleaner
+    removed all data of a transaction, it wrote no entry either; and then it removed the marker, so
+    that a snapshot may have a transaction as open that ended before the next one began.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))
@@ -60,12 +61,14 @@ def check_txn_index(
         if reason:
             findings.add(Fault.TXN_INDEX_BAD, path, reason, position=at)
         last_offset, last_stable = txn.last_offset, txn.last_stable_offset
-        reason = _mismatch(txn, markers.get(txn.last_offset), is_exact=is_exact)
+        reason = _mismatch(txn, markers.get(txn.last_offset), has_data, is_exact=is_exact)
         if reason:
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
-        if _is_entry_due(marker) and offset not in seen and has_data(marker):
+        if not _is_entry_due(marker) or offset in seen:
+            continue
+        if has_data(marker.producer_id, marker.first_offset, offset):
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
@@ -90,7 +93,9 @@ def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int,
     left = len(data) % ENTRY_BYTES
     if left:
         at = len(data) - left
-        findings.add(Fault.TXN_INDEX_BAD, path, "the last entry is cut short", position=at)
+        findings.add(
+            Fault.TXN_INDEX_TORN, path, f"the last entry has only {left} bytes", position=at
+        )
 
 
 def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: int) -> str:
@@ -108,14 +113,14 @@ def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: 
     return ""
 
 
-def _mismatch(txn: AbortedTxn, marker: Marker | None, *, is_exact: bool) -> str:
+def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_exact: bool) -> str:
     """Where the log contradicts an entry."""
     if marker is None or not marker.is_abort:
         return f"no ABORT marker at offset {txn.last_offset}"
     if marker.producer_id != txn.producer_id:
         return f"producer {txn.producer_id}, but the marker is of {marker.producer_id}"
     first = marker.first_offset
-    if first != NO_OFFSET and (txn.first_offset > first or (is_exact and txn.first_offset < first)):
+    if _is_start_wrong(txn, first, has_data, is_exact=is_exact):
         return f"first offset {txn.first_offset}, but the transaction began at {first}"
     if is_exact and first == NO_OFFSET:
         return f"the transaction that ended at {txn.last_offset} has no records"
@@ -123,3 +128,11 @@ def _mismatch(txn: AbortedTxn, marker: Marker | None, *, is_exact: bool) -> str:
         due = marker.last_stable_offset
         return f"last stable offset {txn.last_stable_offset}, where {due} is due"
     return ""
+
+
+def _is_start_wrong(txn: AbortedTxn, first: int, has_data: HasData, *, is_exact: bool) -> bool:
+    if first in {NO_OFFSET, txn.first_offset}:
+        return False
+    if is_exact:
+        return True
+    return first < txn.first_offset and has_data(txn.producer_id, first, txn.first_offset)
