@@ -13,7 +13,6 @@ from stratalog.log_dir.view import open_dirs
 from stratalog.maintenance.verify.findings import EXPLAINED_BY_COMPACTION, Severity
 from stratalog.maintenance.verify.running import verify_directory
 from tests.torture.content import COMMITTED, OrderCheck
-from tests.torture.setup import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,23 +177,16 @@ class Checker:
         part.start, part.end = max(part.start, scan.start), max(part.end, scan.end)
 
     def _check_removed(self, topic: Topic, number: int, scan: Scan) -> None:
-        """The log start moves no further than settings and `delete_records` allow.
-
-        If the last record that was deleted is old, more may have been there when those before it
-        were deleted: then the log may have been too large.
-        """
-        part, kind, at_ms = topic.partitions[number], topic.kind, now_ms()
-        is_over_size = kind.retention_bytes is not None and (
-            kind.is_compacted or scan.size_bytes >= kind.retention_bytes
+        """The log start moves no further than retention (see `Deletion`) and `delete_records` have
+        moved it."""
+        part = topic.partitions[number]
+        allowed = max(part.trim_to, part.deleted_to)
+        assert scan.start <= allowed, (
+            f"{topic.name}-{number}: the log is {_range(scan)}; retention deleted records before "
+            f"{part.deleted_to}, and delete_records before {part.trim_to}"
         )
-        for offset in sorted((each for each in part.placed if each < scan.start), reverse=True):
-            record = part.placed.pop(offset).identity
-            is_old = kind.retention_ms is not None and record.timestamp + kind.retention_ms < at_ms
-            is_over_size = is_over_size or (is_old and kind.retention_bytes is not None)
-            assert is_over_size or is_old or offset < part.trim_to, (
-                f"{topic.name}-{number} offset {offset}: {record} was deleted; "
-                f"the log is {_range(scan)}, records were deleted before {part.trim_to}"
-            )
+        for offset in [each for each in part.placed if each < scan.start]:
+            del part.placed[offset]
 
     # -- groups
 

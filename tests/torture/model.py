@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.torture.content import STAGED, Identity
+from tests.torture.retention import Deletion
 from tests.torture.setup import PASSING, kind_of
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Partition:
         self.end = 0
         self.trim_to = 0
         """What `delete_records` was asked for."""
+        self.deleted_to = 0
+        """The largest log start that retention was about to move to."""
         self.deleted_keys: dict[bytes | None, int] = {}
         """Offsets of tombstones that compaction has removed: nothing older may come back."""
 
@@ -144,6 +147,16 @@ class Model:
     def _trim(self, id: str, partition: int, to: int) -> None:
         part = self._topic(id).partitions[partition]
         part.trim_to = max(part.trim_to, to)
+
+    def _retention(self, topic: str, id: str, partition: int, **facts: Any) -> None:
+        found, deletion = self.adopt(topic, id), Deletion.from_note(**facts)
+        allowed = deletion.count_allowed(found.kind)
+        assert deletion.count <= allowed, (
+            f"{topic}-{partition}: retention deleted {deletion.count} segments where {allowed} may "
+            f"be deleted: {deletion}"
+        )
+        part = found.partitions[partition]
+        part.deleted_to = max(part.deleted_to, deletion.new_start)
 
     # -- records
 

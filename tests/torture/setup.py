@@ -58,6 +58,11 @@ class Kind:
         return "compact" in str(self.settings.get("cleanup.policy", "delete"))
 
     @property
+    def is_deleted(self) -> bool:
+        """By size or time."""
+        return "delete" in str(self.settings.get("cleanup.policy", "delete"))
+
+    @property
     def retention_ms(self) -> int | None:
         value = self.settings.get("retention.ms")
         return value if isinstance(value, int) and value >= 0 else None

@@ -35,6 +35,7 @@ from stratalog.log_dir.commits.staging import RunStager
 from stratalog.spark.staged_writes import abandon_job
 from tests.torture.content import STAGED, Identity
 from tests.torture.faults import TrappedDisk
+from tests.torture.retention import note_deletions
 from tests.torture.setup import BROKER, LASTING, PASSING, Complaints, Journal, kind_of, now_ms
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class Driver:
         self._rng = random.Random(plan.seed)
         self._complaints = Complaints()
         self.journal = Journal(place, plan.name)
+        note_deletions(self.journal)
         self._query = Query(place, plan.query, self._trapped.disk)
         self._deadline = time.monotonic() + plan.seconds
 

@@ -32,6 +32,7 @@ from stratalog.errors import (
 from stratalog.log.isolation import IsolationLevel
 from tests.torture.content import ABORTED, COMMITTED, PLAIN, Identity, OrderCheck
 from tests.torture.faults import TrappedDisk
+from tests.torture.retention import note_deletions
 from tests.torture.setup import (
     LASTING,
     PASSING,
@@ -91,6 +92,7 @@ class Writer:
         self.plan = plan
         self.connection = connection
         self.journal = Journal(place, plan.name)
+        note_deletions(self.journal)
         self.trapped = TrappedDisk(plan.trap)
         self.rng = random.Random(plan.seed)
         self.deadline = time.monotonic() + plan.seconds
