@@ -57,6 +57,10 @@ format: $(INSTALLED) ## Rewrite the sources in the project's style
 bench: $(INSTALLED) ## Measure the hot paths, beside other libraries
 	$(PYTHON) -m benchmarks $(ARGS)
 
+.PHONY: docs
+docs: $(INSTALLED) ## Run the commands in README and docs, and write their output into the pages
+	$(PYTHON) scripts/transcripts.py README.md docs/*.md
+
 .PHONY: install
 install: $(INSTALLED) ## Create .venv with the pinned dependencies
 

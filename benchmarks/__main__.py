@@ -40,6 +40,7 @@ def main() -> int:
     console = Console(stderr=options.json)
     for name in options.names or found:
         with console.status(f"{name} …"):
+            report.benchmark = name
             found[name].run(report)
     if options.json:
         json.dump(report.as_json(), sys.stdout, indent=2)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class Timing:
     """The median of several rounds of one piece of work."""
 
+    benchmark: str
+    """The module that measured it."""
     case: str
     who: str
     seconds: float
@@ -41,6 +43,7 @@ class Timing:
 class Requirement:
     """A number that must lie on one side of a bound, and should lie on that side of an aim."""
 
+    benchmark: str
     what: str
     value: float
     at_least: float | None = None
@@ -77,6 +80,8 @@ class Report:
 
     is_quick: bool = False
     rounds: int = 5
+    benchmark: str = ""
+    """The module that runs now."""
     timings: list[Timing] = field(default_factory=list)
     requirements: list[Requirement] = field(default_factory=list)
 
@@ -104,6 +109,7 @@ class Report:
                     seconds[who].append(elapsed)
         found = {
             who: Timing(
+                self.benchmark,
                 case,
                 who,
                 statistics.median(seconds[who]),
@@ -137,7 +143,8 @@ class Report:
         aim: float | None = None,
     ) -> None:
         """Promise that `value` is on the right side of a bound."""
-        self.requirements.append(Requirement(what, value, at_least, at_most, unit, aim))
+        requirement = Requirement(self.benchmark, what, value, at_least, at_most, unit, aim)
+        self.requirements.append(requirement)
 
     def as_json(self) -> dict[str, Any]:
         return {
