@@ -30,8 +30,7 @@ from stratalog.format.encode_columns import encode_columns
 from stratalog.format.record import BatchFields
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from benchmarks.logs import TIMESTAMP_MS, build_log
 from stratalog.format.batch import ATTRIBUTES_AT, CRC_AT
 from stratalog.format.columns import scan_batches
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from benchmarks.partitions import write_partition
 from benchmarks.report import Work
 from benchmarks.spark_read import _read
 from benchmarks.spark_session import all_cores, session
-from stratalog.maintenance.verify.running import verify_partition
+from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.spark.jobs.export import export, plan_export, run_export
 from stratalog.spark.jobs.export_files import FileSpec
 from stratalog.spark.jobs.ingest_files import plan_ingest, run_ingest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Work
 from benchmarks.spark_limits import DroppedRows
 from benchmarks.spark_session import all_cores, session
-from stratalog.log_dir.view import open_dirs
+from stratalog.partitions.view import open_dirs
 from stratalog.spark.jobs.ingest_files import ingest_files
 from stratalog.spark.jobs.ingest_inputs import FileSource
 

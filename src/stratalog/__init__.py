@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         CorruptRecordError,
         CorruptSnapshotError,
         DiskFullError,
-        FlushedDamageError,
+        FlushedCorruptionError,
         FsyncError,
         InconsistentLogDirsError,
         InvalidLeaderEpochError,
@@ -84,18 +84,17 @@ if TYPE_CHECKING:
     from stratalog.format.batch import BatchHeader, Codec, TimestampType
     from stratalog.format.names import TopicPartition
     from stratalog.format.record import Header, Record
-    from stratalog.log.damage import Skipped
-    from stratalog.log.isolation import IsolationLevel
     from stratalog.log.log_state import AppendInfo
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log_dir import LogDirsView, open_dirs, open_partition
-    from stratalog.log_dir.coordinator import OpenTransaction
-    from stratalog.log_dir.deliveries import Delivery, RecordMetadata
-    from stratalog.log_dir.manager import LogDir
-    from stratalog.log_dir.producer import Producer
-    from stratalog.log_dir.topics import TopicInfo
-    from stratalog.log_dir.transactions import Transaction, TransactionalProducer
+    from stratalog.log.reader import IsolationLevel, Skipped
+    from stratalog.log_dir import LogDir
+    from stratalog.partitions.topics import TopicInfo
+    from stratalog.partitions.view import LogDirsView, open_dirs, open_partition
+    from stratalog.producing.batches import Delivery, RecordMetadata
+    from stratalog.producing.coordinator import OpenTransaction
+    from stratalog.producing.producer import Producer
+    from stratalog.producing.transactions import Transaction, TransactionalProducer
     from stratalog.storage.trace import Trace
 
 __version__ = "0.1.0.dev0"
@@ -122,7 +121,7 @@ __all__ = [
     "CorruptSnapshotError",
     "Delivery",
     "DiskFullError",
-    "FlushedDamageError",
+    "FlushedCorruptionError",
     "FsyncError",
     "Header",
     "InconsistentLogDirsError",
@@ -193,18 +192,17 @@ _HOMES = {
     "stratalog.format.batch": ("BatchHeader", "Codec", "TimestampType"),
     "stratalog.format.names": ("TopicPartition",),
     "stratalog.format.record": ("Header", "Record"),
-    "stratalog.log.damage": ("Skipped",),
-    "stratalog.log.isolation": ("IsolationLevel",),
+    "stratalog.log.reader": ("IsolationLevel", "Skipped"),
     "stratalog.log.log_state": ("AppendInfo",),
     "stratalog.log.partition_log": ("PartitionLog",),
     "stratalog.log.partition_view": ("PartitionView",),
-    "stratalog.log_dir": ("LogDirsView", "open_dirs", "open_partition"),
-    "stratalog.log_dir.coordinator": ("OpenTransaction",),
-    "stratalog.log_dir.deliveries": ("Delivery", "RecordMetadata"),
-    "stratalog.log_dir.manager": ("LogDir",),
-    "stratalog.log_dir.producer": ("Producer",),
-    "stratalog.log_dir.topics": ("TopicInfo",),
-    "stratalog.log_dir.transactions": ("Transaction", "TransactionalProducer"),
+    "stratalog.partitions.view": ("LogDirsView", "open_dirs", "open_partition"),
+    "stratalog.producing.coordinator": ("OpenTransaction",),
+    "stratalog.producing.batches": ("Delivery", "RecordMetadata"),
+    "stratalog.log_dir": ("LogDir",),
+    "stratalog.producing.producer": ("Producer",),
+    "stratalog.partitions.topics": ("TopicInfo",),
+    "stratalog.producing.transactions": ("Transaction", "TransactionalProducer"),
     "stratalog.storage.trace": ("Trace",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

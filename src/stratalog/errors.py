@@ -5,7 +5,7 @@
     StratalogError
     ├── CorruptError                  bytes break a rule of the format
     │   ├── CorruptBatchError         a record batch: header, length or CRC
-    │   ├── FlushedDamageError        a log ends in damage, below what was flushed
+    │   ├── FlushedCorruptionError        a log ends in damage, below what was flushed
     │   ├── CorruptRecordError        a record inside a batch whose CRC is right
     │   ├── CorruptIndexError         .index, .timeindex or .txnindex
     │   ├── CorruptSnapshotError      .snapshot
@@ -128,7 +128,7 @@ class CorruptBatchError(CorruptError):
     """A record batch: its header, length or CRC. Recovery may cut the log here."""
 
 
-class FlushedDamageError(CorruptError):
+class FlushedCorruptionError(CorruptError):
     """A log ends with bytes that are no batch, below the offset up to which it was flushed.
 
     So no writer was interrupted there. Nothing was changed.

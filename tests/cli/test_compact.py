@@ -8,7 +8,7 @@ import pytest
 from stratalog.errors import LogDirLockedError, StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import inside, on_terminal, stratalog
 from tests.log_dir.opening import NOW_MS, Clock, open_logs
 

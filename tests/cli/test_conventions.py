@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from stratalog.cli.main import COMMANDS, LazyGroup, app
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import inside
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
 

@@ -15,8 +15,8 @@ import pytest
 from stratalog.cli.following import Tail
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, encode_batch
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log_dir import open_partition
+from stratalog.log.reader import IsolationLevel
+from stratalog.partitions.view import open_partition
 from tests.cli.command import COMMAND
 from tests.log.building import (
     BASE_TIMESTAMP,

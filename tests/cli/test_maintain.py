@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import COMMAND, inside, stratalog
 from tests.golden.cases import GoldenCase
 from tests.log_dir.opening import SMALL

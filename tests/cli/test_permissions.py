@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import stratalog, without_privileges
 
 if TYPE_CHECKING:

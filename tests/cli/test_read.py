@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.format.record import Record
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from tests.cli.command import COMMAND, inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, directory_to_read, is_consumed, undamaged_cases

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, encode_batch
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import stratalog
 from tests.log.building import batches_of, plain_records, write_partition
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import LogDirLockedError
-from stratalog.log_dir.lock import lock_dirs
+from stratalog.partitions.lock import lock_dirs
 from stratalog.storage.disk import Disk
 from tests.cli.command import inside, stratalog
 from tests.golden.cases import GoldenCase

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.cli.retention_text import duration_text
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import Result, inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
 from tests.log_dir.opening import NOW_MS, SMALL, Clock

@@ -12,7 +12,7 @@ from stratalog.cli.when import (
     parse_point,
     parse_time,
 )
-from stratalog.log_dir import open_partition
+from stratalog.partitions.view import open_partition
 from tests.golden.cases import GoldenCase
 
 NOW_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z

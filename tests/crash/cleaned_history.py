@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.config import LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.rounds import CleaningResult
+    from stratalog.maintenance.cleaning.passes import CleaningResult
 
 START_MS = 1_700_000_000_000
 RETENTION_MS = 60_000

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from stratalog.config import LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.crash.forking import serve

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from stratalog.errors import DiskFullError, FsyncError, LogOfflineError, StorageError
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.recovery import LoadPoint
 from tests.crash.cleaned_history import (
     RETENTION_MS,

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.crash import cleaner_process

@@ -20,7 +20,7 @@ from tests.log_dir.opening import kill, open_logs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 LOG = "00000000000000000000.log"
 FILES = ["orders-0/" + LOG, "orders-0/" + LOG.replace(".log", ".index"), "orders-0"]

@@ -15,12 +15,11 @@ import pytest
 from stratalog.config import LogConfig
 from stratalog.errors import LogOfflineError, StorageError
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import retain
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 
 if TYPE_CHECKING:

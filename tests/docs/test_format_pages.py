@@ -24,7 +24,7 @@ from stratalog.format import (
     txn_index,
     varint,
 )
-from stratalog.format.java_properties import decode_properties
+from stratalog.format.java_text import decode_properties
 from stratalog.format.record import Record, decode_records
 from stratalog.log.epochs import LeaderEpochCache
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
 from stratalog.format.batch import Codec
+from stratalog.format.buffers import Scratch
 from stratalog.format.compression import (
     SNAPPY_BLOCK_BYTES,
     XERIAL_MAGIC,
@@ -23,9 +24,7 @@ from stratalog.format.compression import (
     decompress,
     decompress_into,
 )
-from stratalog.format.lz4_frame import WRITTEN_HEADER
-from stratalog.format.scratch import Scratch
-from stratalog.format.xxhash import xxh32
+from stratalog.format.lz4_frame import WRITTEN_HEADER, xxh32
 
 RECORD = "380000000a6b303030361876303030362d2a2b2c2d2e2f020468310278"
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

@@ -27,7 +27,7 @@ import resource, sys
 from pathlib import Path
 from stratalog.errors import LimitExceededError
 from stratalog.format.compression import compress, decompress_into
-from stratalog.format.scratch import Scratch
+from stratalog.format.buffers import Scratch
 
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -16,7 +16,7 @@ from stratalog.format.batch import BatchHeader, Codec, TimestampType, is_crc_rig
 from stratalog.format.column_types import schema_of
 from stratalog.format.encode_columns import BatchLimits, EncodedBatches, encode_columns
 from stratalog.format.record import BatchFields, Header, Record, decode_records, encode_batch
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from tests import strategies
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import consumed

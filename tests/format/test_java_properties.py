@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError
-from stratalog.format.java_properties import decode_properties, encode_properties
+from stratalog.format.java_text import decode_properties, encode_properties
 
 # What java.util.Properties (Java 17) made of these bytes; None where it threw.
 READ_BY_JAVA: list[tuple[bytes, dict[str, str] | None]] = [

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stratalog.format.numpy_columns import int64_numbers, numpy_column, repeated_text
+from stratalog.format.column_types import int64_numbers, numpy_column, repeated_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from stratalog.format import resync
 from stratalog.format.batch import BatchHeader, Codec, Entry, TimestampType
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
-from stratalog.format.resync import Cut, Found, Nothing, find_next_batch
+from stratalog.format.resync import Found, Incomplete, Nothing, find_next_batch
 from tests.strategies import GeneratedLog, logs
 
 OFFSET = 1_000
@@ -55,7 +55,7 @@ def junk(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def search(buf: bytes, start: int = 0, **options: int) -> Found | Cut | Nothing:
+def search(buf: bytes, start: int = 0, **options: int) -> Found | Incomplete | Nothing:
     return find_next_batch(buf, start, len(buf), **{"offset_min": OFFSET, **options})
 
 
@@ -128,7 +128,7 @@ def test_cut_by_the_window(raw: bytes, magic: int) -> None:
     needed = 61 if magic == 2 else 34
     for end in range(100 + needed, 100 + len(raw)):
         cut = find_next_batch(buf, 0, end, offset_min=OFFSET)
-        assert cut == Cut(100, 100 + len(raw)), end
+        assert cut == Incomplete(100, 100 + len(raw)), end
         again = find_next_batch(buf, cut.position, cut.end, offset_min=OFFSET)
         assert again == Found(Entry(100, OFFSET, len(raw), magic))
 
@@ -149,7 +149,7 @@ def test_a_candidate_past_the_end_of_the_log_is_none() -> None:
     later = encode_batch([Record(OFFSET + 5, 5, None, None)])
     liar = BatchHeader.unpack(DATA)._replace(batch_length=1 << 30).pack()
     buf = liar + later
-    assert search(buf) == Cut(0, (1 << 30) + 12)
+    assert search(buf) == Incomplete(0, (1 << 30) + 12)
     assert search(buf, log_end=len(buf)) == Found(Entry(61, OFFSET + 5, len(later), 2))
     assert isinstance(search(junk(10) + DATA[:-1], log_end=9 + len(DATA)), Nothing)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from stratalog.format.scratch import Scratch
+from stratalog.format.buffers import Scratch
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from stratalog.format.utf8 import decode_utf8
+from stratalog.format.java_text import decode_utf8
 
 # One or more bytes of every class that a decoder can tell apart.
 CLASSES = (

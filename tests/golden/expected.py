@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.batch import TimestampType
 from stratalog.format.record import Header, Record
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import CompactionCase, GoldenCase, all_cases
 
 if TYPE_CHECKING:

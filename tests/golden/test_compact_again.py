@@ -16,13 +16,11 @@ import pytest
 from stratalog.config import LogConfig
 from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, consumed_offsets
 

@@ -9,8 +9,8 @@ import pytest
 from stratalog.errors import CorruptBatchError
 from stratalog.format.batch import Codec, next_entry
 from stratalog.format.entry import header_of, records_of
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import (
     BatchFacts,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.record import Record
-    from stratalog.log.damage import Skipped
+    from stratalog.log.reader import Skipped
     from tests.log.readers import Reader
 
 START_OFFSETS_MAX = 15

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.log.lookup import OffsetAndTimestamp
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import OffsetAndTimestamp
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import directory_to_read, loaded, log_start_offset, undamaged_cases
 

@@ -13,8 +13,8 @@ import pytest
 from stratalog.errors import AppendError
 from stratalog.format.batch import TimestampType
 from stratalog.format.control import ControlType
-from stratalog.log.origin import AppendOrigin
-from stratalog.log_dir.manager import LogDir
+from stratalog.log.appends import AppendOrigin
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GoldenCase, all_cases

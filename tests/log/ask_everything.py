@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.errors import StratalogError
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log_dir import open_dirs
+from stratalog.log.reader import IsolationLevel
+from stratalog.partitions.view import open_dirs
 from stratalog.storage.trace import Trace
 from tests.log.readers import columns, scalar
 

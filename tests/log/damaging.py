@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.record import Record
-    from stratalog.log.damage import Skipped
+    from stratalog.log.reader import Skipped
     from tests.log.readers import Reader
 
 

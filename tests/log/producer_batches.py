@@ -9,12 +9,11 @@ import pytest
 from stratalog.errors import AppendError
 from stratalog.format.batch import NO_SEQUENCE, BatchHeader, attributes_of
 from stratalog.format.control import ControlType, EndMarker
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin
 
 if TYPE_CHECKING:
-    from stratalog.log.producer_state import CheckedAppend, ProducerStateManager
+    from stratalog.log.producer_state import CheckedAppend, ProducerStateManager, VerificationGuard
     from stratalog.log.producers import CompletedTxn
-    from stratalog.log.txn_verification import VerificationGuard
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -9,15 +9,13 @@ import pytest
 
 from stratalog.format.batch import TimestampType
 from stratalog.format.record import Header, Record
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.reading import NO_LIMIT
+from stratalog.log.reader import NO_LIMIT, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stratalog.log.damage import Skipped
-    from stratalog.log.log_reader import StartOffset
+    from stratalog.log.reader import Skipped, StartOffset
 
 
 class Reader(Protocol):

@@ -12,8 +12,8 @@ from stratalog.errors import InvalidTimestampError, MessageTooLargeError
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.record import BatchFields, Header, Record, decode_records, encode_batch
 from stratalog.log.appends import AppendRules, Assignment
-from stratalog.log.batch_builder import BatchBuilder, BuilderOptions, BuiltBatch, NewRecord
 from stratalog.log.validation import LeaderValidator
+from stratalog.producing.batches import BatchBuilder, BuilderOptions, BuiltBatch, NewRecord
 from tests import strategies
 
 NOW_MS = 1_700_000_000_000

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import CompactionCase, GoldenCase
 from tests.golden.expected import consumed
 from tests.log.broker_steps import purge, replace_group

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from stratalog.errors import CorruptBatchError
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import directory_to_read, visible
 from tests.log.building import (

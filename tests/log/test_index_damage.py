@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log.lookup import OffsetAndTimestamp
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel, OffsetAndTimestamp
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import (
     consumed,

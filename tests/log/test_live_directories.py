@@ -19,8 +19,8 @@ from zlib import crc32
 import pytest
 
 from stratalog.errors import NotALogDirError, OffsetOutOfRangeError, SegmentGoneError
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import CompactionCase, GoldenCase
 from tests.golden.expected import consumed, directory_to_read, loaded, visible
 from tests.log.broker_steps import delete_segment, purge, replace_group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import NotALogDirError
-from stratalog.log.log_dir_scan import scan_log_dir
+from stratalog.storage.log_dir_scan import scan_log_dir
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import CorruptBatchError, CorruptError
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.record import encode_batch
 from stratalog.log.partition_view import PartitionView
 from tests.golden.cases import GoldenCase

@@ -12,7 +12,7 @@ from stratalog.errors import LogOfflineError, OffsetOutOfRangeError, StorageErro
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import log_name
 

@@ -12,17 +12,15 @@ import pytest
 from stratalog.config import CleanupPolicy, LogConfig
 from stratalog.errors import LogOfflineError, StorageError
 from stratalog.format.txn_index import ENTRY_BYTES, read_entries
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.directory import Plan
+from stratalog.maintenance.verify.directory import Plan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault as Verified
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.maintenance.verify.running import run_plan, verify_partition
 from stratalog.spark.planning import plan_read
 from stratalog.storage.disk import Disk
 from tests.disks import Fault

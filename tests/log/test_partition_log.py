@@ -21,9 +21,9 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_TIMESTAMP, TimestampType
 from stratalog.format.record import BatchFields, Record
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.log.building import log_name
 from tests.log.written_log import (
     CONFIG,

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 

@@ -16,9 +16,8 @@ from stratalog.errors import (
 from stratalog.format.batch import BatchHeader
 from stratalog.format.names import DirState, TopicPartition
 from stratalog.format.record import encode_batch, encode_empty_batch
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.reading import NO_LIMIT
+from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from stratalog.log.segments import OPEN_SEGMENTS_MAX
 from stratalog.storage.segment_view import CHUNK_BYTES
 from tests.golden.cases import GoldenCase
@@ -38,7 +37,7 @@ from tests.open_files import open_files
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log.log_reader import StartOffset
+    from stratalog.log.reader import StartOffset
     from tests.log.readers import Reader
 
 

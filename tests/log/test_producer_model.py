@@ -25,8 +25,8 @@ from stratalog.errors import (
 )
 from stratalog.format.control import ControlType, EndMarker
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log import snapshot_plan
-from stratalog.log.origin import AppendOrigin
+from stratalog.log import snapshots as snapshot_plan
+from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import ProducerStateConfig, ProducerStateManager
 from stratalog.log.producers import CachedBatch, ProducerState
 from tests.log.producer_batches import control, data, plain

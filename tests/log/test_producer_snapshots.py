@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.errors import CorruptSnapshotError, OutOfOrderSequenceError
 from stratalog.format.snapshot import decode_snapshot
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import ProducerStateManager
 from tests.log.producer_batches import (
     DAY_MS,

@@ -12,7 +12,7 @@ from stratalog.errors import (
     TransactionCoordinatorFencedError,
 )
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import (
     NOTHING_TO_UPDATE,
     ProducerStateConfig,

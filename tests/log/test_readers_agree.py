@@ -14,16 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptError, StratalogError
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.reading import NO_LIMIT
+from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from tests.log.building import write_partition
 from tests.log.readers import columns, scalar
 from tests.strategies import logs
 
 if TYPE_CHECKING:
     from stratalog.format.record import Record
-    from stratalog.log.damage import Skipped
+    from stratalog.log.reader import Skipped
     from tests.log.readers import Reader
     from tests.strategies import GeneratedLog
 

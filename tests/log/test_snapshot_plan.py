@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.log import snapshot_plan
+from stratalog.log import snapshots as snapshot_plan
 
 
 @pytest.mark.parametrize(

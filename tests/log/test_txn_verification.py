@@ -9,7 +9,7 @@ from stratalog.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceError,
 )
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import ProducerStateConfig, ProducerStateManager
 from tests.log.producer_batches import (
     DAY_MS,

@@ -12,8 +12,8 @@ from stratalog.errors import CorruptRecordError, UnsupportedError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import encode_batch, seal_batch
-from stratalog.log.damage import Skipped
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import Skipped
 from tests.log.building import log_name, plain_records, write_partition
 from tests.log.readers import Reader, over_readers
 

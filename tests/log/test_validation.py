@@ -21,8 +21,7 @@ from stratalog.errors import (
     RecordListTooLargeError,
     UnsupportedCompressionTypeError,
 )
-from stratalog.format.batch import OFFSET_MAX, BatchHeader, Codec, TimestampType
-from stratalog.format.batch_span import BatchSpan
+from stratalog.format.batch import OFFSET_MAX, BatchHeader, BatchSpan, Codec, TimestampType
 from stratalog.format.compression import compress
 from stratalog.format.record import BatchFields, Header, Record, encode_batch, seal_batch
 from stratalog.log.appends import EMPTY_APPEND, AppendRules, Assignment

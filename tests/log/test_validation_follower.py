@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.errors import CorruptMessageError, UnexpectedAppendOffsetError
-from stratalog.format.batch import BatchHeader, Codec
-from stratalog.format.batch_span import BatchSpan
+from stratalog.format.batch import BatchHeader, BatchSpan, Codec
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
 from stratalog.log.appends import EMPTY_APPEND

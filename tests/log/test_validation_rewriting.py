@@ -18,13 +18,11 @@ from stratalog.errors import (
     RecordListTooLargeError,
     UnexpectedAppendOffsetError,
 )
-from stratalog.format.batch import Codec, TimestampType
-from stratalog.format.batch_span import BatchSpan
+from stratalog.format.batch import BatchSpan, Codec, TimestampType
 from stratalog.format.compression import compress
 from stratalog.format.legacy import encode_legacy, encode_message
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.appends import AppendRules, Assignment
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin, AppendRules, Assignment
 from tests.log.validating import (
     ASSIGN,
     NOW_MS,

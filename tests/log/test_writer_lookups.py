@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log_dir.view import open_partition
+from stratalog.partitions.view import open_partition
 from stratalog.storage.disk import Disk
 from tests.log_dir.opening import UNSYNCED, open_logs
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from stratalog.log.lookup import OffsetAndTimestamp
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log.reader import OffsetAndTimestamp
+    from stratalog.log_dir import LogDir
 
 SEGMENTS = 150
 FIRST_MS, STEP_MS = 1_000, 10

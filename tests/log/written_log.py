@@ -12,8 +12,8 @@ from tests.disks import FaultyDisk
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log.isolation import IsolationLevel
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.reader import IsolationLevel
 
 
 NOW_MS = 1_700_000_000_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stratalog.log_dir.manager import LogDir
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.log_dir import LogDir
+from stratalog.storage.disk import SystemCalls
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.dir_set import MissingDirs
+    from stratalog.partitions.dir_set import MissingDirs
     from stratalog.storage.disk import Disk
 
 NOW_MS = 1_800_000_000_000

@@ -10,16 +10,16 @@ import pytest
 from stratalog.errors import CorruptBatchError
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.log_dir.cleaner_claims import CleaningStatus
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.service.cleaners import CleaningStatus
 from tests.log_dir.opening import Clock, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log_dir.manager import LogDir
-    from stratalog.maintenance.cleaning.rounds import CleaningResult
+    from stratalog.log_dir import LogDir
+    from stratalog.maintenance.cleaning.passes import CleaningResult
     from stratalog.maintenance.cleaning.selection import Selection
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 500, "file.delete.delay.ms": 0}

@@ -13,10 +13,10 @@ import pytest
 from stratalog.errors import CorruptError, StorageError, UnsupportedError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.messages import cluster_metadata as records
-from stratalog.format.messages.schema_writer import write_message
+from stratalog.format.messages.schema import write_message
 from stratalog.format.names import parse_partition_file
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log_dir.cluster_metadata import (
+from stratalog.partitions.cluster_metadata import (
     METADATA_DIR,
     ClusterMetadata,
     PartitionRegistration,

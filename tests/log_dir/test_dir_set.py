@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.topics import Target
+from stratalog.commits.journal import JOURNAL_FILE
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError, StratalogError
-from stratalog.format.staged_names import parse_staged_name
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import JOURNAL_FILE
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.kept_state import STATE_FILE
-from stratalog.log_dir.partitioner import partition_for_key
+from stratalog.log.reader import IsolationLevel
+from stratalog.partitions.state import STATE_FILE
+from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk
+from stratalog.storage.staged_names import parse_staged_name
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 from tests.log_dir.commits import staging
 from tests.log_dir.opening import UNSYNCED, Clock, kill, open_logs
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 HOURS_MS = 5 * 60 * 60 * 1000
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import FlushedDamageError
+from stratalog.errors import FlushedCorruptionError
 from stratalog.log.partition_view import PartitionView
 from stratalog.spark.planning import plan_read
 from tests.cli.command import inside
@@ -60,7 +60,7 @@ def test_a_view_tells(logs: Path) -> None:
     flip(logs)
     with (
         PartitionView(logs / "t-0") as view,
-        pytest.raises(FlushedDamageError, match=FLUSHED) as error,
+        pytest.raises(FlushedCorruptionError, match=FLUSHED) as error,
     ):
         view.check_end()
     assert error.value.position == view.segments.end.position > 0
@@ -91,7 +91,7 @@ def test_plans_of_spark(logs: Path) -> None:
     options = {"path": str(logs), "subscribe": "t"}
     before = plan_read(options).summary.bytes_read
     flip(logs)
-    with pytest.raises(FlushedDamageError, match=FLUSHED):
+    with pytest.raises(FlushedCorruptionError, match=FLUSHED):
         plan_read(options)
     assert 0 < plan_read({**options, "onDamage": "skip"}).summary.bytes_read < before
     assert plan_read({**options, "endingOffsets": '{"t":{"0":15}}'}).splits
@@ -102,7 +102,7 @@ def test_commands(verb: str, logs: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     flip(logs)
     name, *args = verb.split()
-    with pytest.raises(FlushedDamageError, match=FLUSHED):
+    with pytest.raises(FlushedCorruptionError, match=FLUSHED):
         inside(name, logs / "t-0", *args)
 
 
@@ -120,7 +120,7 @@ def test_a_writer_refuses_it_again_and_again(logs: Path, byte: int) -> None:
     damaged = flip(logs, byte)
     for number in range(2):
         with open_logs(logs) as opened:
-            with pytest.raises(FlushedDamageError, match=CLOSED):
+            with pytest.raises(FlushedCorruptionError, match=CLOSED):
                 opened.partition("t", 0)
             opened.create_topic(f"other-{number}", 1)  # the rest of the directory is fine
         assert log_of(logs).read_bytes() == damaged

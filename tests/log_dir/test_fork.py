@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.commits.staged import StagedCommit
 from stratalog.config import LogConfig
 from stratalog.errors import LogDirLockedError
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.log_dir.opening import open_logs
@@ -30,7 +30,7 @@ CHILD_SECONDS = 30
 
 PARENT = """
 import os, sys, time
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 logs = LogDir.open(sys.argv[1])
 logs.append("orders", b"from the parent")
 if os.fork() == 0:
@@ -42,7 +42,7 @@ time.sleep(600)
 DROPPING = """
 import gc, multiprocessing, os, sys
 from stratalog.errors import LogDirLockedError
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 
 def drop():
     global logs
@@ -66,7 +66,7 @@ logs.close()
 OTHER_WRITER = """
 import sys
 from stratalog.errors import LogDirLockedError
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 try:
     LogDir.open(sys.argv[1]).close()
     print("opened")

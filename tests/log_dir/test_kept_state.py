@@ -11,28 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
-from stratalog.log_dir.kept_state import (
+from stratalog.partitions.state import (
+    BLOCK,
     FIRST_PRODUCER_ID,
     STATE_FILE,
-    KeptCommit,
-    KeptCommits,
-    KeptState,
-    KeptTopic,
     PendingCreate,
     PendingDelete,
+    ProducerIds,
+    SavedCommit,
+    SavedCommits,
+    SavedState,
+    SavedTopic,
     StateStore,
     decode_state,
     encode_state,
     merge,
 )
-from stratalog.log_dir.producer_ids import BLOCK, ProducerIds
 from stratalog.storage.disk import Disk
 
 ID = uuid.UUID(int=5)
-STATE = KeptState(
+STATE = SavedState(
     generation=3,
     next_producer_id=FIRST_PRODUCER_ID + 1000,
-    topics={"orders": KeptTopic(ID, {"retention.ms": "1000"})},
+    topics={"orders": SavedTopic(ID, {"retention.ms": "1000"})},
     creates=(PendingCreate("new", ID, 0, 4),),
     deletes=(PendingDelete("old", None),),
 )
@@ -131,33 +132,33 @@ def test_each_directory_has_a_copy(tmp_path: Path) -> None:
 
 def test_the_newer_copy_stands() -> None:
     older = replace(
-        STATE, generation=2, next_producer_id=9, topics={"a": KeptTopic(ID, {"x": "1"})}
+        STATE, generation=2, next_producer_id=9, topics={"a": SavedTopic(ID, {"x": "1"})}
     )
     newer = replace(
-        STATE, generation=4, topics={"a": KeptTopic(ID, {"x": "2"})}, creates=(), deletes=()
+        STATE, generation=4, topics={"a": SavedTopic(ID, {"x": "2"})}, creates=(), deletes=()
     )
     merged = merge([newer, older])
-    assert merged.kept_topics == {"a": KeptTopic(ID, {"x": "2"})}
+    assert merged.kept_topics == {"a": SavedTopic(ID, {"x": "2"})}
     assert merged.creates == ()
     assert merged.next_producer_id == STATE.next_producer_id
     assert merge([older, STATE]).kept_topics.keys() == {"a", "orders"}
-    assert merge([]) == KeptState()
+    assert merge([]) == SavedState()
 
 
 def test_commits_by_writer_and_topic() -> None:
     """The copy with the later commits stands; of two topics of one name that of the newer copy."""
-    early, late = KeptCommit(3, 10, 77), KeptCommit(4, 20, None)
-    other = KeptCommits(uuid.UUID(int=6), (early,))
+    early, late = SavedCommit(3, 10, 77), SavedCommit(4, 20, None)
+    other = SavedCommits(uuid.UUID(int=6), (early,))
     older = replace(
         STATE,
-        topic_commits={"query": {"orders": KeptCommits(ID, (early, late)), "audit": other}},
+        topic_commits={"query": {"orders": SavedCommits(ID, (early, late)), "audit": other}},
     )
     assert decode_state(encode_state(older)) == older
-    again = {"orders": KeptCommits(ID, (early,)), "audit": KeptCommits(ID, (early,))}
+    again = {"orders": SavedCommits(ID, (early,)), "audit": SavedCommits(ID, (early,))}
     newer = replace(STATE, generation=4, topic_commits={"query": again, "app": again})
     merged = merge([newer, older]).topic_commits
     assert merged == {
-        "query": {"orders": KeptCommits(ID, (early, late)), "audit": KeptCommits(ID, (early,))},
+        "query": {"orders": SavedCommits(ID, (early, late)), "audit": SavedCommits(ID, (early,))},
         "app": again,
     }
 

@@ -12,7 +12,7 @@ import pytest
 
 import stratalog
 from stratalog.errors import LockedError, LogDirLockedError
-from stratalog.log_dir.lock import find_holder
+from stratalog.partitions.lock import find_holder
 from tests.log_dir.opening import open_logs
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OTHER_WRITER = """
 import sys
 from pathlib import Path
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 with LogDir.open(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.readline()

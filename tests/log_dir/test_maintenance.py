@@ -12,18 +12,17 @@ import pytest
 
 from stratalog.errors import LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log_dir.maintenance import Maintenance
-from stratalog.log_dir.manager import LogDir
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.log_dir import LogDir
+from stratalog.service.maintenance import Maintenance
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.log_dir.opening import NOW_MS, SMALL, UNSYNCED, Clock, open_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.cleaner_claims import PartitionCleaning
-    from stratalog.log_dir.maintenance import MaintenanceState, PartitionState
+    from stratalog.service.cleaners import PartitionCleaning
+    from stratalog.service.maintenance import MaintenanceState, PartitionState
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

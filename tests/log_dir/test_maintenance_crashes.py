@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 DAY_MS = 86_400_000
 AGES = {"some": [9, 8, 1], "all": [9, 8], "below": [1, 1, 1]}

@@ -20,7 +20,7 @@ from stratalog.errors import (
     StorageError,
 )
 from stratalog.format.checkpoint import decode_offsets
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.disks import FaultyDisk
 from tests.log_dir.opening import Clock, kill, open_logs
 

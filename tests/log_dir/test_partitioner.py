@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.log_dir.partitioner import StickyPartitioner, murmur2, partition_for_key
+from stratalog.producing.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it reads its schemas in a way that Python deprecates

@@ -19,11 +19,10 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import Codec, TimestampType
 from stratalog.format.record import Header
-from stratalog.log_dir.deliveries import RecordMetadata
-from stratalog.log_dir.manager import LogDir
-from stratalog.log_dir.partitioner import partition_for_key
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.log_dir import LogDir
+from stratalog.producing.batches import RecordMetadata
+from stratalog.producing.partitioner import partition_for_key
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, Clock, open_logs
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import BatchHeader
     from stratalog.format.buffers import Buffer
-    from stratalog.log_dir.deliveries import Delivery
-    from stratalog.log_dir.producer import Producer
-    from stratalog.log_dir.transactions import Transaction
+    from stratalog.producing.batches import Delivery
+    from stratalog.producing.producer import Producer
+    from stratalog.producing.transactions import Transaction
 
 
 def headers_in(path: Path) -> list[BatchHeader]:

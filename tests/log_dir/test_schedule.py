@@ -5,7 +5,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from stratalog.log_dir.schedule import Schedule
+from stratalog.partitions.schedule import Schedule
 from tests.log_dir.opening import Clock
 
 if TYPE_CHECKING:

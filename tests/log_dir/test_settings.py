@@ -16,12 +16,12 @@ from stratalog.errors import BrokerDirectoryError, UnknownSettingsError
 from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
 from stratalog.log.log_state import IndexSizes
-from stratalog.log_dir.cluster_metadata import METADATA_DIR
-from stratalog.log_dir.kept_state import STATE_FILE
-from stratalog.log_dir.manager import LogDir
-from stratalog.log_dir.settings import ConfigSource, TopicSettings
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.verify.running import verify_partition
+from stratalog.maintenance.verify.directory import verify_partition
+from stratalog.partitions.cluster_metadata import METADATA_DIR
+from stratalog.partitions.settings import ConfigSource, TopicSettings
+from stratalog.partitions.state import STATE_FILE
 from tests.golden.cases import GoldenCase
 from tests.golden_metadata import LOG_DIR, broker_dir, expected_topics
 from tests.log_dir.opening import open_logs

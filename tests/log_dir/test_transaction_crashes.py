@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import StratalogError
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.storage.disk import Disk
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 from tests.log_dir.opening import UNSYNCED, Clock, kill, open_logs
@@ -18,7 +18,7 @@ from tests.log_dir.opening import UNSYNCED, Clock, kill, open_logs
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 BEFORE, DURING, AFTER = b"before", b"during", b"after"
 

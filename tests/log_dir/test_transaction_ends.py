@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.errors import CorruptError, StorageError
 from stratalog.format.names import TopicPartition
-from stratalog.log_dir import transaction_log
+from stratalog.producing import transaction_log
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
 from tests.log_dir.opening import NOW_MS, Clock, kill, open_logs

@@ -12,8 +12,8 @@ from stratalog.errors import (
     InvalidTransactionTimeoutError,
     ProducerFencedError,
 )
-from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
-from stratalog.log_dir.transaction_steps import ProducerIdentity
+from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.producing.transaction_log import ProducerIdentity
 from tests.log_dir.opening import Clock, kill, open_logs
 from tests.log_dir.transaction_history import committed, history
 

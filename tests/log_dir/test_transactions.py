@@ -20,9 +20,8 @@ from stratalog.format.messages.transaction_records import (
     read_transactional_id,
 )
 from stratalog.format.names import TopicPartition
-from stratalog.log_dir.kept_state import FIRST_PRODUCER_ID
-from stratalog.log_dir.transaction_log import java_abs, java_hash
-from stratalog.log_dir.transaction_steps import ProducerIdentity
+from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.producing.transaction_log import ProducerIdentity, java_abs, java_hash
 from tests.log_dir.opening import open_logs
 from tests.log_dir.transaction_history import committed, history
 

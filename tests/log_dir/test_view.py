@@ -17,7 +17,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import DirState, RootFile, TopicPartition
-from stratalog.log_dir import LogDirView, open_dirs, open_partition
+from stratalog.partitions.view import LogDirView, open_dirs, open_partition
 from tests.golden.cases import log_dir_case
 from tests.log.building import plain_segment, write_partition
 

@@ -8,10 +8,10 @@ from stratalog.format.messages.transaction_records import (
     read_transaction_state,
     read_transactional_id,
 )
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 
 if TYPE_CHECKING:
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 
 def committed(logs: LogDir, topic: str = "orders", partition: int = 0) -> list[bytes | None]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.maintenance.dump.internal import (
-    ClusterMetadataDecoder,
-    OffsetsDecoder,
-    TransactionLogDecoder,
-)
-from stratalog.maintenance.dump.lines import dump_text
-from stratalog.maintenance.dump.options import DumpOptions
-from stratalog.maintenance.dump.report import DumpReport
-from stratalog.maintenance.dump.targets import absolute_path
+from stratalog.dump.decoders import ClusterMetadataDecoder, OffsetsDecoder, TransactionLogDecoder
+from stratalog.dump.lines import dump_text
+from stratalog.dump.log_values import DumpOptions
+from stratalog.dump.report import DumpReport
+from stratalog.dump.targets import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

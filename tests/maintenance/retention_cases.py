@@ -6,18 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.retention_facts import (
-    LogFacts,
-    SegmentFacts,
-)
+from stratalog.maintenance.retention import LogFacts, SegmentFacts
 from tests.log.building import log_name
 
 if TYPE_CHECKING:
-    from stratalog.maintenance.retention import (
-        RetentionPlan,
-    )
+    from stratalog.maintenance.retention import RetentionPlan
 
 
 NOW_MS = 1_000_000

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.format import line_blocks
+from stratalog.dump import bulk, lines, log_values
+from stratalog.dump import bulk as line_blocks
+from stratalog.dump.filters import Filters
+from stratalog.dump.log_values import DumpOptions
 from stratalog.format.batch import Codec
-from stratalog.format.filters import Filters
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.maintenance.dump import bulk, lines, log_values
-from stratalog.maintenance.dump.options import DumpOptions
 from tests.maintenance.dumping import Dump, dump
 from tests.strategies import GeneratedLog, logs
 

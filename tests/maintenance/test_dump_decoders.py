@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.errors import UnsupportedError
-from stratalog.format.record import Record
-from stratalog.maintenance.dump.decoders import (
+from stratalog.dump.decoders import (
     FORMATS,
+    ClusterMetadataDecoder,
+    OffsetsDecoder,
     PlainDecoder,
+    TransactionLogDecoder,
     deprecation_notice,
     format_of_class,
 )
-from stratalog.maintenance.dump.internal import (
-    ClusterMetadataDecoder,
-    OffsetsDecoder,
-    TransactionLogDecoder,
-)
+from stratalog.errors import UnsupportedError
+from stratalog.format.record import Record
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.format.filters import Filters
+from stratalog.dump import index_values as log_headers
+from stratalog.dump.filters import Filters
+from stratalog.dump.log_values import DumpOptions
 from stratalog.format.record import Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
-from stratalog.maintenance.dump import log_headers
-from stratalog.maintenance.dump.options import DumpOptions
 from tests.maintenance.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:

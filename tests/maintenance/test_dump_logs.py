@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.dump import log_values
+from stratalog.dump.filters import Filters
+from stratalog.dump.log_values import DumpOptions
 from stratalog.format.batch import BatchHeader, Codec, TimestampType
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
-from stratalog.format.filters import Filters
 from stratalog.format.record import BatchFields, Header, Record, encode_batch, seal_batch
-from stratalog.maintenance.dump import log_values
-from stratalog.maintenance.dump.options import DumpOptions
 from tests.golden.cases import log_dir_case
 from tests.maintenance.dumping import OPTIONS, dump
 

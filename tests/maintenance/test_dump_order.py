@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.dump.decoders import TransactionLogDecoder
+from stratalog.dump.hash_order import in_table_order, partition_hash, slots_after, string_hash
+from stratalog.dump.report import DumpReport, Pairs
 from stratalog.format.record import Record
-from stratalog.maintenance.dump.hash_order import (
-    in_table_order,
-    partition_hash,
-    slots_after,
-    string_hash,
-)
-from stratalog.maintenance.dump.internal import TransactionLogDecoder
-from stratalog.maintenance.dump.report import DumpReport, Pairs
 
 
 @pytest.mark.parametrize(

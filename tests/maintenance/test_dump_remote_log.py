@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.dump.decoders import RemoteLogMetadataDecoder
 from stratalog.format.record import Record
-from stratalog.maintenance.dump.internal import RemoteLogMetadataDecoder
 from tests.cli.command import inside
 from tests.handmade import Rec, batch, write_segment
 

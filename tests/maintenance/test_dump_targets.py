@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.dump.targets import absolute_path, files_of, files_of_topic, java_path
 from stratalog.errors import NotALogDirError, UnknownTopicOrPartitionError
-from stratalog.maintenance.dump.targets import absolute_path, files_of, files_of_topic, java_path
 
 if TYPE_CHECKING:
     from pathlib import Path

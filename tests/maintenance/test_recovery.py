@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.errors import FlushedDamageError, InvalidNameError, StorageError
+from stratalog.errors import FlushedCorruptionError, InvalidNameError, StorageError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.producer_state import ProducerStateConfig
@@ -526,7 +526,7 @@ def test_a_corrupt_batch_in_the_last_segment_of_a_clean_log_is_refused(
     flip(log_path, position + 30)
     before = contents(path)
     for _ in range(2):
-        with pytest.raises(FlushedDamageError, match="closed cleanly at offset 100") as error:
+        with pytest.raises(FlushedCorruptionError, match="closed cleanly at offset 100") as error:
             opened(path, clean_at(100))
         assert error.value.path == log_path
         assert 0 <= position + 30 - error.value.position < 200
@@ -543,7 +543,7 @@ def test_a_corrupt_batch_in_an_earlier_segment_is_met_where_an_index_is_missing(
     opened(path, clean_at(100)).close()
     first.with_suffix(".index").unlink()
     before = contents(path)
-    with pytest.raises(FlushedDamageError, match="closed cleanly") as error:
+    with pytest.raises(FlushedCorruptionError, match="closed cleanly") as error:
         opened(path, clean_at(100))
     assert error.value.path == first
     assert contents(path) == before

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.format.txn_index import ENTRY_BYTES
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.reindex import Change, Reindexed, plan_reindex, reindex_segment
 from stratalog.storage.disk import Disk

@@ -7,13 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
-from stratalog.maintenance.retention import (
-    Finding,
-    Pass,
-    Reason,
-    plan_retention,
-)
+from stratalog.config.topic import CleanupPolicy
+from stratalog.maintenance.retention import Finding, Pass, Reason, plan_retention
 from tests.maintenance.retention_cases import (
     BOTH,
     COMPACTED,

@@ -12,12 +12,10 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import (
     apply,
-    plan_retention,
-    retain,
-)
-from stratalog.maintenance.retention_facts import (
     facts_of_log,
     facts_of_view,
+    plan_retention,
+    retain,
 )
 from stratalog.storage.disk import Disk
 from tests.log.building import log_name

@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.retention import (
-    plan_retention,
-)
-from stratalog.maintenance.retention_facts import (
-    LogFacts,
-    SegmentFacts,
-)
+from stratalog.maintenance.retention import LogFacts, SegmentFacts, plan_retention
 from tests.log.building import log_name
 from tests.maintenance.retention_cases import BOTH, COMPACTED
 

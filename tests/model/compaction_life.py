@@ -14,15 +14,13 @@ from stratalog.config import LogConfig
 from stratalog.format.batch import Codec
 from stratalog.format.names import FileKind
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.filtering import last_records
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning import reference_round
 
 if TYPE_CHECKING:
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
 
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.maintenance.cleaning.filtering import BatchReason, Fate
     from stratalog.maintenance.cleaning.selection import Selection
-    from stratalog.maintenance.cleaning.verdicts import BatchReason, Fate
     from tests.maintenance.cleaning.reference_round import ReferenceRound
 
 START_MS = 1_700_000_000_000

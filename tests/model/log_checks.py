@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stratalog.log.isolation import IsolationLevel
 from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
 from tests.model.driven_log import DrivenLog
 from tests.model.index_checks import check_indexes
 from tests.model.log_model import Producer

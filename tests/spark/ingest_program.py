@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from stratalog.log_dir.commits import row_stager
+from stratalog.bulk import row_staging as row_stager
 from stratalog.spark.jobs import ingest_files, ingest_plan
 from stratalog.spark.jobs.ingest_inputs import FileSource
 from stratalog.spark.jobs.running import SparkWorkers

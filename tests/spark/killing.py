@@ -10,12 +10,12 @@ import signal
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from stratalog.log_dir.commits.journal import JOURNAL_FILE
+from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.spark.source import StratalogDataSource
 from stratalog.spark.stream_writer import StratalogStreamWriter
 from stratalog.spark.write_options import WriteOptions
 from stratalog.storage import disk as disk_module
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import SystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.spark.cluster_program import KEYS, PARTITIONS, ROWS
 
 if TYPE_CHECKING:

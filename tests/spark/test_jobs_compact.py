@@ -12,11 +12,11 @@ import pytest
 from stratalog.errors import CorruptBatchError, LogDirLockedError
 from stratalog.format.encode_columns import encode_columns
 from stratalog.format.names import TopicPartition
-from stratalog.log_dir.cleaner_claims import CleaningStatus
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
+from stratalog.maintenance.cleaning.distributed import DistributedCleaner
 from stratalog.maintenance.settling import ROUND_DIRECTORY
+from stratalog.service.cleaners import CleaningStatus
 from stratalog.spark.jobs.compact import ClusterTasks, compact
 from stratalog.spark.jobs.running import JobError, ThreadWorkers
 from stratalog.storage.disk import Disk
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from stratalog.maintenance.cleaning.spread import MapPart, MapTask
+    from stratalog.maintenance.cleaning.distributed import MapPart, MapTask
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {"log.segment.bytes": "262144"}
@@ -151,11 +151,11 @@ def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> Non
                 log.truncate_to(sealed.base_offset + 1)
                 return super().map_all(tasks)
 
-        assert logs.cleaning.clean(state, SpreadCleaner(Cutting(ThreadWorkers(2)))) is None
+        assert logs.cleaning.clean(state, DistributedCleaner(Cutting(ThreadWorkers(2)))) is None
         (told,) = (each for each in logs.cleaning.states() if each.topic_partition == state)
         assert (told.status, told.error) == (CleaningStatus.IDLE, None)
         assert not (root / "state-0" / ROUND_DIRECTORY).exists()
-        again = SpreadCleaner(ClusterTasks(ThreadWorkers(2)))
+        again = DistributedCleaner(ClusterTasks(ThreadWorkers(2)))
         report = logs.cleaning.clean(state, again, is_forced=True)
         assert report is not None
         assert report.error is None
@@ -171,7 +171,7 @@ def test_what_is_no_error_of_ours_stays_a_job_error(dirty: Path, tmp_path: Path)
 
     with LogDir.open(root, config=CONFIG, create=False, background=False) as logs:
         tasks = ClusterTasks(Lost(1))
-        report = logs.cleaning.clean(TopicPartition("state", 0), SpreadCleaner(tasks))
+        report = logs.cleaning.clean(TopicPartition("state", 0), DistributedCleaner(tasks))
     assert report is not None
     assert isinstance(report.error, JobError)
 

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.errors import ConfigError
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.jobs.export import export, plan_export, run_export
 from stratalog.spark.jobs.export_files import FileSpec
 from stratalog.spark.jobs.running import JobError, ThreadWorkers

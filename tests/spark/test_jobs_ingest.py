@@ -11,9 +11,9 @@ import pytest
 
 from stratalog import open_dirs
 from stratalog.errors import ConfigError, StratalogError
-from stratalog.log_dir.partitioner import partition_for_key
+from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
-from stratalog.maintenance.verify.running import verify_directory
+from stratalog.producing.partitioner import partition_for_key
 from stratalog.spark.jobs.export import export
 from stratalog.spark.jobs.ingest import RecordColumns, ingest, ingest_source, read_files
 from stratalog.spark.jobs.ingest_inputs import FileSource, Missing

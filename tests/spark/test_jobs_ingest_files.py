@@ -16,8 +16,8 @@ import pytest
 
 from stratalog import LogDir, open_dirs
 from stratalog.errors import ConfigError, LogDirLockedError, StratalogError
+from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
-from stratalog.maintenance.verify.running import verify_directory
 from stratalog.spark.jobs.export import export
 from stratalog.spark.jobs.export_files import FileSpec
 from stratalog.spark.jobs.ingest import ingest, read_files

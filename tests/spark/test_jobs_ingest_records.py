@@ -9,7 +9,7 @@ import pytest
 
 from stratalog import open_dirs
 from stratalog.errors import ConfigError, StratalogError
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 from tests.cli.command import inside, stratalog
 
 if TYPE_CHECKING:

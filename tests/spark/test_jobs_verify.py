@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import LogDirLockedError
-from stratalog.log_dir.lock import lock_dirs
-from stratalog.maintenance.verify.running import verify_directory
+from stratalog.maintenance.verify.directory import verify_directory
+from stratalog.partitions.lock import lock_dirs
 from stratalog.spark.failures import told
 from stratalog.spark.jobs.reindex import reindex
 from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack

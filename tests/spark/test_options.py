@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.errors import ConfigError
 from stratalog.format.names import TopicPartition
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.offsets import EARLIEST, LATEST, ByTimestamp, from_json, to_json
 from stratalog.spark.options import ReadOptions, Subscription
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 
 from stratalog.errors import ConfigError, NotALogDirError, UnknownTopicOrPartitionError
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.failures import DataLossError, SourceError
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import LONG_MAX, Predicate, Span

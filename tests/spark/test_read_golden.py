@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, is_consumed, log_start_offset, undamaged_cases, visible
 from tests.spark.golden_dirs import link_cases

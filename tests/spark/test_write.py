@@ -12,13 +12,13 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 
 from stratalog import CommitError, LogDir
+from stratalog.bulk.topics import Target
+from stratalog.commits.journal import JournalFile, plan_commit
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitPendingError
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import JournalFile, plan_commit
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.partitioner import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.running import verify_partition
+from stratalog.maintenance.verify.directory import verify_partition
+from stratalog.producing.partitioner import partition_for_key
 from stratalog.spark.staged_writes import commit_staged
 from stratalog.storage.disk import Disk
 from tests.golden_metadata import broker_dir

@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from stratalog import LogDir
-from stratalog.log_dir.commits.journal import JOURNAL_FILE
+from stratalog.commits.journal import JOURNAL_FILE
 from tests.spark import write_program
 
 if TYPE_CHECKING:

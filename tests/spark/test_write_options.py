@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.bulk.topics import LOCK_WAIT_MS, NewTopics
+from stratalog.commits.journal import CommitIdentity
 from stratalog.errors import ConfigError
 from stratalog.format.batch import Codec
-from stratalog.log_dir.commits.finding import LOCK_WAIT_MS, NewTopics
-from stratalog.log_dir.commits.journal import CommitIdentity
 from stratalog.spark.write_options import BATCH_BYTES_DEFAULT, WriteOptions
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import DiskFullError, FsyncError, LockedError, StorageError
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.errors import CorruptIndexError, DiskFullError
-from stratalog.storage.disk import Disk
+from stratalog.storage.disk import Disk, SystemCalls
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
-from stratalog.storage.system_calls import SystemCalls
 from tests.disks import FaultyDisk
 
 BASE = 100

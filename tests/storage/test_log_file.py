@@ -9,9 +9,15 @@ import pytest
 
 from stratalog.errors import StorageError
 from stratalog.format.batch import BatchHeader
-from stratalog.log_dir import LogDirView
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile, read_file
-from stratalog.storage.resync import WINDOW_BYTES, next_valid_batch
+from stratalog.partitions.view import LogDirView
+from stratalog.storage.log_file import (
+    RESYNC_WINDOW_BYTES,
+    WALK_WINDOW_BYTES,
+    FileIdentity,
+    LogFile,
+    next_valid_batch,
+    read_file,
+)
 from tests.log.building import batches_of, plain_segment
 
 if TYPE_CHECKING:
@@ -112,7 +118,9 @@ def test_walk_of_a_file_that_shrinks(tmp_path: Path) -> None:
         assert list(file.headers_of(iter(rest)))[-1][0] < 10_000
 
 
-@pytest.mark.parametrize("junk_bytes", [1, 60, 5000, WINDOW_BYTES - 30, WINDOW_BYTES + 70_000])
+@pytest.mark.parametrize(
+    "junk_bytes", [1, 60, 5000, RESYNC_WINDOW_BYTES - 30, RESYNC_WINDOW_BYTES + 70_000]
+)
 def test_next_valid_batch_across_windows(junk_bytes: int, tmp_path: Path) -> None:
     """Wherever the windows of the search end: before, in or behind the batch."""
     path = tmp_path / "log"

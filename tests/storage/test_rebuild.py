@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from stratalog.errors import OffsetOverflowError
 from stratalog.format.record import BatchFields
-from stratalog.storage import rebuild, segment_recovery
-from stratalog.storage.rebuild import is_bulk_worth_it, rebuild_indexes
-from stratalog.storage.segment_recovery import check_segment
+from stratalog.storage import index_view as rebuild
+from stratalog.storage import recovery as segment_recovery
+from stratalog.storage.index_view import is_bulk_worth_it, rebuild_indexes
+from stratalog.storage.recovery import check_segment
 from stratalog.storage.segment_view import SegmentView
 from tests.golden.cases import all_cases
 from tests.storage.segments import make_batch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from stratalog.format.index_rules import IndexBuilder
+    from stratalog.format.index_entries import IndexBuilder
     from stratalog.storage.segment_view import LoadedBatch
 
 GOLDEN_DIRS = [directory for case in all_cases() for directory in case.partition_dirs()[:1]]

@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.errors import DiskFullError, FsyncError, StorageError
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.storage.segment import Segment
 from tests.disks import Fault, FaultyDisk, SimulatedDisk

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stratalog.config import LogConfig
 from stratalog.format import offset_index, time_index
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 from stratalog.storage.roll import RollReason
 from tests.disks import FaultyDisk
 from tests.storage.segments import (

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.record import Record, encode_batch
-from stratalog.storage import segment_times
-from stratalog.storage.segment_end import SegmentEnd
-from stratalog.storage.segment_view import SegmentView
+from stratalog.storage import segment_view as segment_times
+from stratalog.storage.segment_view import SegmentEnd, SegmentView
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, Trace
 from tests.log.building import log_name
 

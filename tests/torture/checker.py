@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import NotALogDirError
 from stratalog.format.names import RootFile
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log_dir.view import open_dirs
+from stratalog.log.reader import IsolationLevel
+from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import EXPLAINED_BY_COMPACTION, Severity
-from stratalog.maintenance.verify.running import verify_directory
+from stratalog.partitions.view import open_dirs
 from tests.torture.content import COMMITTED, OrderCheck
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log_dir.view import LogDirsView
+    from stratalog.partitions.view import LogDirsView
     from tests.torture.content import Identity
     from tests.torture.model import Expected, Group, Model, Partition, Pending, Topic
     from tests.torture.setup import Place

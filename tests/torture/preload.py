@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from stratalog.format import batch_table, index_table
-from stratalog.format.kernels import expand, zstd
+from stratalog.format.kernels import decompress as expand
+from stratalog.format.kernels import decompress as zstd
 from stratalog.log import column_reading
 from stratalog.maintenance.cleaning import cleaner
 from tests.torture import run  # and with it what it starts

@@ -15,8 +15,8 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.record import Header, Record
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log_dir.view import open_dirs
+from stratalog.log.reader import IsolationLevel
+from stratalog.partitions.view import open_dirs
 from tests.torture.content import ABORTED, OrderCheck
 
 if TYPE_CHECKING:

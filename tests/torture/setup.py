@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

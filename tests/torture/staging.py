@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from stratalog.bulk.row_staging import RowStager, RowTerms
+from stratalog.bulk.topics import Target
+from stratalog.commits.journal import CommitIdentity
+from stratalog.commits.staged import StagedCommit
+from stratalog.commits.staging import RunStager
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     CommitError,
@@ -27,11 +32,6 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import Codec
 from stratalog.format.column_types import schema_of
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import CommitIdentity
-from stratalog.log_dir.commits.row_stager import RowStager, RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.commits.staging import RunStager
 from stratalog.spark.staged_writes import abandon_job
 from tests.torture.content import STAGED, Identity
 from tests.torture.faults import TrappedDisk
@@ -41,8 +41,8 @@ from tests.torture.setup import BROKER, LASTING, PASSING, Complaints, Journal, k
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stratalog.log_dir.commits.staged import StagedRun
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.commits.staged import StagedRun
+    from stratalog.log_dir import LogDir
     from stratalog.storage.disk import Disk
     from tests.torture.faults import Trap
     from tests.torture.setup import Place

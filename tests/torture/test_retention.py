@@ -15,7 +15,7 @@ from tests.torture.setup import KINDS, Journal, Kind, Place, events_of, now_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 TIMED = KINDS["timed"]
 THREE = Deletion(

@@ -29,7 +29,7 @@ from stratalog.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from tests.torture.content import ABORTED, COMMITTED, PLAIN, Identity, OrderCheck
 from tests.torture.faults import TrappedDisk
 from tests.torture.retention import note_deletions
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-    from stratalog.log_dir.deliveries import Delivery
-    from stratalog.log_dir.manager import LogDir
-    from stratalog.log_dir.producer import Producer
-    from stratalog.log_dir.topics import TopicInfo
-    from stratalog.log_dir.transactions import Transaction
+    from stratalog.log_dir import LogDir
+    from stratalog.partitions.topics import TopicInfo
+    from stratalog.producing.batches import Delivery
+    from stratalog.producing.producer import Producer
+    from stratalog.producing.transactions import Transaction
     from tests.torture.faults import Trap
     from tests.torture.setup import Place
 

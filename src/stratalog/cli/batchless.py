@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptBatchError, CorruptError
-from stratalog.log.damage import Skipped
+from stratalog.log.reader import Skipped
 
 if TYPE_CHECKING:
-    from stratalog.format.peek import Peek
+    from stratalog.format.batch import Peek
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.segment_view import SegmentView
 

@@ -37,13 +37,12 @@ from stratalog.cli.overrides import Overrides, SettingsFinder
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
 from stratalog.config import BrokerConfig, LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.log_dir import LogDirsView, open_dirs
-from stratalog.log_dir.settings import EffectiveConfig
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.partitions.settings import EffectiveConfig
+from stratalog.partitions.view import LogDirsView, open_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,11 +50,10 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
     from stratalog.maintenance.cleaning.key_trace import KeyTrace
-    from stratalog.maintenance.cleaning.log_facts import LogFacts
-    from stratalog.maintenance.cleaning.rounds import CleaningResult, RoundCleaner
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.passes import CleaningResult, PassCleaner
+    from stratalog.maintenance.cleaning.selection import LogFacts, Selection
 
 FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
@@ -296,11 +294,11 @@ def _traced(plan: Plan, key: bytes) -> KeyTrace:
 @contextmanager
 def _cleaner(
     broker: BrokerConfig, master: str | None, conf: list[str] | None
-) -> Iterator[RoundCleaner]:
+) -> Iterator[PassCleaner]:
     """This process, or a cluster."""
     if master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
-        from stratalog.maintenance.cleaning.throttle import Throttle  # noqa: PLC0415
+        from stratalog.maintenance.cleaning.passes import Throttle  # noqa: PLC0415
 
         yield Cleaner(
             broker.log_cleaner_dedupe_buffer_size,
@@ -314,8 +312,8 @@ def _cleaner(
         yield spark_cleaner(spark)
 
 
-def _act(job: Job, cleaner: RoundCleaner, *, is_forced: bool, as_json: bool) -> None:
-    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # the whole engine
+def _act(job: Job, cleaner: PassCleaner, *, is_forced: bool, as_json: bool) -> None:
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # the whole engine
 
     logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are told below
     open_dirs(job.directory)  # says what is wrong with a directory that is none
@@ -379,7 +377,7 @@ def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
 
 
 def _clean(
-    logs: LogDir, log: PartitionLog, cleaner: RoundCleaner, *, is_forced: bool
+    logs: LogDir, log: PartitionLog, cleaner: PassCleaner, *, is_forced: bool
 ) -> text.Outcome:
     """Rounds until nothing is due: more than one where keys do not fit the memory."""
     selection = logs.cleaning.selection(log)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.cli.compact_text import Outcome
-    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
-    from stratalog.maintenance.cleaning.rounds import CleaningResult
+    from stratalog.maintenance.cleaning.passes import CleaningResult
     from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.partitions.settings import EffectiveConfig
 
 
 def plan_row(selection: Selection, settings: EffectiveConfig) -> dict[str, Any]:

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.cli.record_text import visible
 from stratalog.cli.tables import NOTHING, Column, counted, human_size, print_table, table_time
 from stratalog.cli.when import format_time
-from stratalog.maintenance.cleaning.groups import group_segments
-from stratalog.maintenance.cleaning.selection import BoundKind
+from stratalog.maintenance.cleaning.selection import BoundKind, group_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.config import LogConfig
-    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
-    from stratalog.maintenance.cleaning.rounds import CleaningResult
+    from stratalog.maintenance.cleaning.passes import CleaningResult
     from stratalog.maintenance.cleaning.selection import Bound, Selection
+    from stratalog.partitions.settings import EffectiveConfig
 
 NOTHING_COMPACTED: Final = (
     "No topic here is known to have cleanup.policy=compact. Where the settings of topics are "

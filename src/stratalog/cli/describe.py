@@ -11,17 +11,17 @@ from stratalog.cli.inventory import codec_name
 from stratalog.cli.record_text import escaped, visible
 from stratalog.cli.tables import counted
 from stratalog.cli.when import format_time
+from stratalog.dump.decoders import FORMATS
 from stratalog.errors import StratalogError
 from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import read_control_key, read_end_marker
-from stratalog.maintenance.dump.decoders import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
-    from stratalog.log.lookup import Location
+    from stratalog.log.reader import Location
 
 VALUE_CHARS_MAX: Final = 500
 _LABEL_CHARS: Final = 9

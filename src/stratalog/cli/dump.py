@@ -13,28 +13,24 @@ import typer
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
 from stratalog.cli.plain_command import PlainCommand
 from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
-from stratalog.errors import UnsupportedError
-from stratalog.format.filters import Filters
-from stratalog.maintenance.dump.decoders import (
+from stratalog.dump.decoders import (
     FORMATS,
     UTF_8,
     PlainDecoder,
     deprecation_notice,
     format_of_class,
 )
-from stratalog.maintenance.dump.options import (
-    MAX_BYTES_DEFAULT,
-    MESSAGE_BYTES_MAX_DEFAULT,
-    DumpOptions,
-)
-from stratalog.maintenance.dump.report import DumpReport
-from stratalog.maintenance.dump.targets import absolute_path, files_of, files_of_topic
-from stratalog.maintenance.dump.values import KINDS, LOG_KINDS, kind_of
+from stratalog.dump.filters import Filters
+from stratalog.dump.log_values import MAX_BYTES_DEFAULT, MESSAGE_BYTES_MAX_DEFAULT, DumpOptions
+from stratalog.dump.report import DumpReport
+from stratalog.dump.targets import absolute_path, files_of, files_of_topic
+from stratalog.dump.values import KINDS, LOG_KINDS, kind_of
+from stratalog.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from stratalog.maintenance.dump.decoders import RecordDecoder
+    from stratalog.dump.decoders import RecordDecoder
 
 FAILS_WHEN: Final = (
     "a file could not be found or read, or an index is wrong (a damaged batch is in the output, "
@@ -280,13 +276,13 @@ def _blocks(
     files: Iterable[str], options: DumpOptions, report: DumpReport, *, as_json: bool
 ) -> Iterator[bytes]:
     if as_json:
-        from stratalog.maintenance.dump.rows import dump_rows  # noqa: PLC0415  # only JSON needs it
+        from stratalog.dump.rows import dump_rows  # noqa: PLC0415  # only JSON needs it
 
         rows = (row for path in files for row in dump_rows(path, options, report))
         while lines := [json_line(row) + "\n" for row in islice(rows, _BLOCK_ROWS)]:
             yield "".join(lines).encode("utf-8", "surrogateescape")
         return
-    from stratalog.maintenance.dump.lines import dump_text  # noqa: PLC0415  # only text needs it
+    from stratalog.dump.lines import dump_text  # noqa: PLC0415  # only text needs it
 
     for path in files:
         yield from dump_text(path, options, report)
@@ -316,7 +312,7 @@ def _decoder(
 ) -> tuple[RecordDecoder, tuple[str, ...]]:
     """The decoder asked for, and Kafka's remarks on class names of old."""
     if any(internal):
-        from stratalog.maintenance.dump import internal as topics  # noqa: PLC0415  # rarely used
+        from stratalog.dump import decoders as topics  # noqa: PLC0415  # rarely used
 
         kinds = (
             topics.OffsetsDecoder,

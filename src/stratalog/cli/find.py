@@ -23,8 +23,8 @@ from stratalog.cli.when import NotAPointError, Point, parse_offset, parse_time
 from stratalog.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from stratalog.log.lookup import Location
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.reader import Location
     from stratalog.storage.trace import Trace
 
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log.reading import NO_LIMIT
+from stratalog.log.reader import NO_LIMIT, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stratalog.format.record import Record
-    from stratalog.log.damage import Skipped
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.reader import Skipped
 
 _ATTEMPTS_MAX: Final = 5
 _POLLS_UNASKED: Final = 25

@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader, Codec, TimestampType
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader, Codec, TimestampType, peek
 from stratalog.format.legacy import LegacyHeader
 from stratalog.format.names import FileState, RootFile
-from stratalog.format.peek import peek
 from stratalog.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from stratalog.log.listing import ListedFile
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.transactions import MissingIndex
-    from stratalog.log_dir import LogDirView
+    from stratalog.partitions.view import LogDirView
     from stratalog.storage.index_view import IndexView
     from stratalog.storage.segment_view import SegmentView
 

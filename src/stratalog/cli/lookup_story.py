@@ -21,7 +21,7 @@ from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stratalog.format.peek import Peek
+    from stratalog.format.batch import Peek
     from stratalog.storage.trace import Step, Trace
 
 BAR_CELLS: Final = 32

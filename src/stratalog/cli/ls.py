@@ -32,11 +32,11 @@ from stratalog.cli.targets import find_topic, is_partition_dir, open_segment, op
 from stratalog.errors import AccessDeniedError, StratalogError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.log.partition_view import PartitionView, identity_of
-from stratalog.log_dir import LogDirsView, LogDirView
+from stratalog.partitions.view import LogDirsView, LogDirView
 
 if TYPE_CHECKING:
     from stratalog.cli.ls_report import Level
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
 
 Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
 """Raises AccessDeniedError, or what is wrong with the name."""

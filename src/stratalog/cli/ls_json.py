@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         UnreadablePartition,
     )
     from stratalog.format.snapshot import ProducerEntry
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
 
 
 def json_lines(report: Report) -> Iterator[str]:

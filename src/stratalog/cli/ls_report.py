@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from stratalog.cli.inventory import PartitionFacts
     from stratalog.format.metadata import MetaProperties
     from stratalog.format.names import TopicPartition
-    from stratalog.log_dir import LogDirView
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
+    from stratalog.partitions.view import LogDirView
 
 Level: TypeAlias = Literal["topics", "partitions"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stratalog.cli.inventory import FirstBatch, IndexFacts, PartitionFacts, SegmentFacts
     from stratalog.cli.ls_report import LogDirFacts, Report, TopicFacts, UnreadablePartition
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
 
 BUILT_FROM_LOG: Final = "built from the log: "
 _WHAT_STATES_MEAN: Final = {

@@ -19,18 +19,18 @@ from stratalog.cli.overrides import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
 from stratalog.errors import UnknownSettingsError
-from stratalog.log_dir import LogDirsView
-from stratalog.log_dir.dir_set import MissingDirs
-from stratalog.log_dir.settings import POLICY, ConfigSource, TopicSettings
+from stratalog.partitions.dir_set import MissingDirs
+from stratalog.partitions.settings import POLICY, ConfigSource, TopicSettings
+from stratalog.partitions.view import LogDirsView
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
-    from stratalog.log_dir.health import Failure
-    from stratalog.log_dir.maintenance import MaintenanceState, PartitionState
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
+    from stratalog.service.health import Failure
+    from stratalog.service.maintenance import MaintenanceState, PartitionState
 
 
 _SETTINGS = (POLICY, "retention.ms", "retention.bytes")
@@ -94,7 +94,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     objects of kind topic; one of kind partition follows for each change, and a last one of kind
     summary.
     """
-    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # loads the whole engine
 
     LogDirsView(directories)  # refuses what holds no log, before anything is written there
     given = Overrides.parse(config or [], server_properties, metadata_log_dir)

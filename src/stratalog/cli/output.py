@@ -89,7 +89,7 @@ def warn_of_truncations() -> None:
         "stratalog.maintenance.recovery",
         "stratalog.log.transactions",
         "stratalog.log.segmented_log",
-        "stratalog.log_dir.catalog",
+        "stratalog.partitions.catalog",
     ):
         logging.getLogger(name).addHandler(_truncations)
 

@@ -9,14 +9,14 @@ import typer
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.broker import read_properties
 from stratalog.config.topic import TOPIC_DEFINITIONS
-from stratalog.log_dir.settings import ConfigSource, TopicSettings
+from stratalog.partitions.settings import ConfigSource, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
 
 
 _NAMES_MAX: Final = 10

@@ -35,20 +35,19 @@ from stratalog.cli.when import (
     parse_time,
 )
 from stratalog.errors import (
-    FlushedDamageError,
+    FlushedCorruptionError,
     NotALogDirError,
     OffsetOutOfRangeError,
     StratalogError,
 )
-from stratalog.log.isolation import IsolationLevel
-from stratalog.log.reading import NO_LIMIT
+from stratalog.log.reader import NO_LIMIT, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.cli.record_text import Printer
-    from stratalog.log.damage import Skipped
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.reader import Skipped
 
 FAILS_WHEN: Final = "something could not be found or read, or was skipped"
 POLL_SECONDS: Final = 0.2
@@ -320,7 +319,7 @@ class _Reader:
         try:
             if tail.end_offset is None or tail.end_offset >= tail.view.log_end_offset:
                 tail.view.check_end()
-        except FlushedDamageError as error:
+        except FlushedCorruptionError as error:
             if tail.on_skip is None:
                 raise
             self._problem(str(error))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from stratalog.cli.output import json_line
 from stratalog.cli.when import format_time
-from stratalog.maintenance.dump.decoders import FORMATS, UTF_8
+from stratalog.dump.decoders import FORMATS, UTF_8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -20,14 +20,14 @@ from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.errors import StratalogError
 from stratalog.format.names import RootFile
-from stratalog.log_dir import open_dirs
+from stratalog.partitions.view import open_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.format.names import TopicPartition
-    from stratalog.log_dir import LogDirsView
     from stratalog.maintenance.recovery_plan import Split, Truncation
+    from stratalog.partitions.view import LogDirsView
 
 FAILS_WHEN = "a partition could not be read or recovered"
 
@@ -126,7 +126,7 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
 
 
 def _recover(directory: Path, wanted: Sequence[TopicPartition], *, recovers_all: bool) -> _Outcome:
-    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # loads the whole engine
 
     was_clean = (directory / RootFile.CLEAN_SHUTDOWN.value).exists()
     failed = 0

@@ -106,8 +106,8 @@ def _run(
 
 
 def _run_here(partitions: Sequence[Path], build: _Build) -> list[Reindexed]:
-    from stratalog.log_dir.lock import lock_dirs  # noqa: PLC0415 - as needed
     from stratalog.maintenance.reindex import plan_reindex, reindex_segment  # noqa: PLC0415
+    from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415 - as needed
     from stratalog.storage.disk import Disk  # noqa: PLC0415
 
     disk = Disk()

@@ -36,14 +36,13 @@ from stratalog.cli.tables import counted, human_size, print_table
 from stratalog.cli.targets import not_a_directory
 from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
 from stratalog.errors import StratalogError, UnknownSettingsError
-from stratalog.maintenance.retention import apply, plan_retention
-from stratalog.maintenance.retention_facts import facts_of_log
+from stratalog.maintenance.retention import apply, facts_of_log, plan_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stratalog.cli.retention_plans import Outcome
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
     from stratalog.maintenance.retention import RetentionPlan
 
 
@@ -154,7 +153,7 @@ def act(outcomes: Sequence[Outcome], rules: Rules) -> list[Outcome]:
 
 
 def _act_in(root: Path, planned: Sequence[Planned], rules: Rules) -> Iterator[Outcome]:
-    from stratalog.log_dir.manager import LogDir  # noqa: PLC0415  # loads the whole engine
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # loads the whole engine
 
     try:
         logs = LogDir.open(

@@ -10,13 +10,12 @@ from stratalog.cli.ls import select
 from stratalog.cli.output import Progress
 from stratalog.cli.overrides import SettingsFinder
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.log_dir.settings import ConfigSource
-from stratalog.maintenance.retention import plan_retention
-from stratalog.maintenance.retention_facts import facts_of_view
+from stratalog.maintenance.retention import facts_of_view, plan_retention
+from stratalog.partitions.settings import ConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from stratalog.cli.overrides import Overrides
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.retention import RetentionPlan
+    from stratalog.partitions.settings import EffectiveConfig
 
 LIMITS: Final = ("retention.ms", "retention.bytes")
 

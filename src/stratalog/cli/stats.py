@@ -28,13 +28,13 @@ from stratalog.cli.tables import NOTHING, Column, human_size, print_table
 from stratalog.cli.targets import targets_of
 from stratalog.cli.when import format_time
 from stratalog.log.partition_view import PartitionView
-from stratalog.log_dir.settings import POLICY
+from stratalog.partitions.settings import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig
     from stratalog.spark.jobs.stats import PartitionStats, StatsResult
 
 _COLUMNS = (

@@ -25,7 +25,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import TopicPartition
 from stratalog.log.partition_view import PartitionView
-from stratalog.log_dir import LogDirsView, open_dirs
+from stratalog.partitions.view import LogDirsView, open_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,16 +28,16 @@ from stratalog.cli.tables import counted
 from stratalog.cli.targets import Targets, targets_of
 from stratalog.errors import StratalogError
 from stratalog.log.partition_view import PartitionView
-from stratalog.log_dir.cluster_metadata import METADATA_DIR
-from stratalog.log_dir.settings import POLICY
+from stratalog.partitions.cluster_metadata import METADATA_DIR
+from stratalog.partitions.settings import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.settings import EffectiveConfig
     from stratalog.maintenance.verify.directory import Plan
     from stratalog.maintenance.verify.findings import Finding, Report
+    from stratalog.partitions.settings import EffectiveConfig
 
 FAILS_WHEN = "there are errors, or something could not be found (warnings and notes leave it 0)"
 _COLOURS = {"error": "31", "warning": "33", "note": "2"}
@@ -148,7 +148,7 @@ def _run(
     conf: Sequence[str] | None,
 ) -> Report:
     if master is None:
-        from stratalog.maintenance.verify.running import run_plan  # noqa: PLC0415 - kernels
+        from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels
 
         return run_plan(plan, threads=threads, on_bytes=progress.add_bytes)
     from stratalog.spark.jobs.verify import verify_plan  # noqa: PLC0415 - loads Spark

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stratalog.config.broker import BrokerConfig
-from stratalog.config.choices import CleanupPolicy, TopicCompression
-from stratalog.config.topic import LogConfig
+from stratalog.config.topic import CleanupPolicy, LogConfig, TopicCompression
 
 __all__ = ["BrokerConfig", "CleanupPolicy", "LogConfig", "TopicCompression"]

@@ -37,12 +37,12 @@ from stratalog.config.values import (
     Boolean,
     Decimal,
     TextList,
-    whole_int,
-    whole_long,
-    whole_short,
+    integer,
+    long_integer,
+    short_integer,
 )
 from stratalog.errors import ConfigError, CorruptCheckpointError
-from stratalog.format.java_properties import decode_properties
+from stratalog.format.java_text import decode_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,21 +58,21 @@ class BrokerConfig:
         Boolean(), True, "Whether using a topic that does not exist creates it."
     )
     default_replication_factor: int = setting(
-        whole_int(), 1, "Replicas of a topic whose creator names no number; only 1 is served here."
+        integer(), 1, "Replicas of a topic whose creator names no number; only 1 is served here."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics may be deleted.")
     log_cleaner_backoff_ms: int = setting(
-        whole_long(0), 15_000, "Pause of the cleaner when there is nothing to compact."
+        long_integer(0), 15_000, "Pause of the cleaner when there is nothing to compact."
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        whole_long(), 128 * _MIB, "Memory for the keys of the logs being compacted, all threads."
+        long_integer(), 128 * _MIB, "Memory for the keys of the logs being compacted, all threads."
     )
     log_cleaner_enable: bool = setting(Boolean(), True, "Whether compaction runs at all.")
     log_cleaner_io_buffer_load_factor: float = setting(
         Decimal(), 0.9, "Part of the memory for keys that is filled before a round ends."
     )
     log_cleaner_io_buffer_size: int = setting(
-        whole_int(0),
+        integer(0),
         512 * 1024,
         "Memory for reading and writing while compacting, all threads.",
         is_carried=True,
@@ -80,9 +80,9 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: float = setting(
         Decimal(), sys.float_info.max, "Bytes a second that compaction reads and writes at most."
     )
-    log_cleaner_threads: int = setting(whole_int(0), 1, "Threads that compact.")
+    log_cleaner_threads: int = setting(integer(0), 1, "Threads that compact.")
     log_dir_failure_timeout_ms: int = setting(
-        whole_long(1),
+        long_integer(1),
         30_000,
         "Time to report a failed directory to the controller before giving up.",
         is_carried=True,
@@ -95,98 +95,98 @@ class BrokerConfig:
         Synonym("log.dir"),
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        whole_int(0), MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
+        integer(0), MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
     )
     log_flush_scheduler_interval_ms: int = setting(
-        whole_long(), LONG_MAX, "Time between two looks for logs whose `flush.ms` has passed."
+        long_integer(), LONG_MAX, "Time between two looks for logs whose `flush.ms` has passed."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        whole_int(0), MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
+        integer(0), MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
     )
     log_initial_task_delay_ms: int = setting(
-        whole_long(0), 30_000, "Time from the start to the first background task."
+        long_integer(0), 30_000, "Time from the start to the first background task."
     )
     log_retention_check_interval_ms: int = setting(
-        whole_long(1), 5 * MINUTE_MS, "Time between two looks for segments to delete."
+        long_integer(1), 5 * MINUTE_MS, "Time between two looks for segments to delete."
     )
     node_id: int = setting(
-        whole_int(0, also=-1),
+        integer(0, also=-1),
         -1,
         "The number of this node in its cluster; -1 is not set.",
         Synonym("node.id"),
         Synonym("broker.id"),
     )
     num_partitions: int = setting(
-        whole_int(1), 1, "Partitions of a topic whose creator names no number."
+        integer(1), 1, "Partitions of a topic whose creator names no number."
     )
     num_recovery_threads_per_data_dir: int = setting(
-        whole_int(1), 2, "Threads per log directory that load logs at start and flush at the end."
+        integer(1), 2, "Threads per log directory that load logs at start and flush at the end."
     )
     offset_metadata_max_bytes: int = setting(
-        whole_int(),
+        integer(),
         4096,
         "Largest metadata that a client may attach to a committed offset.",
         is_carried=True,
     )
     offsets_commit_timeout_ms: int = setting(
-        whole_int(1),
+        integer(1),
         5_000,
         "Time within which a committed offset must be stored.",
         is_carried=True,
     )
     offsets_load_buffer_size: int = setting(
-        whole_int(1),
+        integer(1),
         5 * _MIB,
         "Bytes per read while the offsets topic is loaded.",
         is_carried=True,
     )
     offsets_retention_check_interval_ms: int = setting(
-        whole_long(1),
+        long_integer(1),
         10 * MINUTE_MS,
         "Time between two looks for expired offsets.",
         is_carried=True,
     )
     offsets_retention_minutes: int = setting(
-        whole_int(1),
+        integer(1),
         7 * 24 * 60,
         "Minutes that the offsets of an empty group are kept.",
         is_carried=True,
     )
     offsets_topic_compression_codec: int = setting(
-        whole_int(0, 4),
+        integer(0, 4),
         0,
         "Codec of the offsets topic, by its number in a batch's attributes.",
         is_carried=True,
     )
     offsets_topic_num_partitions: int = setting(
-        whole_int(1),
+        integer(1),
         50,
         "Partitions of the offsets topic; fixed once it exists.",
         is_carried=True,
     )
     offsets_topic_replication_factor: int = setting(
-        whole_short(1), 3, "Replicas of the offsets topic.", is_carried=True
+        short_integer(1), 3, "Replicas of the offsets topic.", is_carried=True
     )
     offsets_topic_segment_bytes: int = setting(
-        whole_int(1),
+        integer(1),
         100 * _MIB,
         "`segment.bytes` of the offsets topic.",
         is_carried=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        whole_int(1), 10 * MINUTE_MS, "Time between two looks for expired producers."
+        integer(1), 10 * MINUTE_MS, "Time between two looks for expired producers."
     )
     producer_id_expiration_ms: int = setting(
-        whole_int(1), DAY_MS, "Time without a write after which a producer's state is forgotten."
+        integer(1), DAY_MS, "Time without a write after which a producer's state is forgotten."
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        whole_long(), 5_000, "Time between two writes of the high-watermark checkpoint."
+        long_integer(), 5_000, "Time between two writes of the high-watermark checkpoint."
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        whole_int(1), 10_000, "Time between two looks for transactions that took too long."
+        integer(1), 10_000, "Time between two looks for transactions that took too long."
     )
     transaction_max_timeout_ms: int = setting(
-        whole_int(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may ask for."
+        integer(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may ask for."
     )
     transaction_partition_verification_enable: bool = setting(
         Boolean(),
@@ -195,28 +195,28 @@ class BrokerConfig:
         is_carried=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        whole_int(1), HOUR_MS, "Time between two looks for expired transactional ids."
+        integer(1), HOUR_MS, "Time between two looks for expired transactional ids."
     )
     transaction_state_log_load_buffer_size: int = setting(
-        whole_int(1),
+        integer(1),
         5 * _MIB,
         "Bytes per read while the transaction topic is loaded.",
         is_carried=True,
     )
     transaction_state_log_min_isr: int = setting(
-        whole_int(1), 2, "`min.insync.replicas` of the transaction topic.", is_carried=True
+        integer(1), 2, "`min.insync.replicas` of the transaction topic.", is_carried=True
     )
     transaction_state_log_num_partitions: int = setting(
-        whole_int(1), 50, "Partitions of the transaction topic; fixed once it exists."
+        integer(1), 50, "Partitions of the transaction topic; fixed once it exists."
     )
     transaction_state_log_replication_factor: int = setting(
-        whole_short(1), 3, "Replicas of the transaction topic.", is_carried=True
+        short_integer(1), 3, "Replicas of the transaction topic.", is_carried=True
     )
     transaction_state_log_segment_bytes: int = setting(
-        whole_int(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
+        integer(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
     )
     transactional_id_expiration_ms: int = setting(
-        whole_int(1), 7 * DAY_MS, "Time without a change after which a transactional id goes."
+        integer(1), 7 * DAY_MS, "Time without a change after which a transactional id goes."
     )
 
     log_config: LogConfig = dataclasses.field(default_factory=LogConfig)

@@ -1,22 +1,12 @@
-"""LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
-
-Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka 4.0 does.
-"""
+"""What topic settings may be where Kafka has a list of words, or a grammar, for it."""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.config.choices import (
-    COMPRESSION,
-    POLICIES,
-    THROTTLED,
-    TIMESTAMP_TYPES,
-    CleanupPolicy,
-    TopicCompression,
-)
 from stratalog.config.definitions import (
     Definition,
     Synonym,
@@ -25,23 +15,115 @@ from stratalog.config.definitions import (
     settle_values,
     unknown_name,
 )
-from stratalog.config.topic_rules import LOCAL_AS_TOTAL, check_rules
 from stratalog.config.values import (
     DAY_MS,
     HOUR_MS,
     LONG_MAX,
     MINUTE_MS,
     Boolean,
+    Choice,
+    Choices,
     Decimal,
     Lifetime,
-    whole_int,
-    whole_long,
+    TextList,
+    integer,
+    long_integer,
 )
 from stratalog.errors import ConfigError
 from stratalog.format.batch import Codec, TimestampType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class CleanupPolicy(enum.StrEnum):
+    """What happens to old segments: nothing, dropped by retention, compacted by key, or both."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+
+
+class TopicCompression(enum.StrEnum):
+    """A topic's `compression.type`: a codec that the log enforces, or whatever producers send."""
+
+    UNCOMPRESSED = "uncompressed"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+    SNAPPY = "snappy"
+    GZIP = "gzip"
+    PRODUCER = "producer"
+
+    @property
+    def codec(self) -> Codec | None:
+        """The codec to store with; None leaves each batch as it came."""
+        return _CODECS[self]
+
+
+_CODECS = {
+    TopicCompression.UNCOMPRESSED: Codec.NONE,
+    TopicCompression.ZSTD: Codec.ZSTD,
+    TopicCompression.LZ4: Codec.LZ4,
+    TopicCompression.SNAPPY: Codec.SNAPPY,
+    TopicCompression.GZIP: Codec.GZIP,
+    TopicCompression.PRODUCER: None,
+}
+
+POLICIES = Choices(Choice(tuple((policy.value, policy) for policy in CleanupPolicy)))
+COMPRESSION = Choice(tuple((compression.value, compression) for compression in TopicCompression))
+TIMESTAMP_TYPES = Choice(
+    tuple(
+        (kind.kafka_name, kind) for kind in TimestampType if kind is not TimestampType.NO_TIMESTAMP
+    )
+)
+THROTTLED = TextList(
+    r"[0-9]+:[0-9]+", wildcard="*", described="partition:broker, partition:broker, …, or * alone"
+)
+
+
+# What Kafka 4.0 asks of a topic's settings together, each of them being right alone.
+
+LOCAL_AS_TOTAL: Final = -2
+"""As `local.retention.*`: what `retention.*` is."""
+
+
+def check_rules(config: LogConfig) -> None:
+    """Raise ConfigError for the first setting that contradicts another."""
+    _check_lags(config)
+    if config.remote_storage_enable:
+        _check_remote(config)
+
+
+def _check_lags(config: LogConfig) -> None:
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        reason = (
+            f"{config.min_compaction_lag_ms} is more than max.compaction.lag.ms, "
+            f"which is {config.max_compaction_lag_ms}"
+        )
+        raise ConfigError("min.compaction.lag.ms", reason, value=config.min_compaction_lag_ms)
+
+
+def _check_remote(config: LogConfig) -> None:
+    """Kafka's rules between tiered storage and the rest."""
+    if config.is_compacted:
+        reason = "true is not for a topic whose cleanup.policy has compact"
+        raise ConfigError("remote.storage.enable", reason, value=True)
+    _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
+    _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
+
+
+def _check_local(name: str, local: int, total: int) -> None:
+    if total < 0 or local == LOCAL_AS_TOTAL:
+        return
+    if local < 0 or local > total:
+        shown = f"{local} (no limit)" if local < 0 else str(local)
+        reason = f"{shown} is more than {name.removeprefix('local.')}, which is {total}"
+        raise ConfigError(name, reason, value=local)
+
+
+# LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
+#
+# Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka 4.0
+# does.
 
 _LATER_SEGMENT_BYTES_MIN = 1 << 20
 
@@ -57,13 +139,13 @@ class LogConfig:
         Synonym("log.cleanup.policy"),
     )
     compression_gzip_level: int = setting(
-        whole_int(1, 9, also=-1),
+        integer(1, 9, also=-1),
         -1,
         "Level for recompression with gzip; -1 is zlib's own choice.",
         Synonym("compression.gzip.level"),
     )
     compression_lz4_level: int = setting(
-        whole_int(1, 17),
+        integer(1, 17),
         9,
         "Level for recompression with lz4.",
         Synonym("compression.lz4.level"),
@@ -75,31 +157,31 @@ class LogConfig:
         Synonym("compression.type"),
     )
     compression_zstd_level: int = setting(
-        whole_int(-131072, 22),
+        integer(-131072, 22),
         3,
         "Level for recompression with zstd.",
         Synonym("compression.zstd.level"),
     )
     delete_retention_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         DAY_MS,
         "How long a tombstone or transaction marker outlives the compaction that could drop it.",
         Synonym("log.cleaner.delete.retention.ms"),
     )
     file_delete_delay_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         MINUTE_MS,
         "Time between renaming a file to `.deleted` and removing it.",
         Synonym("log.segment.delete.delay.ms"),
     )
     flush_messages: int = setting(
-        whole_long(1),
+        long_integer(1),
         LONG_MAX,
         "Records that may be appended before the log is fsynced.",
         Synonym("log.flush.interval.messages"),
     )
     flush_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         LONG_MAX,
         "Time after which appended records are fsynced.",
         Synonym("log.flush.interval.ms"),
@@ -112,7 +194,7 @@ class LogConfig:
         is_carried=True,
     )
     index_interval_bytes: int = setting(
-        whole_int(0),
+        integer(0),
         4096,
         "Bytes of log between two entries of the offset index and of the time index.",
         Synonym("log.index.interval.bytes"),
@@ -124,39 +206,39 @@ class LogConfig:
         is_carried=True,
     )
     local_retention_bytes: int = setting(
-        whole_long(LOCAL_AS_TOTAL),
+        long_integer(LOCAL_AS_TOTAL),
         LOCAL_AS_TOTAL,
         "With tiered storage, size of the part kept locally; -2 takes `retention.bytes`.",
         Synonym("log.local.retention.bytes"),
         is_carried=True,
     )
     local_retention_ms: int = setting(
-        whole_long(LOCAL_AS_TOTAL),
+        long_integer(LOCAL_AS_TOTAL),
         LOCAL_AS_TOTAL,
         "With tiered storage, age of the part kept locally; -2 takes `retention.ms`.",
         Synonym("log.local.retention.ms"),
         is_carried=True,
     )
     max_compaction_lag_ms: int = setting(
-        whole_long(1),
+        long_integer(1),
         LONG_MAX,
         "Age at which a record must become compactable; bounds `segment.ms` on compacted topics.",
         Synonym("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = setting(
-        whole_int(0),
+        integer(0),
         1048588,
         "Largest record batch that may be appended, as it is stored.",
         Synonym("message.max.bytes"),
     )
     message_timestamp_after_max_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         HOUR_MS,
         "With CreateTime, how far a record's timestamp may lie in the future.",
         Synonym("log.message.timestamp.after.max.ms"),
     )
     message_timestamp_before_max_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         LONG_MAX,
         "With CreateTime, how far a record's timestamp may lie in the past.",
         Synonym("log.message.timestamp.before.max.ms"),
@@ -174,13 +256,13 @@ class LogConfig:
         Synonym("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         0,
         "Age below which a record is not compacted.",
         Synonym("log.cleaner.min.compaction.lag.ms"),
     )
     min_insync_replicas: int = setting(
-        whole_int(1),
+        integer(1),
         1,
         "Replicas that must have a record before `acks=all` is answered.",
         Synonym("min.insync.replicas"),
@@ -210,13 +292,13 @@ class LogConfig:
         "Whether the topic's segments are uploaded to tiered storage; then retention deletes none.",
     )
     retention_bytes: int = setting(
-        whole_long(),
+        long_integer(),
         -1,
         "Size of a partition above which its oldest segments go; below 0 there is no limit.",
         Synonym("log.retention.bytes"),
     )
     retention_ms: int = setting(
-        whole_long(-1),
+        long_integer(-1),
         7 * DAY_MS,
         "Age of a segment's newest record at which the segment goes; -1 is no limit.",
         Synonym("log.retention.ms", Lifetime(64)),
@@ -224,31 +306,31 @@ class LogConfig:
         Synonym("log.retention.hours", Lifetime(32), HOUR_MS),
     )
     segment_bytes: int = setting(
-        whole_int(14),
+        integer(14),
         1 << 30,
         "Size of a `.log` file at which the next segment is rolled.",
         Synonym("log.segment.bytes"),
         later_minimum=_LATER_SEGMENT_BYTES_MIN,
     )
     segment_index_bytes: int = setting(
-        whole_int(4),
+        integer(4),
         10 << 20,
         "Size that each index of the active segment is preallocated to; a full index rolls.",
         Synonym("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = setting(
-        whole_long(0),
+        long_integer(0),
         0,
         "Upper bound of the random time taken off `segment.ms`, so that not all roll at once.",
         Synonym("log.roll.jitter.ms"),
-        Synonym("log.roll.jitter.hours", whole_int(0), HOUR_MS),
+        Synonym("log.roll.jitter.hours", integer(0), HOUR_MS),
     )
     segment_ms: int = setting(
-        whole_long(1),
+        long_integer(1),
         7 * DAY_MS,
         "Span of record time at which a segment is rolled though it is not full.",
         Synonym("log.roll.ms"),
-        Synonym("log.roll.hours", whole_int(1), HOUR_MS),
+        Synonym("log.roll.hours", integer(1), HOUR_MS),
     )
     unclean_leader_election_enable: bool = setting(
         Boolean(),

@@ -63,7 +63,7 @@ class Kind(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Whole(Kind[int]):
+class Integer(Kind[int]):
     """A `short`, `int` or `long`, from `low` to `high`, both included, or one of `also`."""
 
     bits: int
@@ -111,7 +111,7 @@ def _whole(raw: object) -> int:
 
 
 @dataclass(frozen=True)
-class Lifetime(Whole):
+class Lifetime(Integer):
     """A broker's retention time: at least 1, and whatever is negative means no limit (-1)."""
 
     @property
@@ -295,16 +295,16 @@ def _items(raw: object) -> list[object]:
     raise ValueError("is not a list")
 
 
-def whole_short(low: int | None = None) -> Whole:
+def short_integer(low: int | None = None) -> Integer:
     """Kafka's `short`."""
-    return Whole(16, low)
+    return Integer(16, low)
 
 
-def whole_int(low: int | None = None, high: int | None = None, also: int | None = None) -> Whole:
+def integer(low: int | None = None, high: int | None = None, also: int | None = None) -> Integer:
     """Kafka's `int`."""
-    return Whole(32, low, high, also)
+    return Integer(32, low, high, also)
 
 
-def whole_long(low: int | None = None, high: int | None = None) -> Whole:
+def long_integer(low: int | None = None, high: int | None = None) -> Integer:
     """Kafka's `long`."""
-    return Whole(64, low, high)
+    return Integer(64, low, high)

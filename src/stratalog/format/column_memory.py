@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.format.column_types import HEADER
+from stratalog.format.java_text import decode_utf8
 from stratalog.format.kernels import records
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
-from stratalog.format.utf8 import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,7 +29,7 @@ _NO_HEADERS: Final = pa.nulls(0, HEADER)
 _TRIES_MAX = 3
 
 
-class Room(NamedTuple):
+class ColumnSizes(NamedTuple):
     """How much data columns hold, or have to hold. In the order of the kernel's slots."""
 
     key_bytes: int
@@ -38,19 +38,19 @@ class Room(NamedTuple):
     header_key_bytes: int
     header_value_bytes: int
 
-    def holds(self, needed: Room) -> bool:
+    def holds(self, needed: ColumnSizes) -> bool:
         return all(room >= need for room, need in zip(self, needed, strict=True))
 
-    def scaled(self, by: float) -> Room:
+    def scaled(self, by: float) -> ColumnSizes:
         """For a run `by` times as long, an eighth more, and a little for short ones."""
         key_bytes, value_bytes, *headers = (int(number * by * 1.125) for number in self)
-        return Room(key_bytes + 256, value_bytes + 256, *headers)
+        return ColumnSizes(key_bytes + 256, value_bytes + 256, *headers)
 
 
 class ColumnMemory:
     """The columns of one run of `count` records."""
 
-    def __init__(self, wanted: Collection[str], count: int, room: Room) -> None:
+    def __init__(self, wanted: Collection[str], count: int, room: ColumnSizes) -> None:
         self.count = count
         self._slots = np.zeros(records.SLOTS, np.int64)
         self._buffers: dict[int, pa.Buffer] = {}
@@ -66,7 +66,7 @@ class ColumnMemory:
             self._allocate(records.HEADERS, 4 * (count + 1))
         self._make_room(room)
 
-    def _make_room(self, room: Room) -> None:
+    def _make_room(self, room: ColumnSizes) -> None:
         self._slots[records.ROOM : records.ROOM + len(room)] = room
         for slot, size in ((records.KEY, room.key_bytes), (records.VALUE, room.value_bytes)):
             if slot in self._buffers:
@@ -88,7 +88,7 @@ class ColumnMemory:
                 return int(self._slots[records.BATCH_INDEX])
             room, needed = self._room_at(records.ROOM), self.needed
             if records.HEADERS not in self._buffers:
-                needed = Room(needed.key_bytes, needed.value_bytes, 0, 0, 0)
+                needed = ColumnSizes(needed.key_bytes, needed.value_bytes, 0, 0, 0)
             if room.holds(needed):
                 return None
             self._slots[records.NEEDED :] = 0
@@ -96,12 +96,12 @@ class ColumnMemory:
         return 0  # the bytes change as we read them
 
     @property
-    def needed(self) -> Room:
+    def needed(self) -> ColumnSizes:
         """What the run turned out to need."""
         return self._room_at(records.NEEDED)
 
-    def _room_at(self, slot: int) -> Room:
-        return Room(*self._slots[slot : slot + len(Room._fields)].tolist())
+    def _room_at(self, slot: int) -> ColumnSizes:
+        return ColumnSizes(*self._slots[slot : slot + len(ColumnSizes._fields)].tolist())
 
     def numbers(self, slot: int) -> NDArray[np.int64]:
         """The offset or timestamp column as numpy sees it."""
@@ -130,7 +130,7 @@ class ColumnMemory:
         lists = self._buffers[records.HEADERS]
         return pa.Array.from_buffers(kind, self.count, [None, lists], 0, children=[entries])
 
-    def _header_keys(self, found: Room) -> pa.Array:
+    def _header_keys(self, found: ColumnSizes) -> pa.Array:
         offsets, data = (self._buffers[records.HEADER_KEY + part] for part in (0, 1))
         keys = pa.Array.from_buffers(_STRING, found.headers, [None, offsets, data], 0)
         raw = np.frombuffer(data, np.uint8, found.header_key_bytes)
@@ -139,7 +139,7 @@ class ColumnMemory:
         stored = pa.Array.from_buffers(_BINARY, found.headers, [None, offsets, data], 0)
         return pa.array([decode_utf8(key) for key in stored.to_pylist()], _STRING)
 
-    def _header_values(self, found: Room) -> pa.Array:
+    def _header_values(self, found: ColumnSizes) -> pa.Array:
         offsets, data = (self._buffers[records.HEADER_VALUE + part] for part in (0, 1))
         nulls = int(self._slots[records.HEADER_VALUE_NULLS])
         valid = self._buffers[records.HEADER_VALUE_VALID] if nulls else None

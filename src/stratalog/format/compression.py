@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
 from stratalog.format import lz4_frame, zstd_frame
 from stratalog.format.batch import Codec
-from stratalog.format.scratch import Scratch
+from stratalog.format.buffers import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

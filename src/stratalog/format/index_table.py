@@ -16,7 +16,7 @@ from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stratalog.format.index_rules import IndexBuilder
+    from stratalog.format.index_entries import IndexBuilder
 
 _OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])

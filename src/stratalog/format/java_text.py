@@ -7,11 +7,13 @@ underscores and spaces. Kafka's files know neither.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
     from stratalog.format.buffers import Buffer
 
 _LINE = re.compile(rb"([^\r\n]*)(?:\r\n|\r|\n)|([^\r\n]+)\Z")
@@ -65,3 +67,128 @@ def _decode(raw: bytes, position: int) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise CorruptCheckpointError("not UTF-8", position=position + error.start) from None
+
+
+# UTF-8 as Java decodes it, which is what Kafka shows and what its strings hold.
+#
+# Both languages accept exactly the well-formed sequences and put U+FFFD for the rest. They agree
+# on how many bytes one U+FFFD stands for, but for encoded surrogates (ED A0 80): one in Java,
+# three in Python.
+
+_LEAD: Final = b"\xed"
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_MALFORMED: Final = b"\xff"  # one byte that is never part of anything
+
+
+def decode_utf8(data: bytes) -> str:
+    """What `new String(data, UTF_8)` gives in Java."""
+    if _LEAD in data:
+        data = _SURROGATE.sub(_MALFORMED, data)
+    return data.decode("utf-8", "replace")
+
+
+# Java's .properties format, complete: `meta.properties` and `server.properties` are written in it.
+#
+# A file is Latin-1, so one byte is one character. It is read in three steps: natural lines,
+# logical lines (a backslash at the end joins the next line, whose indent is dropped), then key and
+# value.
+#
+# * A line whose first character other than white space is `#` or `!` is a comment; it joins
+#   nothing.
+# * The key ends at the first `=`, `:` or white space that no backslash precedes. One `=` or `:`,
+#   with
+#   white space around it, parts it from the value, which keeps white space at its end.
+# * `\t \n \r \f` and `\uXXXX` are as in Java; before anything else a backslash just vanishes.
+# * Of a key that appears twice the last value stands.
+
+_WHITE = " \t\f"
+_NATURAL_LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")
+_KEY = re.compile(r"(?:[^\\=: \t\f]|\\.)*")
+_SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_SPECIAL = re.compile(r"[\\\t\n\r\f=:#!]")
+_TO_ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"} | {
+    character: "\\" + character for character in "\\=:#!"
+}
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+
+
+class _LogicalLine(NamedTuple):
+    position: int
+    text: str
+
+
+def decode_properties(buf: Buffer) -> dict[str, str]:
+    """Keys and values in file order. Only a malformed `\\uXXXX` is an error, as in Java."""
+    properties = {}
+    for line in _logical_lines(bytes(buf).decode("latin-1")):
+        key_end = _end(_KEY, line.text, 0)
+        key = _unescape(line.text[:key_end], line.position)
+        value = line.text[_end(_SEPARATOR, line.text, key_end) :]
+        properties[key] = _unescape(value, line.position)
+    return properties
+
+
+def encode_properties(properties: Mapping[str, str], *, comments: Iterable[str] = ()) -> bytes:
+    """A file as Java writes it: a `#` line per comment, then the `key=value` lines as given."""
+    lines = ["#" + _ascii(comment.replace("\n", " ").replace("\r", " ")) for comment in comments]
+    for key, value in properties.items():
+        escaped = _escape(value)
+        indent = "\\" if escaped.startswith(" ") else ""
+        lines.append(_escape(key).replace(" ", "\\ ") + "=" + indent + escaped)
+    return "".join(line + "\n" for line in lines).encode("ascii")
+
+
+def _logical_lines(text: str) -> Iterator[_LogicalLine]:
+    position = 0
+    joined = ""
+    for match in _NATURAL_LINE.finditer(text):
+        line = match[1].lstrip(_WHITE)
+        if not joined:
+            position = match.start()
+            if not line or line[0] in "#!":
+                continue
+        is_open = _ends_open(line)
+        joined += line[:-1] if is_open else line
+        if not is_open:
+            yield _LogicalLine(position, joined)
+            joined = ""
+
+
+def _ends_open(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
+    match = pattern.match(text, start)
+    return start if match is None else match.end()
+
+
+def _unescape(text: str, position: int) -> str:
+    if "\\" not in text:
+        return text
+
+    def character(match: re.Match[str]) -> str:
+        if match[1] is not None:
+            return chr(int(match[1], 16))
+        if match[2] == "u":
+            raise CorruptCheckpointError("malformed \\uXXXX escape", position=position)
+        return _ESCAPED.get(match[2], match[2])
+
+    # Java's characters are UTF-16: two escapes may make one. A half without its other half is lost.
+    units = _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "replace")
+
+
+def _escape(text: str) -> str:
+    return _ascii(_SPECIAL.sub(lambda match: _TO_ESCAPE[match[0]], text))
+
+
+def _ascii(text: str) -> str:
+    return _NOT_PRINTABLE.sub(_unicode_escape, text)
+
+
+def _unicode_escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

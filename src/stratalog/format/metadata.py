@@ -18,8 +18,14 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, UnsupportedError
-from stratalog.format.java_properties import decode_properties, encode_properties
-from stratalog.format.java_text import Line, parse_int, read_lines, read_text
+from stratalog.format.java_text import (
+    Line,
+    decode_properties,
+    encode_properties,
+    parse_int,
+    read_lines,
+    read_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

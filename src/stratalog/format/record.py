@@ -35,7 +35,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.checksum import crc32c
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
-from stratalog.format.utf8 import decode_utf8
+from stratalog.format.java_text import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -62,7 +62,7 @@ class Found(NamedTuple):
     entry: Entry
 
 
-class Cut(NamedTuple):
+class Incomplete(NamedTuple):
     """A candidate that the window does not hold whole.
 
     Search again from `position` with a window that reaches `end`. Whatever follows it in the window
@@ -79,7 +79,7 @@ class Nothing(NamedTuple):
     resume_at: int
 
 
-Search: TypeAlias = Found | Cut | Nothing
+Search: TypeAlias = Found | Incomplete | Nothing
 
 
 def find_next_batch(
@@ -113,7 +113,7 @@ def find_next_batch(
         if log_end is not None and entry.end > log_end:
             continue
         if entry.end > end:
-            return Cut(position, entry.end)
+            return Incomplete(position, entry.end)
         budget -= entry.size_bytes
         if budget < 0:
             raise LimitExceededError(

@@ -1,24 +1,57 @@
-"""What an append is asked with and what it is answered with: rules, assignment, result.
-
-All values; `validation.py` turns the first two and bytes into the third.
-"""
+"""Who appends. What has to be checked, and whether offsets are assigned, depends on it."""
 
 from __future__ import annotations
 
+import enum
+import struct
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.config import LogConfig
-from stratalog.errors import AppendError
-from stratalog.format.batch import NO_TIMESTAMP, BatchHeader, Codec, TimestampType
-from stratalog.format.batch_span import BatchSpan
-from stratalog.log.origin import AppendOrigin
+from stratalog.errors import AppendError, CorruptBatchError, InvalidTimestampError, RecordError
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    LEADER_EPOCH_AT,
+    MAGIC_2,
+    NO_TIMESTAMP,
+    PREFIX_BYTES,
+    BatchHeader,
+    BatchSpan,
+    Codec,
+    TimestampType,
+    attributes_of,
+)
+from stratalog.format.checksum import crc32c
+from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.record import BatchFields, encode_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
+    from stratalog.format.record import Record
+
+
+class AppendOrigin(enum.Enum):
+    """Where a batch comes from. The names are Kafka's."""
+
+    CLIENT = "client"
+    """A producer: everything is checked."""
+    COORDINATOR = "coordinator"
+    """A group or transaction coordinator on this broker, which may write control batches."""
+    RAFT_LEADER = "raft leader"
+    """The metadata quorum, which assigns offsets and epochs itself."""
+    REPLICATION = "replication"
+    """The leader of the partition, which has checked everything before."""
+
+
+# What an append is asked with and what it is answered with: rules, assignment, result.
+#
+# All values; `validation.py` turns the first two and bytes into the third.
 
 NO_OFFSET: Final = -1
 _DEFAULTS: Final = LogConfig()
@@ -212,3 +245,258 @@ def next_assignment(assign: Assignment, result: AppendResult) -> Assignment:
     if isinstance(result, AppendError) or not result.spans:
         return assign
     return assign._replace(next_offset=result.next_offset)
+
+
+# Offsets, epoch and timestamps for batches that were checked, in place where the bytes allow it.
+#
+# In place only the header changes: base offset and leader epoch, which the CRC does not cover, and
+# timestamp type, max timestamp and CRC if those two changed. Compressed records stay byte for byte
+# what the producer sent. Everything else becomes one new batch: records of another codec than the
+# topic's, of magic 0 or 1 (Kafka 4.0 stores magic 2 only), or with offsets that do not count 0, 1,
+# 2.
+
+
+def keeps_codec(codec_id: int, is_control: bool, rules: AppendRules) -> bool:
+    """Whether the topic stores records of this codec as they are. Markers are never compressed."""
+    return rules.codec is None or codec_id == rules.codec or (is_control and codec_id == 0)
+
+
+def can_stay(header: EntryHeader, records: Sequence[Record], rules: AppendRules) -> bool:
+    """Whether the batch can be stored with nothing but its header changed."""
+    if not isinstance(header, BatchHeader):
+        return False
+    if not keeps_codec(header.codec_id, header.is_control, rules):
+        return False
+    expected = range(header.base_offset, header.base_offset + len(records))
+    return all(record.offset == offset for record, offset in zip(records, expected, strict=True))
+
+
+def assign_in_place(
+    batch: Buffer,
+    header: BatchHeader,
+    max_timestamp: int,
+    rules: AppendRules,
+    assign: Assignment,
+) -> ValidatedAppend:
+    """A copy of `batch` with its place in the log. `max_timestamp` is the records' own."""
+    if rules.is_log_append_time:
+        max_timestamp = assign.now_ms
+    stamped = header._replace(
+        base_offset=assign.next_offset, partition_leader_epoch=assign.leader_epoch
+    )
+    if (header.timestamp_type, header.max_timestamp) != (rules.timestamp_type, max_timestamp):
+        stamped = stamped._replace(
+            attributes=_attributes(header, rules.timestamp_type), max_timestamp=max_timestamp
+        )
+        covered = stamped.pack()[ATTRIBUTES_AT:]
+        records = memoryview(batch)[ATTRIBUTES_AT + len(covered) :]
+        stamped = stamped._replace(crc=crc32c(records, crc32c(covered)))
+    out = bytearray(batch)
+    fixed = stamped.pack()
+    out[: len(fixed)] = fixed
+    return one_batch(out, stamped, _log_append_time(rules, assign))
+
+
+def _attributes(header: BatchHeader, timestamp_type: TimestampType) -> int:
+    """With this timestamp type. Bits without a meaning are lost, as in Kafka."""
+    return attributes_of(
+        codec=Codec(header.codec_id),
+        timestamp_type=timestamp_type,
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
+        has_delete_horizon=header.delete_horizon_ms is not None,
+    )
+
+
+def rewrite(
+    records: Sequence[Record],
+    sent: Sequence[EntryHeader],
+    rules: AppendRules,
+    assign: Assignment,
+) -> ValidatedAppend:
+    """The records of the batches that were sent, in one batch as the topic wants it."""
+    _check_timestamps(records)
+    placed = [
+        record._replace(offset=offset) for offset, record in enumerate(records, assign.next_offset)
+    ]
+    raw = encode_batch(placed, rewritten_fields(sent, rules, assign, max_timestamp_of(records)))
+    append = one_batch(raw, BatchHeader.unpack(raw), _log_append_time(rules, assign))
+    return append._replace(was_rewritten=True)
+
+
+def rewritten_fields(
+    sent: Sequence[EntryHeader], rules: AppendRules, assign: Assignment, max_timestamp: int
+) -> BatchFields:
+    """What the new batch carries beside its records. `max_timestamp` is the records' own."""
+    first = sent[0]
+    codec, level = rules.codec, rules.level
+    if codec is None:
+        codec, level = Codec(max(header.codec_id for header in sent)), None
+    return BatchFields(
+        codec=codec,
+        level=level,
+        timestamp_type=rules.timestamp_type,
+        is_transactional=first.is_transactional,
+        is_control=first.is_control,
+        partition_leader_epoch=assign.leader_epoch,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        base_sequence=first.base_sequence,
+        max_timestamp=assign.now_ms if rules.is_log_append_time else max_timestamp,
+    )
+
+
+def max_timestamp_of(records: Sequence[Record]) -> int:
+    """The largest timestamp, -1 at least: smaller ones do not count, as in Kafka."""
+    return max(NO_TIMESTAMP, *(record.timestamp for record in records))
+
+
+def _check_timestamps(records: Sequence[Record]) -> None:
+    """Kafka leaves negative timestamps alone in place, and does not write them anew."""
+    errors = tuple(
+        RecordError(index, f"timestamp {record.timestamp} is negative")
+        for index, record in enumerate(records)
+        if record.timestamp < NO_TIMESTAMP
+    )
+    if errors:
+        raise InvalidTimestampError(
+            f"record {errors[0].batch_index} of the batch: {errors[0].message}",
+            record_errors=errors,
+        )
+
+
+def _log_append_time(rules: AppendRules, assign: Assignment) -> int:
+    return assign.now_ms if rules.is_log_append_time else NO_TIMESTAMP
+
+
+# Batches that were put together elsewhere get their place in a log: 12 bytes of each change.
+#
+# Base offset and leader epoch lie outside a batch's CRC, so nothing is encoded or summed up anew.
+# The CRC is checked all the same: between the encoder and here there was a disk.
+#
+# `place` does so in memory, for batches that are appended. A file with many of them may become a
+# segment as it is (`SegmentPlan`): the 12 bytes are changed in the file, nothing is copied. The
+# segment is what single appends would have made, but for where it begins: the one before it may
+# not have been full.
+
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
+_PLACE: Final = struct.Struct(
+    ">q"  # base offset
+    "i"  # batch length, as it was
+    "i"  # partition leader epoch
+)
+_OFFSET_ENTRY_BYTES: Final = 8
+_TIME_ENTRY_BYTES: Final = 12
+_SPARE_ENTRIES: Final = 2
+"""An index counts as full before its last entry is used."""
+
+
+def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
+    """Give the batches of `data` offsets from `next_offset` on, in place.
+
+    Raises CorruptBatchError for anything but whole, undamaged batches of records without a
+    producer id.
+    """
+    spans: list[BatchSpan] = []
+    headers: list[EntryHeader] = []
+    view = memoryview(data)
+    at = 0
+    while at < len(data):
+        header = checked_header(view, at)
+        size_bytes = header.size_bytes
+        _OFFSET.pack_into(view, at, next_offset)
+        _EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
+        header = header._replace(base_offset=next_offset, partition_leader_epoch=leader_epoch)
+        last_offset = header.last_offset
+        spans.append(BatchSpan(at, size_bytes, next_offset, last_offset, header.max_timestamp))
+        headers.append(header)
+        at += size_bytes
+        next_offset = last_offset + 1
+    return GroupAppend(data, spans, headers, next_offset, NO_TIMESTAMP)
+
+
+def checked_header(data: Buffer, at: int) -> BatchHeader:
+    """The header of the batch at `at`, of which every byte is there and as it was written."""
+    if len(data) - at < HEADER_BYTES:
+        raise CorruptBatchError("the file ends inside a batch", position=at)
+    header = BatchHeader.unpack(data, at)
+    size_bytes = header.size_bytes
+    if not HEADER_BYTES <= size_bytes <= len(data) - at or header.magic != MAGIC_2:
+        raise CorruptBatchError("no whole batch begins here", position=at)
+    if header.crc != crc32c(memoryview(data)[at + ATTRIBUTES_AT : at + size_bytes]):
+        raise CorruptBatchError("the CRC is wrong", position=at)
+    if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
+        raise CorruptBatchError(f"{header.record_count} records, or holes between", position=at)
+    if header.producer_id >= 0 or header.is_control:
+        raise CorruptBatchError("the batch belongs to a producer or is a marker", position=at)
+    return header
+
+
+class SegmentPlan(NamedTuple):
+    """A file of batches as a segment at a certain offset."""
+
+    batches: FileBatches
+    indexes: IndexBuilder
+    leader_epoch: int
+    next_offset: int
+
+    def patches(self) -> Iterator[tuple[int, bytes]]:
+        """Where the file changes, and to what."""
+        position, offset = 0, self.indexes.base_offset
+        for size_bytes, records in zip(self.batches.sizes, self.batches.counts, strict=True):
+            yield position, _PLACE.pack(offset, size_bytes - PREFIX_BYTES, self.leader_epoch)
+            position += size_bytes
+            offset += records
+
+
+class FileBatches:
+    """What a file of batches holds, as far as a segment's indexes need it. All were checked."""
+
+    def __init__(self) -> None:
+        self.sizes = array("q")
+        self.counts = array("q")
+        self.max_timestamps = array("q")
+        self.size_bytes = 0
+
+    def add(self, header: BatchHeader) -> None:
+        self.sizes.append(header.size_bytes)
+        self.counts.append(header.record_count)
+        self.max_timestamps.append(header.max_timestamp)
+        self.size_bytes += header.size_bytes
+
+    def plan(self, base_offset: int, leader_epoch: int, config: LogConfig) -> SegmentPlan | None:
+        """The segment that single appends to an empty one would have made of the batches; None if
+        they would have rolled in between."""
+        if not self.sizes or self._rolls(config):
+            return None
+        indexes = IndexBuilder(base_offset, config.index_interval_bytes)
+        position, offset = 0, base_offset
+        for size_bytes, records, max_timestamp in zip(
+            self.sizes, self.counts, self.max_timestamps, strict=True
+        ):
+            offset += records
+            if offset - 1 - base_offset > RELATIVE_OFFSET_MAX:
+                return None
+            indexes.add(position, size_bytes, offset - 1, max_timestamp)
+            position += size_bytes
+        indexes.finish()
+        if not _fits(indexes, config.segment_index_bytes):
+            return None
+        return SegmentPlan(self, indexes, leader_epoch, offset)
+
+    def _rolls(self, config: LogConfig) -> bool:
+        """By size or by time, at the earliest."""
+        first, newest = self.max_timestamps[0], max(self.max_timestamps)
+        segment_ms = config.effective_segment_ms - config.effective_segment_jitter_ms
+        is_by_time = first < 0 or newest - first > segment_ms
+        return is_by_time or self.size_bytes > config.segment_bytes
+
+
+def _fits(indexes: IndexBuilder, bytes_max: int) -> bool:
+    offset_entries = len(indexes.offset_index) // _OFFSET_ENTRY_BYTES
+    time_entries = len(indexes.time_index) // _TIME_ENTRY_BYTES
+    return (
+        offset_entries + _SPARE_ENTRIES <= bytes_max // _OFFSET_ENTRY_BYTES
+        and time_entries + _SPARE_ENTRIES <= bytes_max // _TIME_ENTRY_BYTES
+    )

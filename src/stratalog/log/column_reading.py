@@ -14,9 +14,9 @@ import numpy as np
 
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT
+from stratalog.format.column_types import int64_numbers
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
-from stratalog.format.numpy_columns import int64_numbers
-from stratalog.log.reading import raise_for_batch
+from stratalog.log.reader import raise_for_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.columns import BatchTable
-    from stratalog.log.reading import ReadPlan
+    from stratalog.log.reader import ReadPlan
     from stratalog.log.segments import SegmentPart
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024

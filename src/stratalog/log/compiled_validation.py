@@ -22,16 +22,14 @@ from stratalog.format.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
+    BatchSpan,
     Codec,
     attributes_of,
 )
-from stratalog.format.batch_span import BatchSpan
+from stratalog.format.buffers import Scratch
 from stratalog.format.compression import compress, decompress_into
 from stratalog.format.record import seal_batch
-from stratalog.format.scratch import Scratch
-from stratalog.log.appends import GroupAppend, next_assignment, one_batch
-from stratalog.log.batch_assigning import keeps_codec
-from stratalog.log.origin import AppendOrigin
+from stratalog.log.appends import AppendOrigin, GroupAppend, keeps_codec, next_assignment, one_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateManager
-    from stratalog.log.side_files import SnapshotFiles
+    from stratalog.log.snapshots import SnapshotFiles
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment import Segment
 

@@ -24,7 +24,7 @@ from stratalog.errors import (
     StorageError,
 )
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.log import snapshot_plan
+from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.segmented_log import SegmentedLog
 
 if TYPE_CHECKING:

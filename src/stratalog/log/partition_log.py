@@ -21,17 +21,15 @@ from stratalog.errors import (
 from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.names import FileKind, segment_file_name
-from stratalog.format.staged_names import second_staged_name
-from stratalog.log.appends import NO_OFFSET, AppendRules, Assignment
-from stratalog.log.installing import place
+from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, place
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.maintained_log import MaintainedLog
-from stratalog.log.origin import AppendOrigin
 from stratalog.log.producers import markers_in
-from stratalog.log.replay import ProducerReload
+from stratalog.log.snapshots import ProducerReload
 from stratalog.log.validation import LeaderValidator, validate_follower
 from stratalog.storage.segment import Segment
-from stratalog.storage.segment_end import SegmentEnd
+from stratalog.storage.segment_view import SegmentEnd
+from stratalog.storage.staged_names import second_staged_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,8 +38,7 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
-    from stratalog.log.appends import GroupAppend, ValidatedAppend
-    from stratalog.log.installing import FileBatches, SegmentPlan
+    from stratalog.log.appends import FileBatches, GroupAppend, SegmentPlan, ValidatedAppend
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import CheckedAppend
     from stratalog.log.producers import CachedBatch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from stratalog.errors import (
     AccessDeniedError,
     CorruptError,
-    FlushedDamageError,
+    FlushedCorruptionError,
     InvalidNameError,
     NoSegmentError,
     NotALogDirError,
@@ -36,7 +36,7 @@ from stratalog.format.names import (
     parse_partition_dir,
 )
 from stratalog.log.listing import list_partition
-from stratalog.log.log_reader import LogReader
+from stratalog.log.reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_producers
 from stratalog.storage.log_file import read_file
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
     from stratalog.log.transactions import MissingIndex
-    from stratalog.storage.segment_end import SegmentEnd
+    from stratalog.storage.segment_view import SegmentEnd
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ class PartitionView(LogReader):
         return max(end.next_offset, self.log_start_offset)
 
     def check_end(self) -> None:
-        """Raise FlushedDamageError if the log ends in damage, not where a writer was interrupted.
+        """Raise FlushedCorruptionError if the log ends in damage, not where a writer was interrupted.
 
         Bytes behind the last whole batch look the same in both cases; what tells is the log
         directory's checkpoint of how far the log was flushed, if it has one.
@@ -156,7 +156,7 @@ class PartitionView(LogReader):
         with PartitionView(self.path) as again:  # a broker may have gone on since the last look
             end = again._damaged_end(flushed)
             if end is not None:
-                raise FlushedDamageError(
+                raise FlushedCorruptionError(
                     f"damaged: the log was flushed up to offset {flushed}, and its last whole "
                     f"batch ends at {end.next_offset}",
                     path=again._listing.segments[-1].path,

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import CorruptError, LogOfflineError, SegmentGoneError
 from stratalog.format.names import FileKind
-from stratalog.log.damage import DamagePolicy
-from stratalog.log.log_reader import LogReader
 from stratalog.log.log_state import IndexSizes
+from stratalog.log.reader import CorruptionPolicy, LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.forking import detach_in_children, inherited_reason
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.damage import Skipped
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import LogState
     from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.reader import Skipped
     from stratalog.storage.disk import Disk
 
 _log = logging.getLogger(__name__)
@@ -190,8 +189,8 @@ class SegmentedLog(LogReader):
 
         return super().looking_again(ask_once)
 
-    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> DamagePolicy:
-        return DamagePolicy(on_skip, self.cut_detector())
+    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> CorruptionPolicy:
+        return CorruptionPolicy(on_skip, self.cut_detector())
 
     def cut_detector(self) -> Callable[[], bool]:
         """Whether bytes that could be read a moment ago have been cut off since."""

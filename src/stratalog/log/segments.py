@@ -18,9 +18,7 @@ from stratalog.storage.trace import SegmentStep
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stratalog.storage.segment_end import SegmentEnd
-    from stratalog.storage.segment_times import LargestTimestamp
-    from stratalog.storage.segment_view import SegmentView
+    from stratalog.storage.segment_view import LargestTimestamp, SegmentEnd, SegmentView
     from stratalog.storage.trace import Trace
 
 OPEN_SEGMENTS_MAX: Final = 64

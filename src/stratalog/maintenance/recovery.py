@@ -5,7 +5,7 @@ run from the start, come to the same end; so a crash while loading costs nothing
 
 After a clean stop, what is read is the names, the newest producer snapshot, and the last segment:
 each of its batches with its CRC. A corrupt batch there is none that a crash left, so the log is
-refused as it is, with FlushedDamageError: neither truncated nor appended to. Earlier segments are
+refused as it is, with FlushedCorruptionError: neither truncated nor appended to. Earlier segments are
 read only if an index file is missing; `verify` reads everything.
 
 After an unclean stop, every segment from the recovery point on is read and checked. The log is
@@ -32,14 +32,13 @@ from stratalog.format.names import (
     parse_partition_dir,
     segment_file_name,
 )
-from stratalog.log import snapshot_plan
+from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
-from stratalog.log.replay import ProducerReload
 from stratalog.log.segments import SegmentList
-from stratalog.log.side_files import SnapshotFiles, load_epochs, rebuild_epochs
+from stratalog.log.snapshots import ProducerReload, SnapshotFiles, load_epochs, rebuild_epochs
 from stratalog.log.transactions import AbortedLookup
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
@@ -69,7 +68,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateConfig
     from stratalog.storage.disk import Disk
-    from stratalog.storage.segment_recovery import Survivors
+    from stratalog.storage.recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch
 
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
@@ -232,7 +231,7 @@ class _Loader:
         self._recover(segment, point.log_start_offset)
 
     def _refuse_corruption(self, segment: Segment, point: LoadPoint) -> None:
-        """Read a segment of a log that was closed cleanly. Raises FlushedDamageError if a batch is
+        """Read a segment of a log that was closed cleanly. Raises FlushedCorruptionError if a batch is
         corrupt; bytes that follow all that was flushed may still be an interrupted write."""
         try:
             survivors = segment.check()

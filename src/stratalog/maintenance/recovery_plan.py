@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
     CorruptError,
-    FlushedDamageError,
+    FlushedCorruptionError,
     LimitExceededError,
     OffsetOverflowError,
     StratalogError,
 )
 from stratalog.format.batch import BatchHeader
 from stratalog.format.entry import records_of
-from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
+from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind, RootFile, TopicPartition, segment_file_name
 from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
 from stratalog.log.listing import list_partition
@@ -27,7 +27,7 @@ from stratalog.log.partition_view import identity_of
 from stratalog.maintenance.settling import split_points
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.log_file import read_file
-from stratalog.storage.segment_recovery import SegmentSpan, check_segment
+from stratalog.storage.recovery import SegmentSpan, check_segment
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.config import LogConfig
-    from stratalog.storage.segment_recovery import Survivors
+    from stratalog.storage.recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch
 
 
@@ -196,7 +196,7 @@ def has_sound_indexes(log: Path, base_offset: int, size_bytes: int, names: Colle
 def refuse_corruption(
     segment: SegmentView, survivors: Survivors, point: LoadPoint, flushed_end: int
 ) -> None:
-    """Raise FlushedDamageError if a batch of a log that was closed cleanly is corrupt. Bytes that
+    """Raise FlushedCorruptionError if a batch of a log that was closed cleanly is corrupt. Bytes that
     follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
     damage = survivors.damage
     if damage is None:
@@ -204,7 +204,7 @@ def refuse_corruption(
     has_more = segment.end.position > survivors.valid_bytes
     if not has_more and survivors.next_offset >= flushed_end:
         return
-    raise FlushedDamageError(
+    raise FlushedCorruptionError(
         f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
         f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
         f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
@@ -223,7 +223,7 @@ def flushed_end(bases: Sequence[int], base_offset: int, point: LoadPoint) -> int
 def plan_recovery(path: Path, point: LoadPoint) -> RecoveryPlan:
     """What opening the partition for writing would truncate and split. Never writes.
 
-    Raises FlushedDamageError where opening would: a cleanly closed log that is corrupt.
+    Raises FlushedCorruptionError where opening would: a cleanly closed log that is corrupt.
     """
     listing = list_partition(path)
     names = {listed.path.name for listed in listing.files}

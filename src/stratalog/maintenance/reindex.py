@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
-from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
+from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind
 from stratalog.log.listing import list_partition
 from stratalog.log.producers import markers_in
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.verify.findings import Fault, Severity
-from stratalog.storage.segment_recovery import check_segment
+from stratalog.storage.recovery import check_segment
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from stratalog.errors import CorruptError
     from stratalog.log.producers import ProducerReplay
     from stratalog.storage.disk import Disk
-    from stratalog.storage.segment_recovery import Survivors
+    from stratalog.storage.recovery import Survivors
     from stratalog.storage.segment_view import LoadedBatch
 
 _HARMLESS: Final = {Fault.INDEX_COARSE.code, Fault.INDEX_SPARSE.code}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.names import TopicPartition
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.log_reader import LogReader
+    from stratalog.log.reader import LogReader
     from stratalog.spark.ranges import OffsetRange
     from stratalog.storage.segment_view import SegmentView
 

@@ -19,12 +19,10 @@ from stratalog.errors import (
     PartitionGoneError,
     SegmentGoneError,
 )
-from stratalog.format.numpy_columns import int64_numbers, numpy_column, repeated_text
+from stratalog.format.column_types import int64_numbers, numpy_column, repeated_text
 from stratalog.log.column_reading import ColumnReader
-from stratalog.log.damage import DamagePolicy, Skipped
-from stratalog.log.isolation import AbortedRanges
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.reading import ReadPlan
+from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
 from stratalog.log.segments import SegmentPart
 from stratalog.spark.failures import recreated
 from stratalog.spark.predicates import ALL, Span
@@ -119,7 +117,7 @@ class ReadTask:
             start_offset=start,
             end_offset=piece.end_offset,
             aborted=AbortedRanges(piece.aborted),
-            damage=DamagePolicy(_warn if self.skips_damage else None),
+            damage=CorruptionPolicy(_warn if self.skips_damage else None),
         )
         return ColumnReader(plan, self._columns)
 

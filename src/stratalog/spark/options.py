@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from stratalog.config.definitions import unknown_name
 from stratalog.errors import ConfigError
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.offsets import (
     EARLIEST,
     LATEST,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import ConfigError
-from stratalog.log.isolation import IsolationLevel
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.failures import DataLossError, SourceError
 from stratalog.spark.offsets import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByTimestamp
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from stratalog.format.names import TopicPartition
-    from stratalog.log.log_reader import LogReader
+    from stratalog.log.reader import LogReader
     from stratalog.spark.offsets import OffsetBound, PartitionNumbers
     from stratalog.spark.options import ReadOptions
 

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from stratalog.commits.committer import abandon
 from stratalog.errors import StratalogError
-from stratalog.log_dir.commits.committer import abandon
 from stratalog.spark.worker_process import spare_imports_collection
 from stratalog.storage.disk import Disk
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from stratalog.log_dir.commits.committer import CommitResult
-    from stratalog.log_dir.commits.finding import Target
-    from stratalog.log_dir.commits.staged import StagedCommit, StagedRun
+    from stratalog.bulk.topics import Target
+    from stratalog.commits.committer import CommitResult
+    from stratalog.commits.staged import StagedCommit, StagedRun
     from stratalog.spark.write_options import WriteOptions
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ def stage_rows(
     is_stream: bool = False,
 ) -> tuple[StagedRun, ...]:
     """Stage the rows of one task. `job`, `number` and `task` are those of `StagedName`."""
-    from stratalog.log_dir.commits.row_stager import RowStager, RowTerms  # noqa: PLC0415 - kernels
-    from stratalog.log_dir.commits.staging import RunStager  # noqa: PLC0415
+    from stratalog.bulk.row_staging import RowStager, RowTerms  # noqa: PLC0415 - kernels
+    from stratalog.commits.staging import RunStager  # noqa: PLC0415
 
     spare_imports_collection()
     may_come_again = is_stream or options.identity is not None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
-from stratalog.log_dir.commits.journal import CommitIdentity
-from stratalog.log_dir.commits.staged import StagedCommit
+from stratalog.commits.journal import CommitIdentity
+from stratalog.commits.staged import StagedCommit
 from stratalog.spark.failures import SourceError, told_in_one_line
 from stratalog.spark.staged_writes import abandon_runs, commit_staged, stage_rows
 from stratalog.spark.writer import StagedMessage, check_write, runs_of, task_number

@@ -16,7 +16,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
 from stratalog.log.partition_view import read_topic_id
-from stratalog.log_dir.view import LogDirsView
+from stratalog.partitions.view import LogDirsView
 from stratalog.spark.failures import SourceError, lost
 
 if TYPE_CHECKING:

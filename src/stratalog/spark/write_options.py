@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from stratalog.bulk.topics import LOCK_WAIT_MS, NewTopics, Target
+from stratalog.commits.journal import CommitIdentity
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.definitions import unknown_name
 from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
 from stratalog.format.names import check_topic_name
-from stratalog.log_dir.commits.finding import LOCK_WAIT_MS, NewTopics, Target
-from stratalog.log_dir.commits.journal import CommitIdentity
 from stratalog.spark.option_values import parse_bool, parse_bytes, parse_choice, parse_duration_ms
 from stratalog.spark.option_values import parse_positive as parse_count
 from stratalog.spark.paths import parse_paths

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from stratalog.log_dir.commits.staged import StagedCommit
+from stratalog.commits.staged import StagedCommit
 from stratalog.spark.failures import told_in_one_line
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_schema import WriteSchemaError, check_write_schema
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from stratalog.log_dir.commits.staged import StagedRun
+    from stratalog.commits.staged import StagedRun
     from stratalog.spark.write_options import WriteOptions
 
 

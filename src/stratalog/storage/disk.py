@@ -1,37 +1,222 @@
-"""All I/O of the writer: files that grow, mappings, replacements, renames, and their fsyncs.
-
-Whatever changes the disk or makes it durable is one of the `SystemCalls`, so tests can fail any of
-them or forget what no fsync covers, and still run the code below. Reading needs no such door.
-
-Invariants:
-
-* an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
-* `write_atomically` leaves the old content or the new one, whenever the power goes;
-* a failed fsync is a FsyncError, and `on_failed_fsync` has heard of it before anybody else.
-"""
+"""The door to the disk: every call that changes it, as a value, and how their failures are told."""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
-from contextlib import suppress
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Final, NoReturn
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
-from stratalog.errors import AccessDeniedError, StorageError
+from stratalog.errors import AccessDeniedError, DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
-from stratalog.storage.append_file import AppendFile
 from stratalog.storage.file_lock import FileLock
 from stratalog.storage.forking import detach_in_children, inherited_reason
-from stratalog.storage.system_calls import SystemCalls, fsync_error, storage_error, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from stratalog.errors import FsyncError
     from stratalog.format.buffers import Buffer
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def _drop_cache(fd: int) -> None:
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _utime(path: Path, mtime_ns: int) -> None:
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemCalls:
+    """The calls that change a disk, or make changes durable. Each raises OSError.
+
+    `drop_cache` has the next read of the file come from the disk, but for what is not written yet.
+    """
+
+    open: Callable[[Path, int, int], int] = os.open
+    close: Callable[[int], None] = os.close
+    pwrite: Callable[[int, Buffer, int], int] = os.pwrite
+    fsync: Callable[[int], None] = os.fsync
+    ftruncate: Callable[[int, int], None] = os.ftruncate
+    truncate: Callable[[Path, int], None] = os.truncate
+    posix_fallocate: Callable[[int, int, int], None] = os.posix_fallocate
+    rename: Callable[[Path, Path], None] = os.replace
+    link: Callable[[Path, Path], None] = os.link
+    unlink: Callable[[Path], None] = os.unlink
+    mkdir: Callable[[Path, int], None] = os.mkdir
+    rmdir: Callable[[Path], None] = os.rmdir
+    utime: Callable[[Path, int], None] = _utime
+    chmod: Callable[[Path, int], None] = os.chmod
+    map: Callable[[int, int], mmap.mmap] = mmap.mmap
+    drop_cache: Callable[[int], None] = _drop_cache
+
+
+@contextmanager
+def told(operation: str, path: Path) -> Iterator[None]:
+    """An OSError in here is told as a StorageError: what was tried, and with which file."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, operation, path) from error
+
+
+def storage_error(error: OSError, operation: str, path: Path) -> StorageError:
+    """What `told` raises, for where the time counts that a context manager takes."""
+    number = error.errno or errno.EIO
+    kind = DiskFullError if number in _FULL else StorageError
+    return kind(path, operation, number, error.strerror or str(error))
+
+
+def fsync_error(error: OSError, path: Path) -> FsyncError:
+    """Of an fsync. Never a DiskFullError, also where space is short: trying again is no remedy."""
+    return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
+
+
+# A file that grows: held open by its only writer, appended to, synced, cut.
+#
+# Invariants:
+#
+# * an append is there as a whole or not at all, as far as this process can see;
+# * after an fsync failed, nobody knows what the disk holds (the kernel drops the pages it could
+#   not
+#   write), so the file refuses everything until it is opened again.
+
+
+class AppendFile:
+    """A file held open for appending by its only writer."""
+
+    def __init__(
+        self, calls: SystemCalls, path: Path, fd: int, size_bytes: int, allocated_bytes: int
+    ) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        """Up to here the content is good. A preallocated file goes on with zeros."""
+        self.on_failed_fsync: Callable[[FsyncError], None] = lambda _error: None
+        self._calls = calls
+        self._fd = fd
+        self._allocated_bytes = allocated_bytes
+        self._pwrite = calls.pwrite
+        self._is_failed = False
+        self._closing = Lock()  # nobody may close the file, and give its number away, in an fsync
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            with suppress(OSError):
+                self._calls.close(fd)
+
+    def write(self, data: Buffer) -> None:
+        """Append all of `data`, or raise and leave the file as it was."""
+        position = self.size_bytes
+        try:
+            written = self._pwrite(self._fd, data, position)
+            if written != len(data):
+                self._write_rest(data, position, written)
+        except OSError as error:
+            self._undo()
+            raise storage_error(error, "write", self.path) from error
+        self.size_bytes = position + len(data)
+
+    def _write_rest(self, data: Buffer, position: int, written: int) -> None:
+        """The kernel takes less than asked for when space runs out, or above 2 GiB."""
+        rest = memoryview(data)
+        while written < len(data):
+            written += self._pwrite(self._fd, rest[written:], position + written)
+
+    def _undo(self) -> None:
+        """Remove what a failed write left. If that fails as well, the next write tries again."""
+        if self._is_failed:
+            return
+        try:
+            self._clear_tail()
+        except OSError:
+            self._pwrite = self._pwrite_after_clearing
+
+    def _pwrite_after_clearing(self, fd: int, data: Buffer, position: int, /) -> int:
+        self._clear_tail()
+        self._pwrite = self._calls.pwrite
+        return self._pwrite(fd, data, position)
+
+    def _clear_tail(self) -> None:
+        self._calls.ftruncate(self._fd, self.size_bytes)
+        if self._allocated_bytes > self.size_bytes:
+            self._calls.ftruncate(self._fd, self._allocated_bytes)
+
+    def fsync(self) -> bool:
+        """All that was written is on disk afterwards. A failure is final for this handle.
+
+        Any thread may call it, while others write or close; False if the file is closed already.
+        """
+        with self._closing:
+            if self._fd < 0:
+                return False
+            try:
+                self._calls.fsync(self._fd)
+            except OSError as error:
+                self._is_failed = True
+                self._pwrite = self._refuse
+                failure = fsync_error(error, self.path)
+                self.on_failed_fsync(failure)
+                raise failure from error
+        return True
+
+    def _refuse(self, _fd: int, _data: Buffer, _position: int, /) -> NoReturn:
+        raise OSError(errno.EIO, "an fsync failed before; the file must be opened again")
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Let zeros follow the content up to `size_bytes`, as Kafka does: sparsely."""
+        if size_bytes > self._allocated_bytes:
+            with told("preallocate", self.path):
+                self._calls.ftruncate(self._fd, size_bytes)
+            self._allocated_bytes = size_bytes
+
+    def truncate(self, size_bytes: int) -> None:
+        """Keep the first `size_bytes` bytes and drop the rest, preallocated zeros too."""
+        size_bytes = min(size_bytes, self.size_bytes)
+        with told("truncate", self.path):
+            self._calls.ftruncate(self._fd, size_bytes)
+        self.size_bytes = self._allocated_bytes = size_bytes
+
+    def trim(self) -> None:
+        """Drop whatever follows: preallocated zeros, or what an interrupted write left."""
+        if self._fd < 0:
+            return
+        with told("stat", self.path):
+            file_bytes = os.fstat(self._fd).st_size
+        if file_bytes > self.size_bytes:
+            self.truncate(self.size_bytes)
+
+    def close(self) -> None:
+        """Cuts nothing: `trim` first if zeros may follow."""
+        with self._closing, told("close", self.path):
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                self._calls.close(fd)
+
+
+# All I/O of the writer: files that grow, mappings, replacements, renames, and their fsyncs.
+#
+# Whatever changes the disk or makes it durable is one of the `SystemCalls`, so tests can fail any
+# of them or forget what no fsync covers, and still run the code below. Reading needs no such door.
+#
+# Invariants:
+#
+# * an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
+# * `write_atomically` leaves the old content or the new one, whenever the power goes;
+# * a failed fsync is a FsyncError, and `on_failed_fsync` has heard of it before anybody else.
 
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _FILE_MODE: Final = 0o644

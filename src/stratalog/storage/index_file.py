@@ -18,18 +18,23 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from stratalog.errors import CorruptIndexError
-from stratalog.format import offset_index, time_index
+from stratalog.format import offset_index, time_index, txn_index
+from stratalog.format.txn_index import ENTRY_BYTES, AbortedTxn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from stratalog.format.index_entries import IndexBuilder
     from stratalog.format.offset_index import OffsetHit
     from stratalog.format.time_index import TimeEntry, TimeHit
+    from stratalog.format.txn_index import AbortedTxns
     from stratalog.storage.disk import Disk
+    from stratalog.storage.segment_view import SegmentEnd
 
 FIRST_RESERVE_BYTES: Final = 4096
 RESERVE_BYTES: Final = 16 * 1024
@@ -271,3 +276,97 @@ class TimeIndexFile(IndexFile):
         time_index.check_entries(self.buffer, self.entries)
         if self.entries and self.last.offset >= next_offset:
             raise CorruptIndexError(f"offset {self.last.offset} lies past the log", path=self.path)
+
+
+# The transaction index of a segment, as its only writer sees it.
+#
+# Aborts are rare and the file is small: it is opened for each entry and read as a whole. It exists
+# only while it has entries.
+
+
+class TxnIndexFile:
+    """`.txnindex`: the aborted transactions whose marker lies in the segment."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.path = path
+        self._disk = disk
+
+    def read(self) -> bytes:
+        """The whole entries; empty when there is no file."""
+        with suppress(FileNotFoundError):
+            data = self._disk.read_bytes(self.path)
+            return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
+        return b""
+
+    def collect(self, from_offset: int, to_offset: int) -> AbortedTxns:
+        """The aborted transactions that touch [`from_offset`, `to_offset`)."""
+        return txn_index.collect_aborted(self.read(), from_offset, to_offset)
+
+    def append(self, txn: AbortedTxn) -> None:
+        """Markers come in log order, so a last offset that does not grow is refused."""
+        data = self.read()
+        if data:
+            last = AbortedTxn.unpack(data, len(data) - ENTRY_BYTES)
+            if txn.last_offset <= last.last_offset:
+                raise ValueError(f"offset {txn.last_offset} is not above {last.last_offset}")
+        with self._disk.open_append(self.path, size_bytes=len(data)) as file:
+            file.write(txn.pack())
+
+    def truncate_to(self, offset: int) -> None:
+        """Keep the transactions whose marker lies below `offset`."""
+        data = self.read()
+        keep_bytes = txn_index.entries_below(data, offset) * ENTRY_BYTES
+        if keep_bytes == 0:
+            self.delete()
+        elif keep_bytes < len(data):
+            self._disk.truncate(self.path, keep_bytes)
+
+    def flush(self) -> None:
+        if self._disk.exists(self.path):
+            self._disk.fsync(self.path)
+
+    def delete(self) -> None:
+        self._disk.unlink(self.path, missing_ok=True)
+
+
+# Both sparse indexes of one segment: mapped for its writer, written from what its log says.
+#
+# An index is never repaired. One that is missing, or contradicts the log, is built again.
+
+
+class IndexPair(NamedTuple):
+    """Where the offset index and the time index of a segment are, or belong."""
+
+    disk: Disk
+    offset_index: Path
+    time_index: Path
+    base_offset: int
+
+    def open(
+        self, end: SegmentEnd, bytes_max: int, rebuild: Callable[[], IndexBuilder]
+    ) -> tuple[OffsetIndexFile, TimeIndexFile]:
+        """Map both at `bytes_max`, for a log that ends at `end`. `rebuild` reads the log, so it is
+        asked only if need be. An empty log needs no files: mapping makes them."""
+        if end.position and not self._are_there():
+            self.write(rebuild())
+        try:
+            return self._map(end, bytes_max)
+        except CorruptIndexError:
+            self.write(rebuild())
+            return self._map(end, bytes_max)
+
+    def write(self, entries: IndexBuilder) -> None:
+        """Replace both files. They are derived, so nothing is synced."""
+        self.disk.write_file(self.offset_index, entries.offset_index, is_synced=False)
+        self.disk.write_file(self.time_index, entries.time_index, is_synced=False)
+
+    def _are_there(self) -> bool:
+        return self.disk.exists(self.offset_index) and self.disk.exists(self.time_index)
+
+    def _map(self, end: SegmentEnd, bytes_max: int) -> tuple[OffsetIndexFile, TimeIndexFile]:
+        base_offset = self.base_offset
+        offset_index = OffsetIndexFile(self.disk, self.offset_index, base_offset, bytes_max)
+        offset_index.check(log_bytes=end.position, next_offset=end.next_offset)
+        time_index = TimeIndexFile(self.disk, self.time_index, base_offset, bytes_max)
+        time_index.check(next_offset=end.next_offset)
+        return offset_index, time_index

@@ -8,12 +8,12 @@ a short answer means the file ended.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import AccessDeniedError
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2, BatchHeader
-from stratalog.format.peek import PEEK_BYTES, Peek, peek
-from stratalog.storage.system_calls import storage_error
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
+from stratalog.format.resync import Found, Incomplete, find_next_batch
+from stratalog.storage.disk import storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -149,3 +149,34 @@ class LogFile:
             if len(window) - (found_at - window_at) < HEADER_BYTES:
                 return  # the file shrank
             yield found_at, BatchHeader.unpack(window, found_at - window_at)
+
+
+# Where a damaged log goes on: the I/O around `format.resync`, in windows of bounded size.
+
+RESYNC_WINDOW_BYTES: Final = 1024 * 1024
+
+
+def next_valid_batch(file: LogFile, position: int, end: int, *, offset_min: int) -> int | None:
+    """Position of the first whole batch with a right CRC in [position, end), or None."""
+    window_bytes = RESYNC_WINDOW_BYTES
+    while position < end:
+        window = file.read(position, min(window_bytes, end - position))
+        if not window:
+            return None
+        search = find_next_batch(
+            window, 0, len(window), offset_min=offset_min, log_end=end - position
+        )
+        if isinstance(search, Found):
+            return position + search.entry.position
+        if isinstance(search, Incomplete):
+            # A look-alike may claim any length, so the window grows for this candidate alone.
+            window_bytes = max(RESYNC_WINDOW_BYTES, search.end - search.position)
+            if search.position == 0 and search.end <= len(window):
+                return None
+            position += search.position
+            continue
+        if position + len(window) >= end:
+            return None
+        position += max(1, search.resume_at)
+        window_bytes = RESYNC_WINDOW_BYTES
+    return None

@@ -1,42 +1,277 @@
-"""One segment, read-only: two-step lookups by offset and time, whatever its indexes are worth.
+"""Where a segment ends that somebody may be writing, or was writing when the power went.
 
-The log is the truth, the indexes are hints. A hint that the log contradicts (no batch at the
-position, a batch that begins above the indexed offset, a largest timestamp that no batch has) makes
-the segment forget that file and build its own entries in memory by walking the batch headers once.
-Nothing is ever written.
+The index is read before the size, so on a live log it never points past the bytes seen. Damage in
+the middle is passed over: what follows it is part of the log still.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
-from stratalog.format.batch import Entry, next_entry
+from stratalog.format.batch import NO_TIMESTAMP, Entry, next_entry, peek
 from stratalog.format.entry import check_entry_crc, header_of
+from stratalog.format.index_search import WARM_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.format.peek import peek
-from stratalog.storage.index_view import OFFSET_INDEX, IndexFormat, IndexView
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile
-from stratalog.storage.rebuild import rebuild_indexes
-from stratalog.storage.resync import next_valid_batch
-from stratalog.storage.segment_end import find_end
-from stratalog.storage.segment_times import SegmentTimes
-from stratalog.storage.trace import ScanStep
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.record_search import RecordSearch
+from stratalog.format.time_index import TimeEntry
+from stratalog.storage.index_view import (
+    OFFSET_INDEX,
+    TIME_INDEX,
+    IndexFormat,
+    IndexView,
+    rebuild_indexes,
+)
+from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile, next_valid_batch
+from stratalog.storage.trace import RecordStep, ScanStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.format.batch import BatchHeader
+    from stratalog.format.batch import BatchHeader, Peek
     from stratalog.format.entry import EntryHeader
-    from stratalog.format.index_rules import IndexBuilder
-    from stratalog.format.peek import Peek
+    from stratalog.format.index_entries import IndexBuilder
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.storage.index_view import Anchor
-    from stratalog.storage.segment_end import SegmentEnd
-    from stratalog.storage.trace import Trace
+    from stratalog.storage.index_file import IndexFile
+    from stratalog.storage.index_view import Anchor, IndexFormat
+    from stratalog.storage.segment import SegmentWriter
+    from stratalog.storage.trace import IndexKind, Trace
+
+
+class SegmentEnd(NamedTuple):
+    """Where the valid batches of a segment end."""
+
+    position: int
+    next_offset: int
+
+
+def find_end(view: SegmentView) -> SegmentEnd:
+    """The end of the last whole, valid batch. Lets the view see what the file has by now.
+
+    Looks behind the last index entry first, then behind ever earlier ones.
+    """
+    last = view.offset_index.last()
+    view.size_bytes = max(view.size_bytes, view.file.size_bytes)
+    if last is not None:
+        view.seek(last[1])  # replaces the index if the log contradicts it
+    index, stop = view.offset_index, view.size_bytes
+    slot, back = index.entries - 1, 1
+    while True:
+        start = view.seek(index.entry(slot)[1]).position if slot >= 0 else 0
+        found = _last_valid_batch(view, start, stop)
+        if found is not None:
+            return SegmentEnd(found.position + found.entry.size_bytes, found.header.next_offset)
+        if slot < 0:
+            return SegmentEnd(0, view.base_offset)
+        slot, back, stop = max(-1, slot - back), back * 2, min(start, stop)
+
+
+def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatch | None:
+    """The last good batch that begins in [position, stop), whatever lies between.
+
+    One whose base offset is damaged has a right CRC all the same. What follows gives it away when
+    it fits the batch before.
+    """
+    before, found = None, None
+    for batch in _good_batches(view, position, stop):
+        if found is None or batch.entry.offset >= found.header.next_offset:
+            before, found = found, batch
+        elif before is None or batch.entry.offset >= before.header.next_offset:
+            found = batch
+    return found
+
+
+def _good_batches(view: SegmentView, position: int, stop: int) -> Iterator[LoadedBatch]:
+    """Every batch with a right CRC that begins in [position, stop), in any order of offsets."""
+    resume: int | None = position
+    while resume is not None and resume < stop:
+        try:
+            yield from view.batches(resume, stop, is_ordered=False)
+            return
+        except CorruptError as error:
+            start = error.position + 1
+            resume = view.next_valid_batch(start, offset_min=view.base_offset)
+
+
+# Lookups by timestamp in one segment.
+#
+# The time index says: up to this offset no record is newer than this timestamp. That cannot be
+# proven without reading the log, but much can be refuted: the batch it names must exist and have
+# that very timestamp, and no batch after the last entry may be newer. An index that fails is
+# replaced by one built from the log; one that merely ends early, as a live broker's does, is
+# brought up to date.
+
+TAIL_WALK_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Log after the last entry is walked up to this length, to learn whether that entry has the last
+word. If there is more, both indexes are built anew, which is faster by the byte."""
+
+_RECORDS: Final = RecordSearch()
+
+
+class TimeHit(NamedTuple):
+    """The first record of a segment at or after a time."""
+
+    position: int
+    """Of its batch."""
+    records_passed: int
+    """Records of the batch before it."""
+    offset: int
+    timestamp: int
+
+
+class LargestTimestamp(NamedTuple):
+    """The largest timestamp of a segment, and the last offset of the first batch that has it."""
+
+    timestamp: int
+    offset: int
+
+
+class SegmentTimes:
+    """What one segment knows of time."""
+
+    def __init__(self, segment: SegmentView) -> None:
+        self._segment = segment
+
+    @property
+    def largest(self) -> LargestTimestamp:
+        """(-1, base offset) when no batch has a timestamp."""
+        last = self.index.last()
+        if last is None:
+            return LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
+        return LargestTimestamp(last[1], last[2])
+
+    @property
+    def largest_out_of_reach(self) -> LargestTimestamp:
+        """Of batches too far above the base offset for an entry to tell; old brokers wrote such."""
+        largest = LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
+        reach = self._segment.base_offset + RELATIVE_OFFSET_MAX
+        for _, batch in self._segment.walk(self._segment.seek(reach + 1).position):
+            if batch.last_offset > reach and batch.max_timestamp > largest.timestamp:
+                largest = LargestTimestamp(batch.max_timestamp, batch.last_offset)
+        return largest
+
+    @cached_property
+    def index(self) -> IndexView:
+        """The `.timeindex` file if the log bears it out, up to date; else its stand-in."""
+        loaded = self._segment.load_index(TIME_INDEX)
+        last = None if loaded is None else loaded.last()
+        if loaded is None or last is None:
+            return self._stand_in("no file" if loaded is None else "the file has no entries")
+        named = self._named_by(last)
+        if named is None:
+            return self._stand_in("the file contradicts the log")
+        if self._segment.size_bytes - named.position <= TAIL_WALK_BYTES_MAX:
+            return self._brought_up_to_date(loaded, last, named.position)
+        return self._stand_in("the file ends long before the log")
+
+    def find(self, target: int, start_offset: int, trace: Trace | None = None) -> TimeHit | None:
+        """The first record at or above `start_offset` whose timestamp is `target` or later."""
+        start, size_guess = self._start_of_scan(target, start_offset, trace)
+        if size_guess and trace is None:
+            hit = self._first_record(start, size_guess, target, start_offset)
+            if hit is not None:
+                return hit
+        passed: list[tuple[int, Peek]] = []
+        for position, batch in self._segment.walk(start):
+            if trace is not None:
+                passed.append((position, batch))
+            if batch.max_timestamp < target or batch.last_offset < start_offset:
+                continue
+            try:
+                hit = self._first_record(position, batch.size_bytes, target, start_offset)
+            except CorruptError:
+                self._note_scan(trace, start, passed)  # it led to the damage
+                raise
+            if hit is None:
+                continue
+            self._note_scan(trace, start, passed)
+            if trace is not None:
+                trace.add(RecordStep(position, hit.records_passed, hit.offset, hit.timestamp))
+            return hit
+        return None
+
+    def _note_scan(
+        self, trace: Trace | None, start: int, passed: Sequence[tuple[int, Peek]]
+    ) -> None:
+        if trace is not None:
+            position, batch = passed[-1]
+            scanned = position + batch.size_bytes - start
+            trace.add(ScanStep(self._segment.path, start, tuple(passed), scanned))
+
+    def find_newest(self, start_offset: int) -> TimeHit | None:
+        """The first record at or above `start_offset` with the largest timestamp of all those."""
+        newest: TimeHit | None = None
+        for position, batch in self._segment.walk(self._segment.seek(start_offset).position):
+            target = 0 if newest is None else newest.timestamp + 1
+            while batch.max_timestamp >= target:
+                hit = self._first_record(position, batch.size_bytes, target, start_offset)
+                if hit is None:
+                    break
+                newest, target = hit, hit.timestamp + 1
+        return newest
+
+    def _start_of_scan(
+        self, target: int, start_offset: int, trace: Trace | None
+    ) -> tuple[int, int]:
+        """Where to begin, and how large the batch there is if it is like the one before; else 0."""
+        anchor = self.index.lookup(target, trace)
+        named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
+        if named is None and anchor[0] >= 0:
+            self.index = self._stand_in("the file contradicts the log")
+            anchor = self.index.lookup(target, trace)
+            named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
+        if named is None or anchor[2] < start_offset:
+            return self._segment.seek(max(anchor[2], start_offset), trace).position, 0
+        if named.batch is None or anchor[1] >= target:
+            return named.position, 0
+        size_bytes = named.batch.size_bytes  # nothing up to its end is new enough
+        is_last = named.position + size_bytes >= self._segment.size_bytes
+        return named.position + size_bytes, 0 if is_last else size_bytes + size_bytes // 8
+
+    def _named_by(self, entry: Anchor, trace: Trace | None = None) -> Seek | None:
+        """The batch that a time-index entry names; None if none has that offset and timestamp."""
+        _, timestamp, offset = entry
+        found = self._segment.seek(offset, trace)
+        if found.batch is None or timestamp < 0 or found.batch.max_timestamp != timestamp:
+            return None
+        return found
+
+    def _first_record(
+        self, position: int, size_bytes: int, target: int, start_offset: int
+    ) -> TimeHit | None:
+        buf = self._segment.read_batch(position, size_bytes)
+        try:
+            found = _RECORDS.first_at(buf, 0, target, start_offset)
+        except CorruptError as error:
+            raise error.located(self._segment.path, buffer_start=position) from None
+        return None if found is None else TimeHit(position, *found)
+
+    def _stand_in(self, reason: str) -> IndexView:
+        return self._segment.stand_in(TIME_INDEX, reason)
+
+    def _brought_up_to_date(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
+        """A live broker writes entries late; the newer batches get theirs here."""
+        largest, base_offset = last[1], self._segment.base_offset
+        newer = bytearray()
+        for _, batch in self._segment.walk(tail_start):
+            is_told = batch.last_offset - base_offset <= RELATIVE_OFFSET_MAX  # else it is damaged
+            if is_told and batch.max_timestamp > largest:
+                largest = batch.max_timestamp
+                newer += TimeEntry(largest, batch.last_offset).pack(base_offset=base_offset)
+        return index.extended(bytes(newer)) if newer else index
+
+
+# One segment, read-only: two-step lookups by offset and time, whatever its indexes are worth.
+#
+# The log is the truth, the indexes are hints. A hint that the log contradicts (no batch at the
+# position, a batch that begins above the indexed offset, a largest timestamp that no batch has)
+# makes the segment forget that file and build its own entries in memory by walking the batch
+# headers once. Nothing is ever written.
 
 CHUNK_BYTES: Final = 256 * 1024
 
@@ -360,3 +595,110 @@ class SegmentView:
     def _rebuilt(self) -> IndexBuilder:
         """Both indexes from one walk over the headers."""
         return rebuild_indexes(self)
+
+
+# The active segment as a reader sees it while it is written.
+
+
+class LiveSegmentView(SegmentView):
+    """What was published of an active segment when this view was made, and no more.
+
+    Index entries come from the writer's memory: the files are preallocated, and finding their end
+    would take longer than most lookups. Only the newest are copied; older ones are read from the
+    file when asked for, as always.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        base_offset: int,
+        end: SegmentEnd,
+        file: LogFile,
+        indexes: Mapping[IndexKind, IndexFile],
+    ) -> None:
+        super().__init__(path, base_offset, end.position)
+        self.end = end
+        self.file = file
+        self._indexes = indexes
+
+    def load_index(self, of: IndexFormat) -> IndexView | None:
+        index = self._indexes[of.kind]
+        if index.is_trimmed:
+            return super().load_index(of)
+        entries = index.entries_below(self.end.next_offset)  # newer ones are not for this view
+        tail_entries = min(entries, WARM_BYTES // of.entry_bytes)
+        first = (entries - tail_entries) * of.entry_bytes
+        tail = bytes(index.buffer[first : entries * of.entry_bytes])
+        return IndexView.of_tail(of, self.sibling(of.extension), self.base_offset, tail, entries)
+
+
+# What readers have open of a segment whose writer goes on meanwhile.
+#
+# One file and one view are shared by all of them, from first use until the writer drops them. Who
+# has the view may go on with it: the last one to let go of it closes the file. Any thread may ask;
+# two that come at once may each make a view, and either will do.
+
+
+class SegmentReaders:
+    """The reading side of a segment. Its path may change, so it is an argument."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._view: SegmentView | None = None
+        self._log: LogFile | None = None
+        self._identity: FileIdentity | None = None  # once another file may get the name
+
+    def log(self, path: Path) -> LogFile:
+        """The log, open from first use on. It stays readable after a delete.
+
+        Raises SegmentGoneError when it was deleted before.
+        """
+        log = self._log
+        if log is None:
+            try:
+                log = self._log = LogFile(path)
+            except FileNotFoundError:
+                raise SegmentGoneError(path) from None
+        return log
+
+    def sealed_view(self, path: Path, size_bytes: int) -> SegmentView:
+        """Of an inactive segment: of its files."""
+        view = self._view
+        if view is None or view.size_bytes != size_bytes:
+            view = self._view = SegmentView(path, self._base_offset, size_bytes)
+        if self._identity is not None:  # asked after the view is where `give_up_name` finds it
+            view.identity = self._identity
+        return view
+
+    def live_view(self, path: Path, writer: SegmentWriter) -> SegmentView:
+        """Of the active segment, up to what is published."""
+        view, end = self._view, writer.published
+        if view is None or view.size_bytes != end.position:
+            indexes: dict[IndexKind, IndexFile] = {
+                "offset": writer.offset_index,
+                "time": writer.time_index,
+            }
+            self.drop_view()
+            view = LiveSegmentView(path, self._base_offset, end, self.log(path), indexes)
+            self._view = view
+        return view
+
+    def release(self) -> None:
+        """Let go of everything. The next use opens it again."""
+        self.drop_view()
+        self._log = None
+
+    def drop_view(self) -> None:
+        """The segment has changed: whoever comes next gets another view."""
+        view, self._view = self._view, None
+        if view is not None:
+            view.__dict__.pop("times", None)  # it refers back to the view
+
+    def give_up_name(self, path: Path) -> None:
+        """Before another segment gets the name: views of this one, those that readers have and
+        those to come, open no file but its own."""
+        with suppress(FileNotFoundError):
+            self._identity = FileIdentity.of(path.stat())
+        view = self._view
+        if view is not None:
+            view.identity = self._identity

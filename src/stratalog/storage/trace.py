@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.format.peek import Peek
+    from stratalog.format.batch import Peek
 
 IndexKind: TypeAlias = Literal["offset", "time"]
 

@@ -16,7 +16,7 @@ from kio.static.primitive import i16, i32, i64, u16
 
 from stratalog.errors import CorruptRecordError
 from stratalog.format.control import ControlType
-from stratalog.format.messages.quorum_records import QUORUM_RECORDS, read_quorum_record
+from stratalog.format.messages.cluster_metadata import QUORUM_RECORDS, read_quorum_record
 from stratalog.format.messages.schema import to_json
 
 VOTERS = voters.VotersRecord(

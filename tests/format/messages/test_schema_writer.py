@@ -8,8 +8,7 @@ import pytest
 
 import stratalog
 from stratalog.errors import LimitExceededError, UnsupportedError
-from stratalog.format.messages.schema import Array, Field, Message, read_message
-from stratalog.format.messages.schema_writer import write_message
+from stratalog.format.messages.schema import Array, Field, Message, read_message, write_message
 from stratalog.format.messages.transaction_records import (
     encode_transaction_state,
     encode_transactional_id,

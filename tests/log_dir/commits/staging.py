@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from stratalog.bulk.row_staging import RowStager, RowTerms
+from stratalog.bulk.topics import Target
+from stratalog.commits.journal import CommitIdentity
+from stratalog.commits.staged import StagedCommit
+from stratalog.commits.staging import RunStager
 from stratalog.format.batch import HEADER_BYTES, BatchHeader
 from stratalog.format.record import seal_batch
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import CommitIdentity
-from stratalog.log_dir.commits.row_stager import RowStager, RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.commits.staging import RunStager
 from stratalog.storage.disk import Disk
 from tests.log_dir import opening
 from tests.log_dir.opening import NOW_MS, UNSYNCED
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedRun
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.commits.staged import StagedRun
+    from stratalog.log_dir import LogDir
 
 JOB = "0123456789abcdef" * 2
 QUERY = "7d8f2a3e-query"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from stratalog.bulk.row_staging import RowTerms
+from stratalog.commits.journal import JOURNAL_FILE, CommitIdentity
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitError
-from stratalog.log_dir.commits.journal import JOURNAL_FILE, CommitIdentity
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.maintenance.verify.running import verify_partition
+from stratalog.maintenance.verify.directory import verify_partition
 from tests.log_dir.commits.staging import (
     JOB,
     QUERY,

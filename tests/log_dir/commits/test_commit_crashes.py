@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.commits import install
+from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.config import LogConfig
 from stratalog.errors import StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
-from stratalog.log_dir.commits import install
-from stratalog.log_dir.commits.journal import JOURNAL_FILE
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
@@ -30,7 +30,7 @@ from tests.log_dir.opening import NOW_MS, UNSYNCED, Clock, kill
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedCommit
+    from stratalog.commits.staged import StagedCommit
 
 PARTITIONS = 2
 BEFORE = 10

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.topics import Target
+from stratalog.commits import install
+from stratalog.commits.journal import JOURNAL_FILE, CommitIdentity
+from stratalog.commits.staged import StagedCommit
 from stratalog.config import LogConfig
 from stratalog.errors import StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
-from stratalog.log_dir.commits import install
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import JOURNAL_FILE, CommitIdentity
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.maintenance.recovery import open_log
 from stratalog.spark.staged_writes import abandon_runs
 from stratalog.storage.disk import Disk
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedRun
+    from stratalog.commits.staged import StagedRun
 
 EXAMPLES = int(os.environ.get("STRATALOG_MODEL_EXAMPLES", "120"))
 SEEDS = EXAMPLES // 4

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.topics import NewTopics, Target, TopicFinder
 from stratalog.errors import UnknownTopicOrPartitionError
-from stratalog.log_dir.commits.finding import NewTopics, Target, TopicFinder
-from stratalog.log_dir.kept_state import PendingCreate, StateStore
+from stratalog.partitions.state import PendingCreate, StateStore
 from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import open_logs
 from tests.log_dir.opening import UNSYNCED
@@ -19,7 +19,7 @@ from tests.log_dir.opening import UNSYNCED
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedTopic
+    from stratalog.commits.staged import StagedTopic
 
 
 def test_a_missing_topic(tmp_path: Path) -> None:

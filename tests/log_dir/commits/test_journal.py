@@ -13,11 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptCheckpointError, InvalidNameError, UnsupportedError
-from stratalog.format.names import TopicPartition, parse_partition_file
-from stratalog.format.staged_names import StagedName, parse_staged_name
-from stratalog.log.appends import AppendRules
-from stratalog.log_dir.commits.journal import (
+from stratalog.commits.journal import (
     CommitIdentity,
     Journal,
     JournalRun,
@@ -26,7 +22,11 @@ from stratalog.log_dir.commits.journal import (
     encode_journal,
     plan_commit,
 )
-from stratalog.log_dir.commits.staged import StagedCommit, StagedRun, StagedTopic
+from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
+from stratalog.errors import CorruptCheckpointError, InvalidNameError, UnsupportedError
+from stratalog.format.names import TopicPartition, parse_partition_file
+from stratalog.log.appends import AppendRules
+from stratalog.storage.staged_names import StagedName, parse_staged_name
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "format" / "bulk-commits.md"
 QUERY = uuid.UUID("7d3c0f6b-1f0e-4a5c-9b1d-2e3f40516273")

@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from stratalog.bulk.row_staging import RowTerms
+from stratalog.commits.journal import (
+    JOURNAL_FILE,
+    CommitIdentity,
+    Journal,
+    JournalFile,
+    decode_journal,
+    plan_commit,
+)
+from stratalog.commits.staged import StagedCommit
 from stratalog.config import LogConfig
 from stratalog.errors import (
     CommitError,
@@ -23,19 +33,8 @@ from stratalog.errors import (
 from stratalog.format.batch import HEADER_BYTES, BatchHeader
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch, seal_batch
-from stratalog.log_dir.commits.journal import (
-    JOURNAL_FILE,
-    CommitIdentity,
-    Journal,
-    JournalFile,
-    decode_journal,
-    plan_commit,
-)
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
 from stratalog.maintenance.recovery import open_log
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import FaultyDisk
 from tests.log_dir.commits.staging import JOB, QUERY, open_logs, rows, stage, stage_tasks, values_in
 from tests.log_dir.opening import NOW_MS, UNSYNCED, Clock, kill

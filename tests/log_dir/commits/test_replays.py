@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.row_staging import RowTerms
+from stratalog.commits.journal import CommitIdentity
+from stratalog.commits.replays import HISTORY
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitReplayError
-from stratalog.log_dir.commits.journal import CommitIdentity
-from stratalog.log_dir.commits.replays import HISTORY
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.kept_state import STATE_FILE
+from stratalog.partitions.state import STATE_FILE
 from tests.log_dir.commits.staging import JOB, QUERY, open_logs, rows, stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.commits.committer import CommitResult
-    from stratalog.log_dir.commits.staged import StagedRun
+    from stratalog.commits.committer import CommitResult
+    from stratalog.commits.staged import StagedRun
 
 
 @pytest.fixture

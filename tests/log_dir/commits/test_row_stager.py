@@ -15,6 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.bulk import row_staging as row_stager
+from stratalog.bulk.row_staging import Placer, RowTerms
+from stratalog.bulk.topics import NewTopics, Target
+from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     InvalidRecordError,
@@ -25,14 +29,9 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.batch import BatchHeader, Codec
-from stratalog.format.key_partitions import UNPLACED, place_keys
+from stratalog.format.keys import UNPLACED, place_keys
 from stratalog.log.appends import AppendRules
-from stratalog.log_dir.commits import row_stager
-from stratalog.log_dir.commits.finding import NewTopics, Target
-from stratalog.log_dir.commits.placing import Placer
-from stratalog.log_dir.commits.row_stager import RowTerms
-from stratalog.log_dir.commits.staged import StagedTopic
-from stratalog.log_dir.partitioner import murmur2, partition_for_key
+from stratalog.producing.partitioner import murmur2, partition_for_key
 from stratalog.storage.disk import Disk
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from stratalog.commits import install
+from stratalog.commits.journal import JournalFile, plan_commit
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitPendingError
-from stratalog.log_dir.commits import install
-from stratalog.log_dir.commits.journal import JournalFile, plan_commit
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.maintenance.verify.running import verify_partition
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.maintenance.verify.directory import verify_partition
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.log_dir.commits.staging import (
     JOB,
     as_producers_send,
@@ -33,7 +32,7 @@ from tests.log_dir.opening import NOW_MS, UNSYNCED, kill
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.manager import LogDir
+    from stratalog.log_dir import LogDir
 
 ONCE = {name: config for name, config in CONFIGS.items() if "rolls" not in name}
 """Where a run fits into a segment."""

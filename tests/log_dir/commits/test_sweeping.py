@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.topics import Target
+from stratalog.commits.committer import abandon
+from stratalog.commits.journal import JournalFile, plan_commit
+from stratalog.commits.staged import STALE_MS, StagedCommit
 from stratalog.errors import CommitError
-from stratalog.log_dir.commits.committer import abandon
-from stratalog.log_dir.commits.finding import Target
-from stratalog.log_dir.commits.journal import JournalFile, plan_commit
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.commits.sweeping import STALE_MS
 from stratalog.spark.staged_writes import abandon_job, abandon_runs
 from stratalog.storage.disk import Disk
 from tests.log_dir.commits.staging import JOB, open_logs, rows, stage, stage_tasks, values_in
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedRun
+    from stratalog.commits.staged import StagedRun
 
 
 @pytest.fixture

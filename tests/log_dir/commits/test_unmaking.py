@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import open_dirs
-from stratalog.format.staged_names import StagedName
-from stratalog.log_dir.commits.finding import NewTopics, Target, TopicFinder
-from stratalog.log_dir.commits.unmaking import unmake_topics
-from stratalog.log_dir.manager import LogDir
+from stratalog.bulk.topics import NewTopics, Target, TopicFinder, roll_back_topics
+from stratalog.log_dir import LogDir
+from stratalog.storage.staged_names import StagedName
 from tests.log_dir.commits.staging import JOB, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.log_dir.commits.staged import StagedTopic
+    from stratalog.commits.staged import StagedTopic
 
 
 @pytest.fixture
@@ -41,10 +40,10 @@ def test_only_what_was_made_is_told(target: Target, made: tuple[StagedTopic, ...
 def test_an_empty_topic_goes_with_its_files(
     tmp_path: Path, target: Target, made: tuple[StagedTopic, ...]
 ) -> None:
-    assert unmake_topics(target, made) == ()
+    assert roll_back_topics(target, made) == ()
     assert list(tmp_path.glob("new-*")) == []
     assert open_dirs(tmp_path).topics == {}
-    assert unmake_topics(target, made) == ("new",)  # it is somebody else's, if there is one
+    assert roll_back_topics(target, made) == ("new",)  # it is somebody else's, if there is one
 
 
 def test_a_topic_with_records_stays(
@@ -52,7 +51,7 @@ def test_a_topic_with_records_stays(
 ) -> None:
     with open_logs(tmp_path) as logs:
         logs.append("new", b"x", partition=1)
-    assert unmake_topics(target, made) == ("new",)
+    assert roll_back_topics(target, made) == ("new",)
     assert open_dirs(tmp_path).topics == {"new": [0, 1]}
 
 
@@ -62,9 +61,9 @@ def test_a_topic_that_another_job_stages_for_stays(
     name = str(StagedName(JOB, 0, 0, "0" * 16))
     for path in (tmp_path / "new-1" / name, tmp_path / "new-0" / name):
         path.touch()
-        assert unmake_topics(target, made) == ("new",)
+        assert roll_back_topics(target, made) == ("new",)
         path.unlink()
-    assert unmake_topics(target, made) == ()
+    assert roll_back_topics(target, made) == ()
 
 
 def test_a_topic_that_was_made_again_stays(
@@ -73,7 +72,7 @@ def test_a_topic_that_was_made_again_stays(
     with open_logs(tmp_path) as logs:
         logs.delete_topic("new")
         logs.create_topic("new", 2)
-    assert unmake_topics(target, made) == ("new",)
+    assert roll_back_topics(target, made) == ("new",)
     assert list(open_dirs(tmp_path).topics) == ["new"]
 
 
@@ -85,6 +84,6 @@ def test_deleted_files_of_others_wait_as_long_as_before(
         logs.delete_topic("old")
     waiting = list(tmp_path.glob("old-0.*-delete"))
     assert len(waiting) == 1
-    assert unmake_topics(target, made) == ()
+    assert roll_back_topics(target, made) == ()
     assert waiting[0].is_dir()
     assert "new" not in open_dirs(tmp_path).topics

@@ -9,11 +9,10 @@ import pytest
 from stratalog.config import LogConfig
 from stratalog.format.batch import next_entry
 from stratalog.format.entry import header_of
-from stratalog.format.index_rules import IndexBuilder
+from stratalog.format.index_entries import IndexBuilder
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_state import ProducerStateConfig
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.golden.cases import CompactionCase, compaction_cases
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.log_facts import LogFacts
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import LogFacts, Selection
     from tests.golden.cases import Json
 
 over_cases = pytest.mark.parametrize("case", compaction_cases(), ids=str)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.control import read_control_key
 from stratalog.format.entry import header_of, records_of
-from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import PassRules, filter_entry
-from stratalog.maintenance.cleaning.groups import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.filtering import CleanedTransactions, PassRules, filter_entry
+from stratalog.maintenance.cleaning.selection import group_segments, legacy_delete_horizon_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,11 +19,9 @@ if TYPE_CHECKING:
     from stratalog.format.batch import Entry
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.log_reader import LogReader
-    from stratalog.maintenance.cleaning.filtering import LastRecord
-    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
-    from stratalog.maintenance.cleaning.selection import Selection
-    from stratalog.maintenance.cleaning.verdicts import FilteredEntry
+    from stratalog.log.reader import LogReader
+    from stratalog.maintenance.cleaning.filtering import FilteredEntry, LastRecord
+    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
     from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
 

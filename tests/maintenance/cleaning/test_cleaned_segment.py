@@ -18,14 +18,12 @@ from stratalog.format.batch_table import scan_batches
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.names import FileKind, FileState
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.rewriting import Written
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Written
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.settling import settle_files
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import SystemCalls
 from tests.crash.cleaned_history import CONFIG, START_MS, UNSYNCED, open_at, write_history
 from tests.disks import FaultyDisk
 from tests.log.building import log_name, write_partition

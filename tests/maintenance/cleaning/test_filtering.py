@@ -15,9 +15,16 @@ from stratalog.format.legacy import LegacyHeader, encode_legacy, encode_message,
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import LastRecord, PassRules, filter_entry
-from stratalog.maintenance.cleaning.verdicts import BatchReason, Fate, FilteredEntry, RecordReason
+from stratalog.maintenance.cleaning.filtering import (
+    BatchReason,
+    CleanedTransactions,
+    Fate,
+    FilteredEntry,
+    LastRecord,
+    PassRules,
+    RecordReason,
+    filter_entry,
+)
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import GoldenRound, over_cases, rounds_of

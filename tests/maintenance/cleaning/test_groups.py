@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
-from stratalog.maintenance.cleaning.groups import group_segments, legacy_delete_horizon_ms
-from stratalog.maintenance.cleaning.log_facts import SegmentFacts
+from stratalog.maintenance.cleaning.selection import (
+    SegmentFacts,
+    group_segments,
+    legacy_delete_horizon_ms,
+)
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
 
 if TYPE_CHECKING:

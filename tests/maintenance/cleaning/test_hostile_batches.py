@@ -23,15 +23,14 @@ from stratalog.format import varint
 from stratalog.format.batch import HEADER_BYTES, BatchHeader, check_crc, next_entry
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.entry import records_of
-from stratalog.format.kernels import survey
+from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
 from stratalog.maintenance.cleaning import offset_map, rewriting
-from stratalog.maintenance.cleaning.batch_runs import BatchRun
-from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import PassRules, filter_entry
+from stratalog.maintenance.cleaning.filtering import CleanedTransactions, PassRules, filter_entry
 from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
+from stratalog.maintenance.cleaning.sources import BatchRun
 from tests.format.decoding import guarded
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, keys, timestamps, values
 from tests.maintenance.cleaning.mapping_batches import put_batches

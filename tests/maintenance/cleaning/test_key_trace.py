@@ -8,10 +8,9 @@ from stratalog.config import LogConfig
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.cleaning.filtering import RecordReason
 from stratalog.maintenance.cleaning.key_trace import KeyTrace, NextEvent, trace_key
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
-from stratalog.maintenance.cleaning.verdicts import RecordReason
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of

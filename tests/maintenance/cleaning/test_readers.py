@@ -10,24 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.config import LogConfig
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.segments import OPEN_SEGMENTS_MAX
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.storage.disk import Disk, SystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from stratalog.log.log_reader import LogReader
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.reader import LogReader
 
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(

@@ -18,19 +18,20 @@ from stratalog.format.entry import header_of, records_of
 from stratalog.format.names import FileKind
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries
-from stratalog.maintenance.cleaning import batch_runs, offset_map, rewriting
-from stratalog.maintenance.cleaning.batch_runs import BatchReader
-from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
-from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import PassRules, filter_entry
-from stratalog.maintenance.cleaning.log_facts import SegmentFacts
-from stratalog.maintenance.cleaning.mapping import map_keys
-from stratalog.maintenance.cleaning.offset_map import OffsetMap
-from stratalog.maintenance.cleaning.rewriting import Rewriter
-from stratalog.maintenance.cleaning.sources import Source
-from stratalog.maintenance.cleaning.verdicts import Fate, RecordReason
-from stratalog.storage.disk import Disk
-from stratalog.storage.system_calls import SystemCalls
+from stratalog.maintenance.cleaning import offset_map, rewriting
+from stratalog.maintenance.cleaning import sources as batch_runs
+from stratalog.maintenance.cleaning.filtering import (
+    CleanedTransactions,
+    Fate,
+    PassRules,
+    RecordReason,
+    filter_entry,
+)
+from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
+from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Rewriter
+from stratalog.maintenance.cleaning.selection import SegmentFacts
+from stratalog.maintenance.cleaning.sources import BatchReader, Source
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments

@@ -10,8 +10,13 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.cleaning.log_facts import CheckpointReset, LogFacts, SegmentFacts
-from stratalog.maintenance.cleaning.selection import BoundKind, select
+from stratalog.maintenance.cleaning.selection import (
+    BoundKind,
+    CheckpointReset,
+    LogFacts,
+    SegmentFacts,
+    select,
+)
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from stratalog.errors import CleaningAbortedError, CorruptBatchError
-from stratalog.maintenance.cleaning import spread
+from stratalog.maintenance.cleaning import distributed as spread
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
-from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
+from stratalog.maintenance.cleaning.distributed import DistributedCleaner
+from stratalog.maintenance.cleaning.selection import facts_of, select
 from stratalog.maintenance.settling import ROUND_DIRECTORY
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.cleaning_cases import opened, over_cases, rounds_of
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.rounds import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Selection
-    from stratalog.maintenance.cleaning.spread import (
+    from stratalog.maintenance.cleaning.distributed import (
         MapPart,
         MapTask,
         RewriteTask,
         RewrittenGroup,
     )
+    from stratalog.maintenance.cleaning.passes import CleaningResult
+    from stratalog.maintenance.cleaning.selection import Selection
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound
 
@@ -74,7 +73,7 @@ def test_same_files_as_a_local_round(
             continue
         local, there = tmp_path / "local" / golden.before.name, tmp_path / golden.before.name
         here = clean(golden, case, local, Cleaner(MEMORY_BYTES))
-        elsewhere = clean(golden, case, there, SpreadCleaner(Elsewhere()))
+        elsewhere = clean(golden, case, there, DistributedCleaner(Elsewhere()))
         assert facts(here) == facts(elsewhere)
         assert files_of(local) == files_of(there)
         shutil.rmtree(local)
@@ -82,7 +81,7 @@ def test_same_files_as_a_local_round(
 
 
 def clean(
-    golden: GoldenRound, case: CompactionCase, path: Path, cleaner: Cleaner | SpreadCleaner
+    golden: GoldenRound, case: CompactionCase, path: Path, cleaner: Cleaner | DistributedCleaner
 ) -> CleaningResult:
     shutil.copytree(golden.before, path)
     with opened(golden, path, case) as log:
@@ -166,7 +165,7 @@ def test_failed_task_leaves_the_log_as_it_was(plain: Plain) -> None:
             raise CorruptBatchError("made up", position=0)
 
     with plain.open() as log, pytest.raises(CorruptBatchError, match="made up"):
-        SpreadCleaner(Failing()).clean(log, plain.select(log))
+        DistributedCleaner(Failing()).clean(log, plain.select(log))
     expected = {name for name in files_of(plain.golden.before) if not name.endswith("snapshot")}
     assert {name for name in files_of(plain.path) if not name.endswith("snapshot")} == expected
 
@@ -182,7 +181,7 @@ def test_log_that_is_cut_meanwhile(plain: Plain) -> None:
 
         before = [segment.base_offset for segment in log.segments]
         with pytest.raises(CleaningAbortedError, match="cut"):
-            SpreadCleaner(Cutting()).clean(log, plain.select(log))
+            DistributedCleaner(Cutting()).clean(log, plain.select(log))
         assert [segment.base_offset for segment in log.segments] == before
         plain.check_nothing_is_left()
 
@@ -196,7 +195,7 @@ def test_damage_that_is_a_cut_is_none(plain: Plain) -> None:
                 raise CorruptBatchError("half of it is gone", path=tasks[0].source.path)
 
         with pytest.raises(CleaningAbortedError, match="cut meanwhile"):
-            SpreadCleaner(Cutting()).clean(log, plain.select(log))
+            DistributedCleaner(Cutting()).clean(log, plain.select(log))
 
 
 def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:
@@ -209,7 +208,7 @@ def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:
                 return done
 
         with pytest.raises(CleaningAbortedError, match="deleted"):
-            SpreadCleaner(Deleting()).clean(log, plain.select(log))
+            DistributedCleaner(Deleting()).clean(log, plain.select(log))
         assert log.is_usable
         plain.check_nothing_is_left()
 

@@ -8,9 +8,9 @@ import pytest
 
 from stratalog.errors import NotALogDirError
 from stratalog.format.names import RootFile
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
+from stratalog.maintenance.verify.directory import verify_directory, verify_partition
 from stratalog.maintenance.verify.findings import Fault, Severity
-from stratalog.maintenance.verify.running import verify_directory, verify_partition
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.maintenance.verify.directory import Plan
+from stratalog.maintenance.verify.directory import Plan, run_plan, verify_directory
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.maintenance.verify.running import run_plan, verify_directory
 from stratalog.maintenance.verify.segment import verify_segment
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
 from tests.log.building import copy_partition

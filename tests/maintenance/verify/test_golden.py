@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.maintenance.verify.directory import Plan, conclude
+from stratalog.maintenance.verify.directory import (
+    Plan,
+    conclude,
+    verify_directory,
+    verify_partition,
+)
 from stratalog.maintenance.verify.findings import Counts, Fault, Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.maintenance.verify.running import verify_directory, verify_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from tests.golden.cases import (
     CompactionCase,

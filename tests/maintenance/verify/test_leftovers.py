@@ -11,12 +11,10 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.log_facts import facts_of
-from stratalog.maintenance.cleaning.selection import select
-from stratalog.maintenance.verify.directory import Plan
+from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.verify.directory import Plan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.maintenance.verify.running import run_plan, verify_partition
 from tests.handmade import Head, Rec, batch, plain, write_segment
 from tests.log.written_log import NOW_MS, PRODUCER, Setup, sent
 

@@ -8,10 +8,9 @@ from stratalog.config import LogConfig
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, encode_batch
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.directory import Plan, conclude
+from stratalog.maintenance.verify.directory import Plan, conclude, verify_partition
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.maintenance.verify.running import verify_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from stratalog.storage.disk import Disk
 from tests.log.building import plain_records

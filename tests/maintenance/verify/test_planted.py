@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.maintenance.verify.findings import Severity
-from stratalog.maintenance.verify.running import verify_partition
 from tests.golden.cases import GOLDEN_DIR
 from tests.log.building import copy_partition
 from tests.maintenance.verify.index_plants import INDEX_PLANTS

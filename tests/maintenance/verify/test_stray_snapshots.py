@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log_dir.manager import LogDir
+from stratalog.log_dir import LogDir
+from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.partition import stray_snapshots
-from stratalog.maintenance.verify.running import verify_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

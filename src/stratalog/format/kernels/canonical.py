@@ -21,9 +21,9 @@ from stratalog.format.kernels.varint import (
     read_int,
     read_long,
     varint_size,
+    wrapping_add,
     zigzag,
 )
-from stratalog.format.kernels.wrapping import wrapping_add
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

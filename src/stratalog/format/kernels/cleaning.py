@@ -51,8 +51,13 @@ from stratalog.format.kernels.memory import (
     store_u8,
 )
 from stratalog.format.kernels.record_fields import binary, key_of, numbers, record_body
-from stratalog.format.kernels.varint import put_varint, varint_size, zigzag
-from stratalog.format.kernels.wrapping import wrapping_add, wrapping_sub
+from stratalog.format.kernels.varint import (
+    put_varint,
+    varint_size,
+    wrapping_add,
+    wrapping_sub,
+    zigzag,
+)
 
 # What is to be done with a batch, decided before: bits of `orders`.
 DISCARD, KEEP, RETAIN_EMPTY, IS_EMPTY_TXN_MARKER, PROBE = 1, 2, 4, 8, 16

@@ -49,10 +49,8 @@ from stratalog.format.kernels.memory import (
     store_be_i32,
     store_be_i64,
 )
-from stratalog.format.kernels.record_fields import record_body
-from stratalog.format.kernels.record_structure import fields_end
-from stratalog.format.kernels.varint import read_int, read_long
-from stratalog.format.kernels.wrapping import wrapping_add, wrapping_sub
+from stratalog.format.kernels.record_fields import fields_end, record_body
+from stratalog.format.kernels.varint import read_int, read_long, wrapping_add, wrapping_sub
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

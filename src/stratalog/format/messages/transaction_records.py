@@ -6,8 +6,7 @@ import enum
 from typing import Final, NamedTuple
 
 from stratalog.errors import CorruptRecordError, UnsupportedError
-from stratalog.format.messages.schema import Array, Field, Message, read_message
-from stratalog.format.messages.schema_writer import write_message
+from stratalog.format.messages.schema import Array, Field, Message, read_message, write_message
 
 _KEY: Final = Message("TransactionLogKey", (Field("transactionalId", "string"),))
 _VALUE: Final = Message(

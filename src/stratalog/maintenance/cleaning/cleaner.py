@@ -15,15 +15,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CleaningAbortedError
-from stratalog.maintenance.cleaning.batch_runs import BatchReader
-from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
-from stratalog.maintenance.cleaning.mapping import map_keys
-from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap
-from stratalog.maintenance.cleaning.rewrite_plan import RewritePlan
-from stratalog.maintenance.cleaning.rewriting import Rewriter
-from stratalog.maintenance.cleaning.rounds import CleaningResult, given_up_if_cut
-from stratalog.maintenance.cleaning.sources import sources_of
-from stratalog.maintenance.cleaning.throttle import Throttle
+from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
+from stratalog.maintenance.cleaning.passes import CleaningResult, Throttle, given_up_if_cut
+from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
+from stratalog.maintenance.cleaning.sources import BatchReader, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

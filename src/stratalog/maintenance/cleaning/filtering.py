@@ -1,18 +1,11 @@
-"""What stays of one batch in a cleaning pass, and why: the readable reference.
-
-Pure and record by record. The compiled cleaner must come to the same bytes; messages of the old
-formats are cleaned by this very code, and explanations take their reasons from here.
-
-In short: of each key the newest record stays. A tombstone stays until its delete horizon, which the
-first pass that meets it writes into its batch (into the base timestamp, where readers do not look).
-So does the marker of a transaction without data. A batch without records goes, unless it holds the
-last sequence number of a live producer or ends where the round does.
-"""
+"""What becomes of records and batches in a cleaning pass, and why, as values that can be shown."""
 
 from __future__ import annotations
 
+import enum
+import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import UnsupportedError
 from stratalog.format.batch import MAGIC_2, BatchHeader, Codec
@@ -21,14 +14,6 @@ from stratalog.format.entry import header_of, records_of
 from stratalog.format.legacy import encode_legacy, inner_magics
 from stratalog.format.record import BatchFields, encode_batch, encode_empty_batch
 from stratalog.format.snapshot import NO_OFFSET
-from stratalog.maintenance.cleaning.verdicts import (
-    NOT_MAPPED,
-    BatchReason,
-    Fate,
-    FilteredEntry,
-    RecordReason,
-    Verdict,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +22,158 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
+    from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.producers import ProducerState
-    from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
+
+NOT_MAPPED: Final = -1
+"""In the place of an offset: the offset map has none for the key."""
+
+
+class RecordReason(enum.StrEnum):
+    """Why a record stays or goes."""
+
+    NEWEST = "newest record of its key"
+    NOT_MAPPED = "no newer record of its key among the dirty ones"
+    BEYOND_MAP = "beyond the part that this pass looked at"
+    TOMBSTONE_PROTECTED = "tombstone that readers may still need"
+    MARKER = "transaction marker"
+    SUPERSEDED = "superseded by a newer record of its key"
+    TOMBSTONE_EXPIRED = "tombstone past its delete horizon"
+    NO_KEY = "no key"
+    ABORTED = "of an aborted transaction"
+    MARKER_EXPIRED = "marker of a transaction without data, past its delete horizon"
+
+
+class Fate(enum.StrEnum):
+    """What becomes of a batch."""
+
+    COPIED = "copied"
+    REBUILT = "rebuilt"
+    EMPTIED = "kept as a header without records"
+    DROPPED = "dropped"
+
+
+class BatchReason(enum.StrEnum):
+    """Why that becomes of a batch."""
+
+    ALL_KEPT = "every record stays"
+    RECORDS_DROPPED = "some records go"
+    HORIZON_SET = "it gets a delete horizon"
+    MAGIC_MENDED = "its messages are of another format than their wrapper"
+    LAST_OF_PRODUCER = "it holds the last sequence number of a live producer"
+    ENDS_AT_BOUND = "it ends where the round ends"
+    NOTHING_LEFT = "no record stays"
+    ABORTED = "its transaction was aborted"
+    MARKER_EXPIRED = "a marker without data, past its delete horizon"
+
+
+class Verdict(NamedTuple):
+    """What becomes of one record."""
+
+    offset: int
+    is_kept: bool
+    reason: RecordReason
+    newer_offset: int = NOT_MAPPED
+    """With SUPERSEDED: of the record that took its place."""
+
+
+class FilteredEntry(NamedTuple):
+    """What a pass makes of one batch."""
+
+    header: EntryHeader
+    fate: Fate
+    reason: BatchReason
+    data: bytes
+    """What is written; empty when the batch is dropped."""
+    kept: tuple[Record, ...]
+    verdicts: tuple[Verdict, ...]
+    """One per record; none when the batch goes as a whole, whatever its records are."""
+    max_offset: int
+    """What an index entry names: the last kept record when rebuilt, else the batch's last offset;
+    -1 when it is dropped."""
+    max_timestamp: int
+    delete_horizon_ms: int | None
+    """As written."""
+
+
+# Transactions as one pass over a log meets them: whose data is aborted, which markers may go.
+#
+# A pass reads batches in log order, so what it has seen of a transaction is known when its marker
+# comes. Data of an aborted transaction goes at once. A marker has done its work when the pass has
+# met no data of its transaction, not even an emptied batch: then it may go, after its delete
+# horizon.
+#
+# The state belongs to one pass over the log and runs across its segments and groups.
+
+
+class CleanedTransactions:
+    """What one pass knows of transactions so far."""
+
+    def __init__(self) -> None:
+        self._coming: list[tuple[int, AbortedTxn]] = []  # a heap, by first offset
+        self._aborted: dict[int, AbortedTxn] = {}  # open ones, by producer
+        self._with_data: set[int] = set()  # producers of those of which data was seen
+        self._committed: set[int] = set()  # producers with other transactional data since a marker
+        self._kept: list[AbortedTxn] = []
+
+    def add_aborted(self, txns: Iterable[AbortedTxn]) -> None:
+        """The aborted transactions that touch what is read next. Known ones do no harm."""
+        for txn in txns:
+            heapq.heappush(self._coming, (txn.first_offset, txn))
+
+    def on_data(self, producer_id: int, last_offset: int, *, is_transactional: bool) -> bool:
+        """A data batch is read. Whether it is aborted: all its records go."""
+        self._advance_to(last_offset)
+        if not is_transactional:
+            return False
+        if producer_id in self._aborted:
+            self._with_data.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def on_control(self, producer_id: int, last_offset: int, marker: ControlType | None) -> bool:
+        """A control batch is read; `marker` is None for one that was emptied.
+
+        Whether it has done its work: no data of its transaction was seen. An abort marker that has
+        not keeps its entry of the transaction index (see `take_kept`).
+        """
+        self._advance_to(last_offset)
+        if marker is None:
+            return True
+        if marker is ControlType.COMMIT:
+            had_data = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not had_data
+        if marker is not ControlType.ABORT:
+            return False
+        txn = self._aborted.pop(producer_id, None)
+        if txn is None or producer_id not in self._with_data:
+            return True
+        self._with_data.discard(producer_id)
+        self._kept.append(txn)
+        return False
+
+    def take_kept(self) -> list[AbortedTxn]:
+        """Index entries of the markers kept since the last call: for the segment being written."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def _advance_to(self, last_offset: int) -> None:
+        while self._coming and self._coming[0][0] <= last_offset:
+            _, txn = heapq.heappop(self._coming)
+            self._aborted.setdefault(txn.producer_id, txn)
+
+
+# What stays of one batch in a cleaning pass, and why: the readable reference.
+#
+# Pure and record by record. The compiled cleaner must come to the same bytes; messages of the old
+# formats are cleaned by this very code, and explanations take their reasons from here.
+#
+# In short: of each key the newest record stays. A tombstone stays until its delete horizon, which
+# the first pass that meets it writes into its batch (into the base timestamp, where readers do not
+# look). So does the marker of a transaction without data. A batch without records goes, unless it
+# holds the last sequence number of a live producer or ends where the round does.
 
 
 class LastRecord(NamedTuple):

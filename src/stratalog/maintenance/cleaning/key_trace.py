@@ -13,18 +13,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.format.batch import MAGIC_2
-from stratalog.log.isolation import AbortedRanges
-from stratalog.maintenance.cleaning.filtering import PassRules, RecordJudge
-from stratalog.maintenance.cleaning.groups import legacy_delete_horizon_ms
-from stratalog.maintenance.cleaning.verdicts import NOT_MAPPED, RecordReason, Verdict
+from stratalog.log.reader import AbortedRanges
+from stratalog.maintenance.cleaning.filtering import (
+    NOT_MAPPED,
+    PassRules,
+    RecordJudge,
+    RecordReason,
+    Verdict,
+)
+from stratalog.maintenance.cleaning.selection import legacy_delete_horizon_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
-    from stratalog.log.log_reader import LogReader
-    from stratalog.log.lookup import Location
+    from stratalog.log.reader import Location, LogReader
     from stratalog.maintenance.cleaning.selection import Selection
 
 RECORDS_MAX: Final = 1000

@@ -1,18 +1,16 @@
-"""What stays of whole runs of batches in a cleaning pass: the fast twin of `filtering`.
-
-Python decides what a batch's header can tell (transactions, producers, the end of the round), and
-only for batches that take part in transactions one by one; compiled code decides on each record and
-writes. Batches of the old formats go through the readable code.
-"""
+"""The second pass of a round as a value: made once, then carried out here or elsewhere."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import UnsupportedError
+from stratalog.errors import OffsetOverflowError, StorageError, UnsupportedError
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
     CODEC_MASK,
@@ -22,28 +20,103 @@ from stratalog.format.batch import (
     Codec,
 )
 from stratalog.format.compression import compress
+from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.index_table import add_batches
 from stratalog.format.kernels import cleaning as kernel
 from stratalog.format.kernels import offset_map as map_kernel
 from stratalog.format.kernels.layout import BATCH
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
+from stratalog.format.names import FileKind, FileState, segment_file_name
+from stratalog.format.offset_index import ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from stratalog.format.record import with_payload
-from stratalog.maintenance.cleaning.cleaned_transactions import CleanedTransactions
-from stratalog.maintenance.cleaning.filtering import filter_entry
-from stratalog.maintenance.cleaning.mapping import events_of
-from stratalog.maintenance.cleaning.verdicts import Fate, RecordReason
+from stratalog.maintenance.cleaning.filtering import (
+    CleanedTransactions,
+    Fate,
+    PassRules,
+    RecordReason,
+    filter_entry,
+    last_records,
+)
+from stratalog.maintenance.cleaning.offset_map import events_of
+from stratalog.maintenance.cleaning.selection import group_segments, legacy_delete_horizon_ms
+from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
-    from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
-    from stratalog.maintenance.cleaning.cleaned_segment import CleanedSegment
-    from stratalog.maintenance.cleaning.filtering import PassRules
-    from stratalog.maintenance.cleaning.mapping import TxnEvent
-    from stratalog.maintenance.cleaning.offset_map import OffsetMap
-    from stratalog.maintenance.cleaning.sources import Source
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.maintenance.cleaning.filtering import LastRecord
+    from stratalog.maintenance.cleaning.offset_map import OffsetMap, TxnEvent
+    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, Source
+    from stratalog.storage.disk import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class RewritePlan:
+    """What the second pass does: which segments become one, and what decides on their records."""
+
+    end_offset: int
+    groups: tuple[tuple[SegmentFacts, ...], ...]
+    config: LogConfig
+    bound: int
+    now_ms: int
+    legacy_horizon_ms: int
+    producers: dict[int, LastRecord]
+
+    @classmethod
+    def of(cls, log: PartitionLog, selection: Selection, end_offset: int) -> RewritePlan:
+        """For a round whose first pass came up to `end_offset`."""
+        config, bound = log.config, selection.first_uncleanable_offset
+        with log.changing():
+            producers = last_records(log.producers.producers.values())
+        return cls(
+            end_offset=end_offset,
+            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
+            config=config,
+            bound=bound,
+            now_ms=selection.now_ms,
+            legacy_horizon_ms=legacy_delete_horizon_ms(
+                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+            ),
+            producers=producers,
+        )
+
+    def rules(self, newest_offset_of: Callable[[bytes], int]) -> PassRules:
+        """With the offset map in its readable form."""
+        return PassRules(
+            newest_offset_of=newest_offset_of,
+            map_latest_offset=self.end_offset - 1,
+            bound=self.bound,
+            now_ms=self.now_ms,
+            delete_retention_ms=self.config.delete_retention_ms,
+            legacy_horizon_ms=self.legacy_horizon_ms,
+            producers=self.producers,
+        )
+
+    def grouped(self, sources: Iterable[Source]) -> list[tuple[Source, ...]]:
+        """The sources of each group."""
+        by_base = {source.base_offset: source for source in sources}
+        return [tuple(by_base[facts.base_offset] for facts in group) for group in self.groups]
+
+    @property
+    def bases(self) -> tuple[tuple[int, ...], ...]:
+        """Base offsets of the segments in each group."""
+        return tuple(tuple(facts.base_offset for facts in group) for group in self.groups)
+
+
+# What stays of whole runs of batches in a cleaning pass: the fast twin of `filtering`.
+#
+# Python decides what a batch's header can tell (transactions, producers, the end of the round),
+# and only for batches that take part in transactions one by one; compiled code decides on each
+# record and writes. Batches of the old formats go through the readable code.
 
 OUT_BYTES: Final = 8 << 20
 
@@ -270,3 +343,91 @@ def _compressed(batch: memoryview) -> bytearray:
 
 def _at_least(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return memory if len(memory) >= size else np.empty(size, np.uint8)
+
+
+# A segment that cleaning writes: `.cleaned` files, complete and durable before they count.
+#
+# Its indexes follow the rule of appending: an entry at a batch once more than
+# `index.interval.bytes` precede it since the last one. Kafka indexes a cleaned segment by what it
+# happened to read at a time, at most one entry for 256 KiB; lookups in ours need not walk that
+# far.
+
+_KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
+
+
+class CleanedSegment:
+    """Written once, from front to back; then `finish` or `discard` it."""
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, config: LogConfig) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._base_offset = base_offset
+        self._config = config
+        self._aborted: list[AbortedTxn] = []
+        self._indexes = IndexBuilder(base_offset, config.index_interval_bytes)
+        self._remove()
+        self._log = disk.open_append(self._path(FileKind.LOG), is_new=True)
+        self._thread = ThreadPoolExecutor(1, "write-behind")
+        self._writing: Future[None] | None = None
+
+    def append(self, written: Written) -> None:
+        """Write batches. They must stay as they are until `wait` or the next call returns: packing
+        and writing goes on behind the caller's back."""
+        self.wait()
+        last_offset = int(written.rows["last_offset"][-1])
+        if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
+        self._writing = self._thread.submit(self._write_batches, written)
+
+    def wait(self) -> None:
+        """Return when all that was appended is in the file. Raises StorageError if it is not."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write_batches(self, written: Written) -> None:
+        packed = written.packed()
+        add_batches(self._indexes, packed.rows, self._log.size_bytes)
+        self._log.write(packed.data)
+
+    def append_aborted(self, txns: Iterable[AbortedTxn]) -> None:
+        """Transactions whose marker was just written."""
+        self._aborted += txns
+
+    def finish(self, mtime_ms: int) -> Segment:
+        """The segment, durable but for its names, and as old as what it stands for."""
+        self.wait()
+        self._thread.shutdown()
+        indexes, config = self._indexes, self._config
+        indexes.finish()
+        self._log.fsync()
+        self._log.close()
+        # A sealed index may be shorter than the rule allows: it is sparse anyway.
+        bytes_max = config.segment_index_bytes // ENTRY_BYTES * ENTRY_BYTES
+        self._write(FileKind.OFFSET_INDEX, indexes.offset_index[:bytes_max], mtime_ms)
+        self._write(FileKind.TIME_INDEX, indexes.time_index, mtime_ms)
+        if self._aborted:
+            entries = b"".join(txn.pack() for txn in self._aborted)
+            self._write(FileKind.TXN_INDEX, entries, mtime_ms)
+        path = self._path(FileKind.LOG)
+        self._disk.set_mtime_ms(path, mtime_ms)
+        return Segment(self._disk, path, self._base_offset, self._log.size_bytes, config)
+
+    def discard(self) -> None:
+        """Remove what was written. Never raises: what stays, the next opening removes."""
+        self._thread.shutdown()
+        with suppress(StorageError):
+            self._log.close()
+            self._remove()
+
+    def _write(self, kind: FileKind, data: Buffer, mtime_ms: int) -> None:
+        path = self._path(kind)
+        self._disk.write_file(path, data)
+        self._disk.set_mtime_ms(path, mtime_ms)
+
+    def _remove(self) -> None:
+        for kind in _KINDS:
+            self._disk.unlink(self._path(kind), missing_ok=True)
+
+    def _path(self, kind: FileKind) -> Path:
+        return self._directory / segment_file_name(self._base_offset, kind, FileState.CLEANED)

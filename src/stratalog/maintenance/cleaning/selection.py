@@ -1,13 +1,4 @@
-"""Which part of a compacted log may be cleaned now, and whether that is worth a round.
-
-A log is clean up to the cleaner's checkpoint and dirty from there on. A round goes from the first
-dirty offset up to a bound: never into the active segment, into the segment where an open
-transaction begins, or into one that is younger than `min.compaction.lag.ms`. It is worth its cost
-when the dirty part is large enough (`min.cleanable.dirty.ratio`) or old enough
-(`max.compaction.lag.ms`).
-
-The decision is a pure function of facts (`log_facts.py`), settings and clock, and tells why.
-"""
+"""What cleaning looks at: a log, its segments and the cleaner's checkpoint, as values."""
 
 from __future__ import annotations
 
@@ -16,15 +7,213 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.config.choices import CleanupPolicy
-from stratalog.maintenance.cleaning.log_facts import dirty_start
+from stratalog.config.topic import CleanupPolicy
+from stratalog.errors import SegmentGoneError
+from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.names import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from stratalog.config import LogConfig
     from stratalog.format.names import TopicPartition
-    from stratalog.maintenance.cleaning.log_facts import CheckpointReset, LogFacts, SegmentFacts
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.log.segments import SegmentList
+
+_MS_NS: Final = 1_000_000
+
+
+class CheckpointReset(enum.StrEnum):
+    """Why a checkpointed offset does not count."""
+
+    BELOW_LOG_START = "below the log start offset"
+    BEYOND_LOG_END = "beyond the log end offset"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What cleaning asks of one segment."""
+
+    base_offset: int
+    size_bytes: int
+    offset_index_bytes: int
+    time_index_bytes: int
+    mtime_ms: int
+    is_active: bool
+    largest_timestamp: int = NO_TIMESTAMP
+    """Of a dirty, sealed segment; its mtime when no record has a timestamp. -1 for the others,
+    where it decides nothing."""
+    first_batch_timestamp: int = NO_TIMESTAMP
+    """Of a dirty, sealed segment: the max timestamp of its first batch; -1 when it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What cleaning asks of one log at one moment."""
+
+    topic_partition: TopicPartition
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    segments: tuple[SegmentFacts, ...]
+    """All of them in offset order; the last one is the active one."""
+    checkpoint: int | None
+    """First dirty offset as the last round left it; None before the first round."""
+
+
+def facts_of(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
+    """The log as it is now. Looks at the times of dirty segments only: reading them costs I/O."""
+    return log.looking_again(lambda: _look(log, checkpoint))
+
+
+def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
+    segments, start, end = log.segments, log.log_start_offset, log.log_end_offset
+    first_dirty_offset, _ = dirty_start(start, end, checkpoint)
+    dirty_from = segments.slot_of(first_dirty_offset)
+    last = len(segments) - 1
+    return LogFacts(
+        topic_partition=log.topic_partition,
+        log_start_offset=start,
+        log_end_offset=end,
+        last_stable_offset=log.last_stable_offset,
+        high_watermark=log.high_watermark,
+        segments=tuple(
+            _segment_facts(
+                segments, slot, is_active=slot == last, is_timed=dirty_from <= slot < last
+            )
+            for slot in range(len(segments))
+        ),
+        checkpoint=checkpoint,
+    )
+
+
+def _segment_facts(
+    segments: SegmentList, slot: int, *, is_active: bool, is_timed: bool
+) -> SegmentFacts:
+    view = segments[slot]
+    try:
+        mtime_ms = view.path.stat().st_mtime_ns // _MS_NS
+    except FileNotFoundError:
+        raise SegmentGoneError(view.path) from None
+    largest = first = NO_TIMESTAMP
+    if is_timed:
+        largest = view.times.largest.timestamp
+        largest = mtime_ms if largest < 0 else largest
+        batch = view.file.peek(0) if view.size_bytes else None
+        first = NO_TIMESTAMP if batch is None else batch.max_timestamp
+    return SegmentFacts(
+        base_offset=view.base_offset,
+        size_bytes=view.size_bytes,
+        offset_index_bytes=_size_of(view.sibling(FileKind.OFFSET_INDEX.value)),
+        time_index_bytes=_size_of(view.sibling(FileKind.TIME_INDEX.value)),
+        mtime_ms=mtime_ms,
+        is_active=is_active,
+        largest_timestamp=largest,
+        first_batch_timestamp=first,
+    )
+
+
+def _size_of(path: Path) -> int:
+    """0 without a file: an index may be missing, and is made anew when it is needed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def dirty_start(
+    log_start_offset: int, log_end_offset: int, checkpoint: int | None
+) -> tuple[int, CheckpointReset | None]:
+    """The first dirty offset. A checkpoint outside the log means that the log was cut: then all of
+    it counts as dirty."""
+    if checkpoint is None:
+        return log_start_offset, None
+    if checkpoint < log_start_offset:
+        return log_start_offset, CheckpointReset.BELOW_LOG_START
+    if checkpoint > log_end_offset:
+        return log_start_offset, CheckpointReset.BEYOND_LOG_END
+    return checkpoint, None
+
+
+# Which segments a round rewrites together, and how long legacy tombstones stay.
+#
+# Every segment below the end of the offset map is rewritten, the clean head included. Neighbours
+# become one segment as long as it is sure to stay within the topic's limits, whatever survives:
+# sizes are those before cleaning.
+
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+NO_LEGACY_HORIZON_MS: Final = 0
+
+
+def group_segments(
+    segments: Sequence[SegmentFacts], end_offset: int, bound: int, config: LogConfig
+) -> list[tuple[SegmentFacts, ...]]:
+    """Groups of the sealed segments that begin below `end_offset`, left to right, as full as can.
+
+    `bound` is the first uncleanable offset: no record of the last segment reaches it.
+    """
+    chosen = [s for s in segments if s.base_offset < end_offset and not s.is_active]
+    groups: list[_Group] = []
+    for slot, segment in enumerate(chosen):
+        next_base = chosen[slot + 1].base_offset if slot + 1 < len(chosen) else bound
+        if groups and groups[-1].has_room_for(segment, next_base - 1, config):
+            groups[-1].add(segment)
+        else:
+            groups.append(_Group(segment))
+    return [tuple(group.segments) for group in groups]
+
+
+class _Group:
+    """Segments that become one, with running sums: a log may have very many small ones."""
+
+    def __init__(self, first: SegmentFacts) -> None:
+        self.segments: list[SegmentFacts] = []
+        self._size_bytes = self._offset_index_bytes = self._time_index_bytes = 0
+        self.add(first)
+
+    def add(self, segment: SegmentFacts) -> None:
+        self.segments.append(segment)
+        self._size_bytes += segment.size_bytes
+        self._offset_index_bytes += segment.offset_index_bytes
+        self._time_index_bytes += segment.time_index_bytes
+
+    def has_room_for(self, segment: SegmentFacts, last_offset: int, config: LogConfig) -> bool:
+        if self._size_bytes + segment.size_bytes > config.segment_bytes:
+            return False
+        index_bytes_max = config.segment_index_bytes
+        if self._offset_index_bytes + segment.offset_index_bytes > index_bytes_max:
+            return False
+        if self._time_index_bytes + segment.time_index_bytes > index_bytes_max:
+            return False
+        # An empty segment has no offsets to fit; else one would be left behind every 2^31 offsets.
+        span = last_offset - self.segments[0].base_offset
+        return not segment.size_bytes or span <= RELATIVE_OFFSET_MAX
+
+
+def legacy_delete_horizon_ms(
+    segments: Sequence[SegmentFacts], first_dirty_offset: int, delete_retention_ms: int
+) -> int:
+    """Tombstones of magic 0 and 1 stay in segments whose mtime is above this.
+
+    Their batches cannot carry a horizon of their own, so the age of the newest clean segment has to
+    do: its tombstones have been through a round since it was written.
+    """
+    clean = [s.mtime_ms for s in segments if s.base_offset < first_dirty_offset]
+    return clean[-1] - delete_retention_ms if clean else NO_LEGACY_HORIZON_MS
+
+
+# Which part of a compacted log may be cleaned now, and whether that is worth a round.
+#
+# A log is clean up to the cleaner's checkpoint and dirty from there on. A round goes from the
+# first dirty offset up to a bound: never into the active segment, into the segment where an open
+# transaction begins, or into one that is younger than `min.compaction.lag.ms`. It is worth its
+# cost when the dirty part is large enough (`min.cleanable.dirty.ratio`) or old enough
+# (`max.compaction.lag.ms`).
+#
+# The decision is a pure function of facts (`log_facts.py`), settings and clock, and tells why.
 
 NO_DELAY: Final = 0
 

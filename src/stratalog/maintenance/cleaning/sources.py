@@ -1,22 +1,230 @@
-"""What a round reads: sealed segments, as values that do not change and can be sent elsewhere."""
+"""The batches of a segment in runs, checked and with their records laid out, for one pass over it.
+
+A run is a piece of the file that was read at once, or a part of it: batches of one kind, magic 2 or
+older. Reading and checking the next piece goes on in a thread of its own while the caller works.
+Memory is bounded by a few pieces and one decompressed part, however large the segment is.
+"""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from stratalog.errors import CleaningAbortedError
+import numpy as np
+import pyarrow as pa
+
+from stratalog.errors import (
+    CleaningAbortedError,
+    CorruptBatchError,
+    CorruptError,
+    CorruptRecordError,
+)
+from stratalog.format.batch import CODEC_MASK, MAGIC_2, Entry
+from stratalog.format.batch_table import Stop, scan_batches
+from stratalog.format.columns import PayloadReader
+from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
+from stratalog.format.control import read_control_key
+from stratalog.format.entry import records_of
+from stratalog.format.kernels import scan as survey
+from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.storage.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from stratalog.format.batch_table import BatchTable
+    from stratalog.format.control import ControlType
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.batch_runs import BatchReader, BatchRun
-    from stratalog.maintenance.cleaning.log_facts import SegmentFacts
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+
+CHUNK_BYTES: Final = 4 << 20
+PART_BYTES: Final = 8 << 20
+
+
+class BatchRun(NamedTuple):
+    """Batches in file order. Valid until the next run is asked for."""
+
+    path: Path
+    buf: bytes
+    start: int
+    """The position in the file where `buf` begins; rows count from there."""
+    rows: NDArray[Any]
+    payloads: NDArray[Any] | None
+    """Where the plain records of each batch lie; None for a run of the old formats."""
+
+    def entry(self, row: int) -> Entry:
+        """One batch, for the readable code."""
+        names = ("position", "base_offset", "size_bytes", "magic")
+        return Entry(*(int(self.rows[name][row]) for name in names))
+
+    def check(self, row: int) -> None:
+        """Raise what the readable decoder finds wrong with this batch, if anything."""
+        try:
+            for _ in records_of(self.buf, self.entry(row)):
+                pass
+        except (CorruptBatchError, CorruptRecordError) as error:
+            raise error.located(self.path, buffer_start=self.start) from None
+
+    def raise_for(self, row: int) -> NoReturn:
+        """Raise what is wrong with this batch, in the words of the readable decoder."""
+        self.check(row)
+        offsets = (int(self.rows["base_offset"][row]), int(self.rows["last_offset"][row]))
+        position = self.start + int(self.rows["position"][row])
+        raise CorruptBatchError(
+            "offsets do not rise here", position=position, path=self.path, offsets=offsets
+        )
+
+
+class BatchReader:
+    """Reads segments one after the other. Use it as a context manager: it has a thread."""
+
+    def __init__(self, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._payloads = PayloadReader(
+            part_bytes=PART_BYTES, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
+        )
+        self._thread = ThreadPoolExecutor(1, "read-ahead")
+
+    def __enter__(self) -> BatchReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def read(self, file: LogFile, path: Path, base_offset: int, start: int) -> Iterator[BatchRun]:
+        """The batches of a sealed segment from position `start` on.
+
+        Raises CorruptError for the first batch that is not in order, after what precedes it.
+        """
+        pieces = _Pieces(file, path, base_offset, self._chunk_bytes)
+        coming = self._thread.submit(pieces.next_after, start)
+        try:
+            while (piece := coming.result()) is not None:
+                coming = self._thread.submit(pieces.next_after, piece.end)
+                yield from self._runs(piece)
+                if piece.failure is not None:
+                    raise piece.failure
+        finally:  # whoever closes the file now must not close it under a read
+            if not coming.cancel():
+                coming.exception()
+
+    def _runs(self, piece: _Piece) -> Iterator[BatchRun]:
+        rows, payloads, run = piece.rows, piece.payloads, piece.run
+        is_plain = rows["attributes"] & CODEC_MASK == 0
+        is_legacy = rows["magic"] != MAGIC_2
+        if is_plain.all() and not is_legacy.any():
+            yield run._replace(rows=rows, payloads=payloads)
+            return
+        kinds = np.where(is_legacy, 0, 1)
+        starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(rows)]
+        for first, end in pairwise(starts):
+            if is_legacy[first]:
+                legacy = run._replace(rows=rows[first:end])
+                for row in range(end - first):  # compiled code has not looked at them
+                    legacy.check(row)
+                yield legacy
+            else:
+                yield from self._unpacked(run, rows[first:end])
+
+    def _unpacked(self, run: BatchRun, rows: NDArray[Any]) -> Iterator[BatchRun]:
+        done = 0
+        for part in self._payloads.parts(run.buf, rows):
+            if len(part.rows):
+                yield run._replace(rows=part.rows, payloads=part.payloads)
+            done += len(part.rows)
+        if done < len(rows):
+            run._replace(rows=rows).raise_for(done)
+
+
+class _Piece(NamedTuple):
+    """What one read brought: whole batches, and what is wrong behind them."""
+
+    run: BatchRun
+    rows: NDArray[Any]
+    payloads: NDArray[Any]
+    end: int
+    failure: Exception | None
+
+
+class _Pieces:
+    """Reads and checks; called in the other thread only."""
+
+    def __init__(self, file: LogFile, path: Path, base_offset: int, chunk_bytes: int) -> None:
+        self._file = file
+        self._path = path
+        self._size_bytes = file.size_bytes
+        self._due_offset = base_offset
+        self._chunk_bytes = chunk_bytes
+
+    def next_after(self, position: int) -> _Piece | None:
+        if position >= self._size_bytes:
+            return None
+        buf, table = self._load(position)
+        rows = table.rows
+        payloads = np.empty(len(rows), PAYLOAD)
+        found = np.zeros(survey.SLOTS, np.int64)
+        memory = pa.py_buffer(buf)
+        good = int(survey.survey(memory.address, memory.size, rows, payloads, found, True))
+        good = min(good, self._count_in_order(rows))
+        run = BatchRun(self._path, buf, position, rows[:good], None)
+        failure = None
+        if good < len(rows):
+            failure = self._failure(run._replace(rows=rows), good)
+        if good:
+            self._due_offset = int(rows["last_offset"][good - 1]) + 1
+        return _Piece(run, rows[:good], payloads[:good], position + table.end, failure)
+
+    def _load(self, position: int) -> tuple[bytes, BatchTable]:
+        """A piece that begins with at least one whole batch."""
+        left = self._size_bytes - position
+        buf = self._file.read(position, min(self._chunk_bytes, left))
+        table = scan_batches(buf)
+        if not len(table) and table.stop is Stop.PARTIAL and len(buf) < left:
+            batch = self._file.peek(position)
+            size_bytes = 0 if batch is None else batch.size_bytes
+            if len(buf) < size_bytes <= left:
+                buf = self._file.read(position, size_bytes)
+                table = scan_batches(buf)
+        if not len(table):
+            reason = table.reason or f"the log ends inside a batch ({left} bytes are left)"
+            raise CorruptBatchError(reason, position=position + table.end, path=self._path)
+        return buf, table
+
+    def _count_in_order(self, rows: NDArray[Any]) -> int:
+        """Offsets of a log rise; where they do not, nothing says which of two records is newer."""
+        base, last = rows["base_offset"], rows["last_offset"]
+        due = np.concatenate(([self._due_offset], last[:-1] + 1))
+        is_bad = np.where(base < 0, last, base) < due
+        return int(np.argmax(is_bad)) if is_bad.any() else len(rows)
+
+    def _failure(self, run: BatchRun, row: int) -> Exception:
+        try:
+            run.raise_for(row)
+        except (CorruptBatchError, CorruptRecordError) as error:
+            return error
+        raise AssertionError("not reached")
+
+
+# The transaction markers in a run of batches.
+
+
+def marker_of(run: BatchRun, row: int) -> ControlType | None:
+    """What the control batch in this row says; None for one that was emptied."""
+    entry = run.entry(row)
+    try:
+        record = next(records_of(run.buf, entry, check_crc=False), None)
+        return None if record is None else read_control_key(record, position=entry.position).type
+    except CorruptError as error:
+        raise error.located(run.path, buffer_start=run.start) from None
+
+
+# What a round reads: sealed segments, as values that do not change and can be sent elsewhere.
 
 
 @dataclass(frozen=True, slots=True)

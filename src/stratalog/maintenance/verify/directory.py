@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,12 +18,12 @@ from stratalog.format.names import (
     parse_partition_dir,
     parse_root_file,
 )
-from stratalog.log.log_dir_scan import scan_log_dir
 from stratalog.maintenance.verify.findings import Counts, Fault, Findings, Report, Severity
 from stratalog.maintenance.verify.partition import conclude_partition, plan_partition
+from stratalog.maintenance.verify.segment import verify_segment
+from stratalog.storage.log_dir_scan import scan_log_dir
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from stratalog.format.names import TopicPartition
@@ -195,3 +197,25 @@ def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) ->
         is_flushed = file is RootFile.RECOVERY_POINTS
         severity = None if is_flushed else Severity.WARNING
         findings.add(Fault.CHECKPOINT_PAST_END, path, what, severity=severity)
+
+
+# Verifying here and now, on threads: kernels and reads run without the interpreter lock.
+
+
+def run_plan(
+    plan: Plan, *, threads: int | None = None, on_bytes: Callable[[int], None] | None = None
+) -> Report:
+    """Do all tasks of `plan`. `on_bytes` is called from any thread with bytes that are done."""
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        segments = list(pool.map(lambda task: verify_segment(task, on_bytes), plan.tasks))
+    return conclude(plan, segments)
+
+
+def verify_partition(path: Path, *, threads: int | None = None) -> Report:
+    """All findings about one partition directory."""
+    return run_plan(Plan((plan_partition(path),)), threads=threads)
+
+
+def verify_directory(path: Path, *, threads: int | None = None) -> Report:
+    """All findings about a log directory: root files, partitions, every record."""
+    return run_plan(plan_directory(path), threads=threads)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.control import EndMarker
     from stratalog.maintenance.verify.findings import Findings
-    from stratalog.maintenance.verify.log_walk import Chunk
+    from stratalog.maintenance.verify.segment import Chunk
 
     HasData = Callable[[int, int, int], bool]
     """Whether the log has data of this producer between these offsets, the second one excluded."""

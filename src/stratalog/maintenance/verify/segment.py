@@ -1,43 +1,253 @@
-"""One segment: its log, its indexes, and what its batches say about snapshots and epochs.
+"""Offsets of batches in file order: each begins above the one before ends.
 
-A `SegmentTask` has everything that is to be known beforehand, so that it can be sent to another
-process or machine that sees the same files; a `SegmentReport` has what the partition needs to know
-afterwards. Nothing is written, no lock is taken: a segment that a broker removes meanwhile gives a
-note.
+No CRC covers a base offset, so order is all that gives a damaged one away. Of two batches that
+contradict each other, the one that does not adjoin its predecessor is blamed, if the other fits
+without it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from stratalog.errors import SegmentGoneError
-from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH
+from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH, PEEK_BYTES, peek
+from stratalog.format.batch_table import BatchTable, Stop, scan_batches
 from stratalog.format.index_table import first_offsets
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
-from stratalog.format.soundness import Verdict, reason_of
+from stratalog.format.soundness import SoundnessChecker, Verdict, reason_of
 from stratalog.log.listing import list_partition
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import has_data
 from stratalog.maintenance.verify.findings import Counts, Fault, Finding, Findings, Severity
-from stratalog.maintenance.verify.index_checks import OffsetIndexCheck, TimeIndexCheck
-from stratalog.maintenance.verify.log_walk import Chunk, Damage, LogWalk
-from stratalog.maintenance.verify.offset_order import Disorder, OffsetOrder
+from stratalog.maintenance.verify.index_checks import (
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    TxnIndexBytes,
+    check_txn_index,
+)
 from stratalog.maintenance.verify.producer_checks import ProducerCheck
-from stratalog.maintenance.verify.txn_index_check import TxnIndexBytes, check_txn_index
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from stratalog.format.batch import Peek
+    from stratalog.format.buffers import Buffer
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.storage.log_file import FileIdentity
+
+GAPS_MAX: Final = 20
+"""Told of one run of batches; more are counted."""
+
+
+class Disorder(NamedTuple):
+    """A batch whose offsets do not fit between its neighbours'."""
+
+    position: int
+    first_offset: int
+    due_offset: int
+
+
+class Gap(NamedTuple):
+    """Offsets that no batch has."""
+
+    position: int
+    """Of the batch after it."""
+    first_offset: int
+    next_offset: int
+
+
+class OffsetOrder:
+    """Fed with the batches of a segment, in order."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.last_offset = base_offset - 1
+        """Of the last batch that was in order."""
+        self._before = base_offset - 1
+        """Of the batch before that one."""
+        self._position = -1
+        self._is_adjoining = True
+        """It began right after that one, so it is not the one to be blamed."""
+        self.untold_gaps = 0
+        """Compaction leaves very many."""
+
+    def add(self, rows: NDArray[Any]) -> Iterator[Disorder | Gap]:
+        """What is wrong up to the end of these batches."""
+        if not len(rows):
+            return
+        first, last = first_offsets(rows), rows["last_offset"]
+        ends = np.concatenate(([self.last_offset], last[:-1]))
+        if not (first <= ends).any():
+            gaps = np.flatnonzero((first > ends + 1) & (rows["base_offset"] >= 0))
+            self.untold_gaps += max(0, len(gaps) - GAPS_MAX)
+            for at in gaps[:GAPS_MAX].tolist():
+                yield Gap(int(rows["position"][at]), int(ends[at]) + 1, int(first[at]))
+            self._before = int(ends[-1])
+            self._is_adjoining = bool(first[-1] == ends[-1] + 1)
+            self.last_offset = int(last[-1])
+            self._position = int(rows["position"][-1])
+            return
+        columns = (rows["position"].tolist(), first.tolist(), last.tolist())
+        for position, first_offset, last_offset in zip(*columns, strict=True):
+            yield from self._add_one(position, first_offset, last_offset)
+
+    def skip_to(self, next_offset: int) -> None:
+        """Damage was passed: what follows may begin anywhere above."""
+        self._before = self.last_offset
+        self.last_offset = max(self.last_offset, next_offset - 1)
+        self._is_adjoining = True
+
+    def _add_one(self, position: int, first: int, last: int) -> Iterator[Disorder | Gap]:
+        if first <= self.last_offset:
+            if self._is_adjoining or first <= self._before or self._position < 0:
+                yield Disorder(position, first, self.last_offset + 1)
+                return
+            yield Disorder(self._position, self.last_offset, first)
+            self.last_offset = self._before
+        self._is_adjoining = first == self.last_offset + 1
+        if not self._is_adjoining:
+            yield Gap(position, self.last_offset + 1, first)
+        self._before, self.last_offset = self.last_offset, last
+        self._position = position
+
+
+# Every byte of a `.log` file, checked: whole batches in chunks, and the stretches that are none.
+#
+# A chunk comes with the verdict on each of its batches. Between chunks lies damage: bytes where no
+# good batch begins. The walk finds its way across as readers do: by the length that a damaged
+# batch declares if a good one follows there, else by a search for the next good one.
+
+CHUNK_BYTES: Final = 4 << 20
+
+
+class Chunk(NamedTuple):
+    """Good batches, end to end. Valid until the next step of the walk."""
+
+    buf: Buffer
+    position: int
+    """In the file, of the first byte of `buf`."""
+    rows: NDArray[Any]
+    """Positions in it are those in the file."""
+    found: NDArray[Any]
+    """The verdict on the records of each batch."""
+
+    def in_buf(self, row: Any) -> Any:
+        """The same batch, by its position in `buf`."""
+        copy = row.copy()
+        copy["position"] -= self.position
+        return copy
+
+
+class Damage(NamedTuple):
+    """A stretch of bytes that holds no good batch."""
+
+    position: int
+    end: int
+    reason: str
+    is_tail: bool
+    """No good batch follows in the file."""
+    is_cut: bool
+    """It looks like a batch of which the end is missing."""
+    is_zero: bool
+
+
+Step: TypeAlias = Chunk | Damage
+
+
+class LogWalk:
+    """One pass over a segment. Use it once."""
+
+    def __init__(self, segment: SegmentView) -> None:
+        self._segment = segment
+        self._end = segment.size_bytes
+        self._checker = SoundnessChecker()
+
+    def __iter__(self) -> Iterator[Step]:
+        position = 0
+        while position < self._end:
+            buf, table = self._load(position)
+            if not buf:
+                return  # the file has shrunk
+            found = self._checker.check(buf, table)
+            is_bad = found["verdict"] == Verdict.BAD_BATCH
+            good = int(np.argmax(is_bad)) if is_bad.any() else len(table)
+            if good:
+                rows = table.rows[:good].copy()
+                rows["position"] += position
+                yield Chunk(buf, position, rows, found[:good])
+            reason = ""
+            if good < len(table):
+                reason = reason_of(buf, table.rows[good]) or "the bytes changed while being read"
+                position += int(table.rows["position"][good])
+            else:
+                position += table.end
+                if not (table.stop is Stop.CORRUPT or (table.stop is Stop.PARTIAL and not good)):
+                    continue  # it is whole, or is to be read once more from its start
+                reason = table.reason
+            damage = self._damage(position, reason)
+            yield damage
+            position = damage.end
+
+    def _load(self, position: int) -> tuple[bytes, BatchTable]:
+        """A chunk; larger if its first batch is."""
+        file, left = self._segment.file, self._end - position
+        buf = file.read(position, min(CHUNK_BYTES, left))
+        table = scan_batches(buf)
+        if not len(table) and table.stop is Stop.PARTIAL:
+            batch = peek(buf)
+            if batch is not None and len(buf) < batch.size_bytes <= left:
+                buf = file.read(position, batch.size_bytes)
+                table = scan_batches(buf)
+        return buf, table
+
+    def _damage(self, position: int, reason: str) -> Damage:
+        segment, end = self._segment, self._end
+        batch = peek(segment.file.read(position, PEEK_BYTES))
+        declared = position + batch.size_bytes if batch is not None else -1
+        resume: int | None = None
+        if position < declared < end and segment.is_valid(declared):
+            resume = declared
+        else:
+            resume = segment.next_valid_batch(position + 1, offset_min=segment.base_offset)
+        is_tail = resume is None
+        stop = end if resume is None else resume
+        is_whole = position < declared <= end
+        is_cut = is_tail and not reason and not is_whole and self._may_be_batch(batch)
+        if not reason:
+            reason = f"{end - position} bytes that are no whole batch"
+        is_zero = is_tail and self._is_zero(position, end)
+        return Damage(position, stop, reason, is_tail, is_cut, is_zero)
+
+    def _may_be_batch(self, batch: Peek | None) -> bool:
+        """Whether these may be the first bytes of one; so few tell nothing."""
+        if batch is None:
+            return True
+        return batch.is_plausible(self._segment.base_offset, batch.size_bytes)
+
+    def _is_zero(self, position: int, end: int) -> bool:
+        while position < end:
+            data = self._segment.file.read(position, min(CHUNK_BYTES, end - position))
+            if not data:
+                return True  # it shrank
+            if data.count(0) != len(data):
+                return False
+            position += len(data)
+        return True
+
+
+# One segment: its log, its indexes, and what its batches say about snapshots and epochs.
+#
+# A `SegmentTask` has everything that is to be known beforehand, so that it can be sent to another
+# process or machine that sees the same files; a `SegmentReport` has what the partition needs to
+# know afterwards. Nothing is written, no lock is taken: a segment that a broker removes meanwhile
+# gives a note.
 
 _FAULTS: Final = {
     Verdict.BAD_RECORDS: Fault.BAD_RECORDS,

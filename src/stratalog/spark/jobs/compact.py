@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from stratalog.config.choices import CleanupPolicy
+from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
-from stratalog.log_dir.manager import LogDir
-from stratalog.maintenance.cleaning.spread_cleaner import SpreadCleaner
+from stratalog.log_dir import LogDir
+from stratalog.maintenance.cleaning.distributed import DistributedCleaner
 from stratalog.spark.jobs.running import Clock, JobError, JobResult, SparkWorkers, pack
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stratalog.config import BrokerConfig
-    from stratalog.log_dir.cleaning import RoundReport
-    from stratalog.maintenance.cleaning.spread import (
+    from stratalog.maintenance.cleaning.distributed import (
         MapPart,
         MapTask,
         RewriteTask,
         RewrittenGroup,
     )
+    from stratalog.service.cleaners import PassReport
     from stratalog.spark.jobs.running import OnProgress, Workers
 
 T = TypeVar("T")
@@ -40,14 +40,14 @@ R = TypeVar("R")
 class CompactResult(JobResult):
     """What became of every partition that a round was due for."""
 
-    rounds: tuple[RoundReport, ...] = ()
+    rounds: tuple[PassReport, ...] = ()
 
     @property
     def bytes_written(self) -> int:
         return sum(each.result.bytes_written for each in self.rounds if each.result is not None)
 
     @property
-    def failed(self) -> tuple[RoundReport, ...]:
+    def failed(self) -> tuple[PassReport, ...]:
         return tuple(each for each in self.rounds if each.error is not None)
 
 
@@ -92,9 +92,9 @@ def _rewrite(task: RewriteTask) -> RewrittenGroup:
     return task.run()
 
 
-def spark_cleaner(spark: SparkSession, on_progress: OnProgress | None = None) -> SpreadCleaner:
+def spark_cleaner(spark: SparkSession, on_progress: OnProgress | None = None) -> DistributedCleaner:
     """Cleans a log on the executors of a session, in the place of `Cleaner`."""
-    return SpreadCleaner(ClusterTasks(SparkWorkers(spark, on_progress)))
+    return DistributedCleaner(ClusterTasks(SparkWorkers(spark, on_progress)))
 
 
 def compact(  # noqa: PLR0913 - all by keyword
@@ -116,8 +116,8 @@ def compact(  # noqa: PLR0913 - all by keyword
     """
     clock = Clock()
     tasks = ClusterTasks(SparkWorkers(spark, on_progress))
-    cleaner = SpreadCleaner(tasks)
-    rounds: list[RoundReport] = []
+    cleaner = DistributedCleaner(tasks)
+    rounds: list[PassReport] = []
     path = Path(directory).absolute()
     with LogDir.open(
         path,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import ConfigError
-from stratalog.log_dir import LogDirsView
+from stratalog.partitions.view import LogDirsView
 from stratalog.spark.jobs.export_files import CODECS, ExportedFile, FileSet, FileSpec
 from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 from stratalog.spark.options import ReadOptions

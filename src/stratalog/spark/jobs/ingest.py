@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from stratalog.bulk.topics import roll_back_topics
 from stratalog.errors import ConfigError, StratalogError
-from stratalog.log_dir import LogDirsView
-from stratalog.log_dir.commits.unmaking import unmake_topics
+from stratalog.partitions.view import LogDirsView
 from stratalog.spark.jobs.ingest_inputs import (
     FileSource,
     Format,
@@ -76,7 +76,7 @@ def ingest(
             writer.save(str(path))
         except BaseException as error:
             with interrupts_held(), suppress(StratalogError):
-                unmake_topics(parsed.target, made)
+                roll_back_topics(parsed.target, made)
             raise job_error(error) from None
     records = int(rows.get["records"])
     grown = _size_of(path) - size_before

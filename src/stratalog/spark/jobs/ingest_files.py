@@ -21,9 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stratalog.bulk.topics import roll_back_topics
+from stratalog.commits.staged import StagedCommit
 from stratalog.errors import StratalogError
-from stratalog.log_dir.commits.staged import StagedCommit
-from stratalog.log_dir.commits.unmaking import unmake_topics
 from stratalog.spark.jobs.ingest_inputs import (
     FileSource,
     IngestResult,
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from stratalog.log_dir.commits.committer import CommitResult
-    from stratalog.log_dir.commits.staged import StagedRun, StagedTopic
+    from stratalog.commits.committer import CommitResult
+    from stratalog.commits.staged import StagedRun, StagedTopic
     from stratalog.spark.jobs.ingest_plan import IngestTask, Piece
     from stratalog.spark.jobs.running import OnProgress, Workers
     from stratalog.spark.jobs.text_lines import TextRange
@@ -141,7 +141,7 @@ def _write(
             raise KeyboardInterrupt("all was written") from None
         with interrupts_held(), suppress(StratalogError):  # what is left is swept one day
             abandon_job(options.target, job)
-            unmake_topics(options.target, made)
+            roll_back_topics(options.target, made)
         if isinstance(error, OSError):
             raise JobError(f"{error.filename}: {error.strerror}") from None
         if isinstance(error, KeyboardInterrupt):

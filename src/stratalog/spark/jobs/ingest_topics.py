@@ -5,15 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from stratalog.bulk.topics import TopicFinder, roll_back_topics
 from stratalog.errors import ConfigError, StratalogError
-from stratalog.log_dir.commits.finding import TopicFinder
-from stratalog.log_dir.commits.unmaking import unmake_topics
 from stratalog.spark.jobs.running import interrupts_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stratalog.log_dir.commits.staged import StagedTopic
+    from stratalog.commits.staged import StagedTopic
     from stratalog.spark.write_options import WriteOptions
 
 
@@ -31,7 +30,7 @@ def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopi
             _check_partitions(options, finder.find(name))
     except BaseException:
         with interrupts_held(), suppress(StratalogError):
-            unmake_topics(target, finder.made())
+            roll_back_topics(target, finder.made())
         raise
     return finder.made()
 

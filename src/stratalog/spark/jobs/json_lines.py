@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.format.numpy_columns import numpy_column, repeated_text
+from stratalog.format.column_types import numpy_column, repeated_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

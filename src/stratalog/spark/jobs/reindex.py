@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.format.index_rules import INTERVAL_BYTES_DEFAULT
-from stratalog.log_dir.lock import lock_dirs
+from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.maintenance.reindex import (
     Reindexed,
     ReindexTask,
     plan_reindex,
     reindex_segment,
 )
+from stratalog.partitions.lock import lock_dirs
 from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 from stratalog.storage.disk import Disk
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from stratalog.config import LogConfig
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.retention import plan_retention
-from stratalog.maintenance.retention_facts import facts_of_view
+from stratalog.maintenance.retention import facts_of_view, plan_retention
 from stratalog.spark.jobs.key_counts import (
     RECORD_OVERHEAD_BYTES,
     KeyCounts,

@@ -1,0 +1,238 @@
+"""Topics as a task needs them: found without the lock, and made under it if that is asked for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from stratalog.commits.staged import StagedTopic
+from stratalog.config import BrokerConfig
+from stratalog.errors import (
+    InvalidTopicError,
+    LogDirLockedError,
+    NotALogDirError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.names import RootFile, TopicPartition
+from stratalog.log.appends import AppendRules
+from stratalog.log_dir import LogDir
+from stratalog.partitions.catalog import TopicCatalog
+from stratalog.partitions.lock import lock_dirs
+from stratalog.partitions.root import LogContext, LogRoot
+from stratalog.partitions.state import StateStore
+from stratalog.storage.disk import Disk
+from stratalog.storage.staged_names import parse_staged_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+
+T = TypeVar("T")
+
+LOCK_WAIT_MS: Final = 10_000
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class NewTopics:
+    """How topics are made that are not there."""
+
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows are to go: log directories, and what to do about missing topics. Picklable."""
+
+    paths: tuple[Path, ...]
+    new_topics: NewTopics | None = None
+    lock_wait_ms: int = LOCK_WAIT_MS
+    config: BrokerConfig = field(default_factory=BrokerConfig)
+    """The broker's: what topics do not override."""
+    create_in_broker_dir: bool = False
+    """Whether topics may be created in the directory of a Kafka broker."""
+
+    def open(self) -> LogDir:
+        """The directories, for writing. Waits a while for another writer to let go of the lock."""
+        return self._waiting(
+            lambda: LogDir.open(
+                *self.paths,
+                config=self.config,
+                create=self.new_topics is not None,
+                background=False,
+            )
+        )
+
+    def check(self) -> None:
+        """Raise unless the directories are there, or may be made."""
+        for path in self.paths:
+            if not path.is_dir() and self.new_topics is None:
+                raise NotALogDirError(
+                    f"{path}: no such directory; with the option topicPartitions (--partitions) it "
+                    "is made, and topics that are missing"
+                )
+
+    def check_lock(self) -> None:
+        """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
+        self.lock().close()
+
+    def lock(self) -> ExitStack:
+        """Lock the directories without opening them. Waits a while, as `open` does.
+
+        Where there is no lock file nobody writes, and none is made: it may not be a log directory.
+        """
+        paths = [path for path in self.paths if (path / RootFile.LOCK.value).exists()]
+        return self._waiting(lambda: lock_dirs(Disk(), paths))
+
+    def _waiting(self, act: Callable[[], T]) -> T:
+        deadline = time.monotonic() + self.lock_wait_ms / 1000
+        while True:
+            try:
+                return act()
+            except LogDirLockedError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+
+    def find(self, name: str) -> StagedTopic:
+        """One topic, see `TopicFinder.find`."""
+        return TopicFinder(self).find(name)
+
+
+class TopicFinder:
+    """Finds topics of a target, looking at the directories as seldom as can be."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._catalog: TopicCatalog | None = None
+        self._made: set[str] = set()
+
+    def made(self) -> tuple[StagedTopic, ...]:
+        """The topics that this finder itself has made."""
+        return tuple(topic for name in sorted(self._made) if (topic := self._known(name)))
+
+    def find(self, name: str) -> StagedTopic:
+        """The topic, made now if it is missing and `new_topics` says how."""
+        topic = self._known(name) or self._found(name)
+        new_topics = self._target.new_topics
+        if self._is_being_made(name):
+            self._target.open().close()  # waits for who makes it; or finishes what a crash left
+            topic = self._found(name)
+        if topic is None and new_topics is not None:
+            self._make(name, new_topics)
+            topic = self._found(name)
+        if topic is None:
+            where = ", ".join(map(str, self._target.paths))
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} does not exist in {where}; create it, or set the option "
+                "topicPartitions (--partitions) to let it be created with so many partitions"
+            )
+        return topic
+
+    def _found(self, name: str) -> StagedTopic | None:
+        """As the directories are now."""
+        target = self._target
+        target.check()
+        if not all(path.is_dir() for path in target.paths):
+            return None
+        self._catalog = self._looked_at()
+        return self._known(name)
+
+    def _looked_at(self) -> TopicCatalog:
+        """The directories as they were at one moment.
+
+        Whoever makes or deletes a topic writes down so before and after; if nothing was written
+        down while they were looked at, nothing was half done then, but for what that says.
+        """
+        target = self._target
+        deadline = time.monotonic() + target.lock_wait_ms / 1000
+        while True:
+            before = self._generation()
+            engine = LogContext(Disk(), lambda: 0, target.config)
+            catalog = TopicCatalog(
+                [LogRoot(path, engine) for path in target.paths],
+                engine,
+                creates_in_broker_dir=target.create_in_broker_dir,
+            )
+            if self._generation() == before or time.monotonic() >= deadline:
+                return catalog
+
+    def _generation(self) -> int:
+        return StateStore(Disk(), self._target.paths).state.generation
+
+    def _is_being_made(self, name: str) -> bool:
+        catalog = self._catalog
+        creates = () if catalog is None else catalog.store.state.creates
+        return any(create.topic == name for create in creates)
+
+    def _known(self, name: str) -> StagedTopic | None:
+        catalog = self._catalog
+        info = None if catalog is None else catalog.topics.get(name)
+        if catalog is None or info is None:
+            return None
+        if info.is_internal:
+            raise InvalidTopicError(f"{name} is the log directory's own: no rows are written to it")
+        dirs = tuple(
+            (number, catalog.slot(TopicPartition(name, number)).path) for number in info.partitions
+        )
+        return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
+
+    def _make(self, name: str, new: NewTopics) -> None:
+        if self._catalog is not None:
+            self._catalog.check_may_create(name)  # before the directory is opened for writing
+        may_create = self._target.create_in_broker_dir
+        with self._target.open() as logs:
+            try:
+                logs.create_topic(
+                    name, new.partition_count, config=new.config, create_in_broker_dir=may_create
+                )
+            except TopicAlreadyExistsError:  # another task was faster
+                return
+        self._made.add(name)
+
+
+# Taking back topics that a job made and then failed to fill.
+#
+# Under the lock, and only what is as the job made it: the same topic id, no record in any log,
+# nothing staged by anybody. Who has found the topic meanwhile and stages later is refused at the
+# commit, as for any deleted topic; no row is lost without a word.
+
+
+def roll_back_topics(target: Target, made: Sequence[StagedTopic]) -> tuple[str, ...]:
+    """Delete those that are still empty and unused. The names of the others."""
+    if not made:
+        return ()
+    kept = []
+    with _without_delay(target).open() as logs:
+        for topic in made:
+            if _is_unused(logs, topic):
+                logs.delete_topic(topic.name)
+            else:
+                kept.append(topic.name)
+    return tuple(kept)
+
+
+def _without_delay(target: Target) -> Target:
+    """Files of an empty topic need not wait; unless those of other topics do."""
+    for root in target.paths:
+        for path in root.iterdir():
+            if path.is_dir() and path.name.endswith("-delete"):
+                return target
+    config = target.config
+    log_config = replace(config.log_config, file_delete_delay_ms=0)
+    return replace(target, config=replace(config, log_config=log_config))
+
+
+def _is_unused(logs: LogDir, topic: StagedTopic) -> bool:
+    info = logs.topics.get(topic.name)
+    if info is None or info.topic_id != topic.topic_id:
+        return False
+    if any(log.log_end_offset for log in logs.partitions_of(topic.name)):
+        return False
+    names = (path.name for _, directory in topic.dirs for path in directory.iterdir())
+    return not any(parse_staged_name(name) for name in names)

@@ -1,0 +1,392 @@
+"""Commits of staged runs to log directories that are open for writing.
+
+    result = logs.commits.commit(StagedCommit(runs, identity=CommitIdentity(query_id, batch_id)))
+
+Steps, each durable before the next: read and check what was staged; write the journal (from here on
+the commit is decided); of every partition install and flush the runs, record that in the journal,
+remove the staged files; note the identity; remove the journal. Before the journal is written a
+failure leaves the logs as they were. Afterwards it leaves a journal that the next commit, or the
+next `LogDir.open`, finishes, and the staged files of everything that is not recorded as installed.
+
+Readers, who need no lock, may see a part of a commit while it is being installed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.commits import install
+from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
+from stratalog.commits.journal import Decision, JournalFile, JournalRun, plan_commit
+from stratalog.commits.replays import CommitHistory
+from stratalog.commits.staged import (
+    STALE_MS,
+    has_staged_files,
+    sweep_commit,
+    sweep_own,
+    sweep_stale,
+)
+from stratalog.errors import (
+    CommitError,
+    CommitPendingError,
+    CorruptError,
+    InconsistentLogDirsError,
+    LogOfflineError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.log.appends import AppendRules
+from stratalog.storage.forking import detach_in_children, inherited_reason
+from stratalog.storage.staged_names import parse_staged_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.commits.journal import CommitIdentity, Journal, PartitionCommit
+    from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
+    from stratalog.format.names import TopicPartition
+    from stratalog.log.appends import FileBatches
+    from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.schedule import Schedule
+    from stratalog.storage.disk import Disk
+
+INSTALLERS_MAX: Final = 8
+SWEEP_INTERVAL_MS: Final = 60 * 60 * 1000
+_NONE_CHECKED: Final[Mapping[Path, FileBatches]] = {}
+
+_log = logging.getLogger(__name__)
+
+
+class CommitResult(NamedTuple):
+    """What a commit has done."""
+
+    record_count: int
+    size_bytes: int
+    is_replay: bool = False
+    """The same commit came before: nothing was appended."""
+    skipped_records: int = 0
+    """Records of topics that have them already, from the same commit."""
+
+
+class Commits:
+    """Commits to the log directories whose lock is held. Thread-safe: they take turns."""
+
+    def __init__(self, catalog: TopicCatalog, engine: LogContext) -> None:
+        self._catalog = catalog
+        self._engine = engine
+        self._disk = engine.disk
+        self._journal = JournalFile(engine.disk, [root.path for root in catalog.roots])
+        self._history = CommitHistory(catalog)
+        self._lock = threading.RLock()
+        self._is_detached = False
+        detach_in_children(self)
+
+    def detach(self) -> None:
+        """In a forked child: commits are the parent's."""
+        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        self._is_detached = True
+
+    def _check_process(self) -> None:
+        if self._is_detached:
+            raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
+
+    def begin(self, schedule: Schedule) -> None:
+        """Finish what the last writer has decided, if that is possible.
+
+        If it is not (the disk is full, a staged file is corrupt), the directory opens all the same:
+        the journal stays, and the next commit says what is wrong.
+        """
+        try:
+            is_finished = self.finish()
+        except StratalogError as error:
+            _log.warning("%s", error)
+        else:
+            if is_finished or not all(root.last_stop.was_clean for root in self._catalog.roots):
+                self.sweep()
+        schedule.every(SWEEP_INTERVAL_MS, "sweep of staged files", self._sweep_all)
+
+    def begin_partially(self) -> None:
+        """Some of the directories are missing, perhaps with a journal: finish nothing, and take
+        every partition with staged files for one that a decided commit still needs."""
+        for slot in self._catalog.slots():
+            slot.has_pending_commit = has_staged_files(self._disk, slot.path)
+
+    def last_number(self, writer: str, topic: str | None = None) -> int | None:
+        """The number of the writer's last commit to the topic (None: to any topic); None if it
+        never had one."""
+        return self._history.last_number(writer, topic)
+
+    def is_committed(self, identity: CommitIdentity | None, topic: str | None = None) -> bool:
+        """Whether this commit, or a later one of the same writer, has written to the topic."""
+        if identity is None:
+            return False
+        last = self.last_number(identity.writer, topic)
+        return last is not None and last >= identity.number
+
+    def commit(self, commit: StagedCommit) -> CommitResult:
+        """Append all staged runs, once.
+
+        Raises CommitError or another StratalogError if that is not possible, and nothing is
+        appended then: what was staged is missing, unreadable or corrupt, or the topic has changed.
+        CommitReplayError: a commit of this identity has written other rows. CommitPendingError: a
+        commit is decided and could not be finished; the message says whether it is this one.
+        """
+        self._check_process()
+        with self._lock:
+            self._catalog.check_complete("commit staged batches")
+            self.finish()
+            split = self._history.split(commit)
+            new = split.new
+            slots, checked = self._checked_slots(new)
+            ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
+            for slot in slots:
+                self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
+            journal = plan_commit(new, ends, len(self._catalog.roots))
+            if journal.partitions:
+                self._carry_out(self._decide(journal), journal, checked)
+            self._sweep_commit(commit)
+            is_replay = bool(split.skipped_topics) and not new.runs
+            return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
+
+    def is_pending(self, job: str, number: int = 0) -> bool:
+        """Whether the commit is decided and not finished."""
+        return any((found.job, found.number) == (job, number) for _, found in self._journal.read())
+
+    def finish(self) -> bool:
+        """Finish what was decided and not finished; whether there was something."""
+        self._check_process()
+        failure: CommitPendingError | None = None
+        with self._lock:
+            found = self._journal.read()
+            for path, journal in found:
+                try:
+                    self._carry_out(path, journal)
+                except CommitPendingError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+        return bool(found)
+
+    def forget_missing(self) -> None:
+        """Directories were declared lost: what a decided commit has there is lost with them."""
+        with self._lock:
+            for path, journal in self._journal.read():
+                self._forget_missing(path, journal)
+
+    def _forget_missing(self, path: Path, journal: Journal) -> None:
+        parts = tuple(p for p in journal.partitions if self._catalog.find(p.topic_partition))
+        for part in journal.partitions:
+            if part not in parts:
+                _log.warning(
+                    "%s: %d records of commit %s are lost with a log directory",
+                    part.topic_partition,
+                    part.record_count,
+                    journal.job,
+                )
+        if parts:
+            left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
+            self._journal.write(left, path)
+        else:
+            self._journal.remove(path)  # nothing of it is here: it may come again
+
+    def sweep(self, stale_ms: int = STALE_MS) -> int:
+        """Remove staged files that nobody has written to for so long; how many."""
+        self._check_process()
+        with self._lock:
+            if self._catalog.missing_dirs:
+                return 0  # a journal there may name them
+            kept = self._journal.run_names()
+            now_ms = self._engine.now_ms()
+            return sum(
+                sweep_stale(self._disk, slot.path, now_ms, kept, stale_ms)
+                for slot in self._catalog.slots()
+            )
+
+    def _sweep_all(self) -> None:
+        self.sweep()
+
+    # -- steps
+
+    def _checked_slots(
+        self, commit: StagedCommit
+    ) -> tuple[list[PartitionSlot], dict[Path, FileBatches]]:
+        """The partitions that get something, once all that was staged is found to be here; and what
+        is in the runs that may become segments."""
+        slots: dict[TopicPartition, PartitionSlot] = {}
+        seen: set[Path] = set()
+        for topic in {id(run.topic): run.topic for run in commit.runs}.values():
+            self._check_topic(topic)
+        found: list[tuple[Path, StagedRun]] = []
+        for run in commit.runs:
+            slot = self._catalog.find(run.topic_partition)
+            if slot is None:
+                raise CommitError(f"partition {run.topic_partition} is gone since it was staged to")
+            path, name = slot.path / run.name, parse_staged_name(run.name)
+            if name is None or name[:2] != (commit.job, commit.number) or path in seen:
+                raise CommitError(f"{path}: not a run of this commit, or twice")
+            found.append((path, run))
+            seen.add(path)
+            slots[run.topic_partition] = slot
+        return list(slots.values()), _check_runs(found)
+
+    def _check_topic(self, staged: StagedTopic) -> None:
+        info = self._catalog.topics.get(staged.name)
+        if info is None or info.topic_id != staged.topic_id:
+            raise CommitError(f"topic {staged.name!r} was deleted since it was staged to")
+        if AppendRules.of(info.config) != staged.rules:
+            raise CommitError(
+                f"the settings of topic {staged.name!r} were changed since it was staged to; "
+                "nothing was written, run the job again"
+            )
+        if info.partitions[-1] + 1 != staged.partition_count:
+            raise CommitError(
+                f"topic {staged.name!r} has {info.partitions[-1] + 1} partitions, of which "
+                f"{staged.partition_count} were there when it was staged to; nothing was written, "
+                "run the job again"
+            )
+
+    def _decide(self, journal: Journal) -> Path:
+        """Write the journal. If that fails after it has its name, the next opening finds it."""
+        try:
+            return self._journal.write(journal)
+        except StorageError as error:
+            if not self.is_pending(journal.job, journal.number):
+                raise
+            raise CommitPendingError(
+                f"commit {journal.job}-{journal.number} is written down, but perhaps not durably: "
+                f"{error}. Open the directory again: if the journal is still there, that finishes "
+                "the commit. Until then do not write its rows again"
+            ) from error
+
+    def _carry_out(
+        self, path: Path, journal: Journal, checked: Mapping[Path, FileBatches] = _NONE_CHECKED
+    ) -> None:
+        """Everything after the decision. May be repeated from the start at any point."""
+        decision = Decision(self._journal, path, journal)
+        try:
+            present = self._present(journal)
+            for slot, part in present:
+                slot.has_pending_commit = not part.is_installed
+            with _threads(len(present), "stratalog-install") as pool:
+                for _ in pool.map(partial(self._install, decision, checked), present):
+                    pass
+            self._history.note(journal)
+            self._journal.remove(path)
+        except StratalogError as error:
+            raise CommitPendingError(
+                f"commit {journal.job}-{journal.number} is decided ({path}) but could not be "
+                f"finished: {error}. It is finished by the next commit, or when the directory is "
+                "opened next; do not write its rows again"
+            ) from error
+
+    def _install(
+        self,
+        decision: Decision,
+        checked: Mapping[Path, FileBatches],
+        found: tuple[PartitionSlot, PartitionCommit],
+    ) -> None:
+        """Nobody may append between looking at the log's end and going on from there."""
+        slot, part = found
+        if not part.is_installed:
+            log = slot.log()
+            with log.changing():
+                left = resume(log, part)
+                if not is_as_planned(part, left):
+                    log.flush()  # what counts as found has to be there after a crash, too
+                    decision.record(left)
+                install_partition(log, left, checked)
+            decision.record(replace(left, is_installed=True))
+            slot.has_pending_commit = False
+        for run in part.runs:  # now, so that a large commit does not need twice its space
+            _remove_staged(self._disk, slot.path / run.name)
+
+    def _present(self, journal: Journal) -> list[tuple[PartitionSlot, PartitionCommit]]:
+        """Without partitions that were deleted since: their part of the commit went with them."""
+        present = []
+        for part in journal.partitions:
+            slot = self._catalog.find(part.topic_partition)
+            info = self._catalog.topics.get(part.topic_partition.topic)
+            if slot is not None and info is not None and info.topic_id == part.topic_id:
+                present.append((slot, part))
+            elif len(self._catalog.roots) < journal.dir_count:
+                raise InconsistentLogDirsError(
+                    f"{part.topic_partition} has to be here to finish a commit: "
+                    f"open all {journal.dir_count} log directories together"
+                )
+        return present
+
+    def _sweep_commit(self, commit: StagedCommit) -> None:
+        """What other attempts of its tasks have left, and what is stale beside it."""
+        directories = {path for run in commit.runs for _, path in run.topic.dirs}
+        sweep_commit(self._disk, directories, commit.job, commit.number)
+        now_ms = self._engine.now_ms()
+        for directory in directories:
+            sweep_stale(self._disk, directory, now_ms)
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    threads = min(INSTALLERS_MAX, 2 * (os.cpu_count() or 1), max(1, count))
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+
+def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatches]:
+    """Raise unless all are as they were staged; the batches of those that are large."""
+    large = {}
+    with _threads(len(found), "stratalog-check") as pool:
+        for (path, run), batches in zip(found, pool.map(_check_run, found), strict=True):
+            if run.size_bytes >= install.SEGMENT_BYTES_MIN:
+                large[path] = batches
+    return large
+
+
+def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
+    """Before anything is decided: afterwards there is nobody to refuse it to."""
+    path, run = found
+    try:
+        return check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
+    except FileNotFoundError:
+        raise CommitError(
+            f"{path}: staged, but not here; the tasks and the driver must share the storage of the "
+            f"log directory, and commit within {STALE_MS // 3_600_000} hours. Nothing was written"
+        ) from None
+    except StorageError as error:
+        raise CommitError(
+            f"{error}. Nothing was written; tasks and driver must run as users that may read each "
+            "other's files"
+        ) from error
+    except CorruptError as error:
+        raise CommitError(f"{error}. Nothing was written, run the job again") from error
+
+
+def _remove_staged(disk: Disk, path: Path) -> None:
+    """It is in the log. If it cannot be removed now, it is swept once it is stale."""
+    try:
+        disk.unlink(path, missing_ok=True)
+    except StorageError as error:
+        _log.warning("%s", error)
+
+
+def abandon(
+    disk: Disk,
+    dirs: Sequence[Path],
+    staged_dirs: Iterable[Path],
+    *,
+    job: str | None = None,
+    names: Collection[str] = (),
+) -> int:
+    """Remove what a failed job has staged, unless its commit is decided: all files of `job`, which
+    nobody else may use, and those in `names`. How many were removed.
+
+    The caller holds the lock of the directories. Without it the job's own commit, if it is still
+    running somewhere, could decide on files that are being removed here.
+    """
+    decided = JournalFile(disk, dirs).run_names()
+    return sweep_own(disk, staged_dirs, job, set(names), decided)

@@ -1,0 +1,245 @@
+"""Installing the runs of a decided commit into one partition's log, and resuming that.
+
+`resume` finds out how much of the runs the log has: nothing, all, or the first part, up to where a
+crash came. What counts is what the log shows: a batch at its planned offset with the same size,
+number of records and CRC. Runs are installed in order, so such a batch proves that all before it
+were installed, even those that retention has deleted since. Where nothing is proven (another
+writer has appended, and retention has moved the log start past the planned offsets), the rest goes
+to the log's end: records that are not in the log cannot be duplicated in it, but they can be lost.
+
+Every step may be repeated, so it does not matter when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CommitError, CorruptBatchError, CorruptError
+from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
+from stratalog.log.appends import FileBatches, checked_header
+from stratalog.storage.disk import storage_error, told
+from stratalog.storage.log_file import LogFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from stratalog.commits.journal import JournalRun, PartitionCommit
+    from stratalog.log.partition_log import PartitionLog
+
+CHUNK_BYTES: Final = 1 << 20
+SEGMENT_BYTES_MIN: Final = 16 << 20
+"""A run of this size is worth a segment of its own."""
+_LENGTH: Final = struct.Struct(">i")
+
+
+def check_run(path: Path, run: JournalRun) -> FileBatches:
+    """Read a staged file: raise unless it is what was staged, byte for byte, and can be read."""
+    records, batches = 0, FileBatches()
+    with open_run(path, run) as file:
+        if file.size_bytes != run.size_bytes:
+            reason = f"{file.size_bytes} bytes, of {run.size_bytes} that were staged"
+            raise CorruptError(reason, path=path)
+        for chunk_at, chunk in whole_batches(file, 0, run.size_bytes):
+            at = 0
+            while at < len(chunk):
+                try:
+                    header = checked_header(chunk, at)
+                except CorruptBatchError as error:
+                    raise error.located(path, buffer_start=chunk_at) from None
+                at += header.size_bytes
+                records += header.record_count
+                batches.add(header)
+    if records != run.record_count:
+        reason = f"{records} records, of {run.record_count} that were staged"
+        raise CorruptError(reason, path=path)
+    return batches
+
+
+def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
+    """What is left to install: from the log's end on, without the records that the log has."""
+    found = _records_found(log, part)
+    skip_records = part.skip_records + found
+    return replace(part, start_offset=log.log_end_offset, skip_records=skip_records)
+
+
+def is_as_planned(part: PartitionCommit, left: PartitionCommit) -> bool:
+    """Whether `left`, which `resume` has returned, follows from `part` and the log alone."""
+    return part.start_offset - part.skip_records == left.start_offset - left.skip_records
+
+
+def install_partition(
+    log: PartitionLog, part: PartitionCommit, checked: Mapping[Path, FileBatches]
+) -> None:
+    """Append what the log does not have yet of the runs, and make it durable.
+
+    `part` is what `resume` has returned. Files that were `checked` just now may become
+    segments as they are.
+    """
+    skip = part.skip_records
+    for run in part.runs:
+        if skip >= run.record_count:
+            skip -= run.record_count
+            continue
+        path = log.path / run.name
+        batches = checked.get(path)
+        if skip or batches is None or not log.install_file(path, batches):
+            _install_run(log, run, skip)
+        skip = 0
+    if log.log_end_offset != part.end_offset:
+        raise CommitError(
+            f"{log.path}: ends at offset {log.log_end_offset} after a commit that was to end at "
+            f"{part.end_offset}; its staged runs are not what the journal says"
+        )
+    log.flush()
+
+
+def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
+    path = log.path / run.name
+    with _decided_run(path, run) as file:
+        position = _position_of(file, run, skip) if skip else 0
+        for chunk_at, chunk in whole_batches(file, position, run.size_bytes):
+            try:
+                log.install(chunk)
+            except CorruptBatchError as error:
+                raise error.located(path, buffer_start=chunk_at) from None
+
+
+def open_run(path: Path, run: JournalRun) -> LogFile:
+    """A staged file, at least as long as it was when it was staged: by now it may be a segment of
+    the log, to which a broker has appended.
+
+    Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
+    """
+    try:
+        file = LogFile(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error(error, "read", path) from error
+    size_bytes = file.size_bytes
+    if size_bytes < run.size_bytes:
+        file.close()
+        reason = f"{size_bytes} bytes, of {run.size_bytes} that were staged"
+        raise CorruptError(reason, path=path)
+    return file
+
+
+def _decided_run(path: Path, run: JournalRun) -> LogFile:
+    try:
+        return open_run(path, run)
+    except FileNotFoundError:
+        raise CommitError(
+            f"{path}: a staged file of a decided commit is missing, and its records are not in the "
+            "log; restore the file, or remove the journal (stratalog-commit.json) to give up the "
+            "records that are not installed yet, and write them again"
+        ) from None
+
+
+def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Parts of a file that hold whole batches, about `CHUNK_BYTES` each, with their positions.
+
+    They lie in the same memory: each is gone when the next is asked for.
+    """
+    buffer = bytearray(min(CHUNK_BYTES, end - position))
+    while position < end:
+        window = memoryview(buffer)[: end - position]
+        with told("read", file.path):
+            count = file.read_into(window, position)
+        if count < len(window):
+            raise CorruptBatchError("the file ends too early", position=position, path=file.path)
+        used, next_bytes = _whole_bytes(window)
+        if used:
+            yield position, window[:used]
+            position += used
+        elif len(window) < next_bytes <= end - position:
+            buffer = bytearray(next_bytes)
+        else:
+            raise CorruptBatchError("no whole batch begins here", position=position, path=file.path)
+
+
+def _whole_bytes(window: memoryview) -> tuple[int, int]:
+    """How many bytes are whole batches, and how large the batch after them is."""
+    at, size_bytes = 0, 0
+    while at + PREFIX_BYTES <= len(window):
+        (length,) = _LENGTH.unpack_from(window, at + 8)
+        size_bytes = PREFIX_BYTES + length
+        if length < 0 or at + size_bytes > len(window):
+            break
+        at += size_bytes
+    return at, size_bytes
+
+
+def _position_of(file: LogFile, run: JournalRun, record: int) -> int:
+    """Where the batch begins whose first record is number `record` of the run."""
+    for position, header in _headers(file, run):
+        if record <= 0:
+            return position if not record else run.size_bytes
+        record -= header.record_count
+    return run.size_bytes
+
+
+def _headers(file: LogFile, run: JournalRun) -> Iterator[tuple[int, BatchHeader]]:
+    position = 0
+    while position < run.size_bytes:
+        with told("read", file.path):
+            data = file.read(position, HEADER_BYTES)
+        if len(data) < HEADER_BYTES:
+            return
+        header = BatchHeader.unpack(data)
+        if header.size_bytes < HEADER_BYTES:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def _records_found(log: PartitionLog, part: PartitionCommit) -> int:
+    """How many records of the runs, from `skip_records` on, the log is proven to have."""
+    if log.log_end_offset <= part.start_offset:
+        return 0
+    placed = _batches_from(log, part.start_offset)
+    there = next(placed, None)
+    found, offset = 0, part.start_offset
+    for staged in _staged_headers(log.path, part):
+        while there is not None and there.base_offset < offset:
+            there = next(placed, None)
+        if there is None:
+            break
+        if _is_same(staged, there, offset):
+            found = offset + staged.record_count - part.start_offset
+        offset += staged.record_count
+    return found
+
+
+def _staged_headers(directory: Path, part: PartitionCommit) -> Iterator[BatchHeader]:
+    """Of all batches that are not to be skipped, in order."""
+    skip = part.skip_records
+    for run in part.runs:
+        if skip >= run.record_count:
+            skip -= run.record_count
+            continue
+        with _decided_run(directory / run.name, run) as file:
+            for _, header in _headers(file, run):
+                if skip > 0:
+                    skip -= header.record_count
+                else:
+                    yield header
+
+
+def _is_same(staged: BatchHeader, there: BatchHeader, offset: int) -> bool:
+    return (
+        there.base_offset == offset
+        and there.crc == staged.crc
+        and there.batch_length == staged.batch_length
+        and there.record_count == staged.record_count
+    )
+
+
+def _batches_from(log: PartitionLog, offset: int) -> Iterator[BatchHeader]:
+    for segment in log.writable_segments:
+        if segment.next_offset > offset:
+            view = segment.view()
+            for _, header in view.walk_headers(segment.seek(offset).position):
+                yield header

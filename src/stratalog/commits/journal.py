@@ -1,0 +1,301 @@
+"""The journal of a commit: `stratalog-commit.json`, in the first of the log directories.
+
+That it exists is the decision: every staged run it names will be in the logs, in its order. It is
+replaced atomically and removed last, so after a crash it is there as a whole or not at all. At most
+one exists, because commits hold the lock of the directories, and each begins by finishing what the
+one before it left.
+
+The offsets in it say where the runs go if nobody comes in between. A Kafka broker that is started
+on the directory before the commit is finished knows nothing of the journal; `install` finds out.
+
+Progress is recorded in it, too: once a partition has all its runs and they are flushed, its
+`is_installed` is written. Only then may its staged files be removed. Without that record every run
+has to be there, in its file, until the log is seen to have it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
+from stratalog.format.metadata import decode_id, encode_id
+from stratalog.format.names import TopicPartition
+from stratalog.storage.disk import storage_error
+from stratalog.storage.staged_names import parse_staged_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.commits.staged import StagedCommit, StagedRun
+    from stratalog.storage.disk import Disk
+
+JOURNAL_FILE: Final = "stratalog-commit.json"
+VERSION: Final = 1
+_VERSIONS: Final = (0, 1)
+"""Version 0 recorded no progress, and no checksums."""
+_COUNT_MAX: Final = (1 << 63) - 1
+
+
+class CommitIdentity(NamedTuple):
+    """What makes a commit the same when it comes again."""
+
+    writer: str
+    """The id of a streaming query, or the name an application gave itself."""
+    number: int
+    """Grows from commit to commit of a writer: the number of the micro-batch."""
+
+
+class JournalRun(NamedTuple):
+    """One staged file."""
+
+    name: str
+    size_bytes: int
+    record_count: int
+
+
+@dataclass(frozen=True)
+class PartitionCommit:
+    """What one partition gets: its runs end to end, from record number `skip_records` on."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+    start_offset: int
+    """Of the first record that is not skipped."""
+    runs: tuple[JournalRun, ...]
+    skip_records: int = 0
+    """So many of the runs' records are in the log already, somewhere below `start_offset`."""
+    is_installed: bool = False
+    """All runs are in the log and durable; the staged files may be gone."""
+
+    @property
+    def record_count(self) -> int:
+        """All records of the runs, those to skip included."""
+        return sum(run.record_count for run in self.runs)
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset once all runs are installed."""
+        return self.start_offset + self.record_count - self.skip_records
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A commit that is decided."""
+
+    job: str
+    number: int
+    identity: CommitIdentity | None
+    """None for a job that cannot come again."""
+    dir_count: int
+    """How many log directories were open: all of them are needed to finish."""
+    partitions: tuple[PartitionCommit, ...]
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """Of the rows of each topic, as far as they are known; see `staged.StagedRun`."""
+
+    @property
+    def run_names(self) -> set[str]:
+        """The staged files that it still needs."""
+        parts = (part for part in self.partitions if not part.is_installed)
+        return {run.name for part in parts for run in part.runs}
+
+
+def plan_commit(
+    commit: StagedCommit, end_offsets: Mapping[TopicPartition, int], dir_count: int
+) -> Journal:
+    """Where every staged run goes, given where the logs end now.
+
+    Runs go in the order of their source partitions, so the rows of one stay in order.
+    """
+    by_partition: dict[TopicPartition, list[StagedRun]] = {}
+    for run in sorted(commit.runs, key=lambda run: (run.topic_partition, run.task)):
+        if run.record_count:
+            by_partition.setdefault(run.topic_partition, []).append(run)
+    partitions = tuple(
+        PartitionCommit(
+            topic_partition,
+            runs[0].topic.topic_id,
+            end_offsets[topic_partition],
+            tuple(JournalRun(run.name, run.size_bytes, run.record_count) for run in runs),
+        )
+        for topic_partition, runs in by_partition.items()
+    )
+    checksums = {
+        topic: checksum
+        for topic, (_, checksum) in commit.rows_by_topic().items()
+        if checksum is not None
+    }
+    return Journal(commit.job, commit.number, commit.identity, dir_count, partitions, checksums)
+
+
+class JournalFile:
+    """The journal of a set of log directories, in whichever of them it is."""
+
+    def __init__(self, disk: Disk, dirs: Sequence[Path]) -> None:
+        self._disk = disk
+        self._dirs = dirs
+
+    def read(self) -> list[tuple[Path, Journal]]:
+        """The commits that are decided and not finished: one at most, but for directories that had
+        one each before they were first opened together."""
+        found = []
+        for directory in self._dirs:
+            path = directory / JOURNAL_FILE
+            try:
+                found.append((path, decode_journal(self._disk.read_bytes(path))))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise storage_error(error, "read", path) from error
+            except CorruptError as error:
+                raise error.located(path) from None
+        return found
+
+    def run_names(self) -> set[str]:
+        """The staged files that decided commits still need."""
+        return {name for _, journal in self.read() for name in journal.run_names}
+
+    def write(self, journal: Journal, path: Path | None = None) -> Path:
+        """Decide; or, with a `path`, replace what was decided before. Durable."""
+        path = path or self._dirs[0] / JOURNAL_FILE
+        self._disk.write_atomically(path, encode_journal(journal))
+        return path
+
+    def remove(self, path: Path) -> None:
+        """The commit is finished. Durable."""
+        self._disk.unlink(path)
+        self._disk.fsync_dir(path.parent)
+
+
+class Decision:
+    """A journal on disk that is rewritten while it is carried out: progress, and new offsets."""
+
+    def __init__(self, file: JournalFile, path: Path, journal: Journal) -> None:
+        self.path = path
+        self.journal = journal
+        self._file = file
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._changes = 0
+        self._written = 0
+
+    def record(self, part: PartitionCommit) -> None:
+        """Replace what the journal says of one partition. Durable when it returns.
+
+        Any thread may call it. Changes of several threads share one write.
+        """
+        with self._lock:
+            self._changes += 1
+            mine = self._changes
+            parts = tuple(
+                part if other.topic_partition == part.topic_partition else other
+                for other in self.journal.partitions
+            )
+            self.journal = replace(self.journal, partitions=parts)
+        with self._writing:
+            if self._written >= mine:
+                return
+            with self._lock:
+                journal, changes = self.journal, self._changes
+            self._file.write(journal, self.path)
+            self._written = changes
+
+
+def encode_journal(journal: Journal) -> bytes:
+    """The whole file: JSON for people to read, too."""
+    identity = journal.identity
+    content = {
+        "version": VERSION,
+        "job": journal.job,
+        "number": journal.number,
+        "identity": None if identity is None else identity._asdict(),
+        "dir_count": journal.dir_count,
+        "checksums": dict(sorted(journal.checksums.items())),
+        "partitions": [
+            {
+                "topic": part.topic_partition.topic,
+                "topic_id": None if part.topic_id is None else encode_id(part.topic_id),
+                "partition": part.topic_partition.partition,
+                "start_offset": part.start_offset,
+                "skip_records": part.skip_records,
+                "is_installed": part.is_installed,
+                "runs": [list(run) for run in part.runs],
+            }
+            for part in journal.partitions
+        ],
+    }
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def decode_journal(data: bytes) -> Journal:
+    """Strict: a journal that is not understood cannot be finished."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(f"not JSON: {error}") from None
+    try:
+        if content["version"] not in _VERSIONS:
+            raise UnsupportedError(f"{JOURNAL_FILE} of version {content['version']!r}")
+        return _journal_of(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptCheckpointError(f"not the journal of a commit: {error!r}") from None
+
+
+def _journal_of(content: Any) -> Journal:
+    identity = content["identity"]
+    if identity is not None:
+        identity = CommitIdentity(_text(identity["writer"]), _count(identity["number"]))
+    job = _text(content["job"])
+    if uuid.UUID(job).hex != job:
+        raise ValueError(f"job is {job!r}")
+    return Journal(
+        job=job,
+        number=_count(content["number"]),
+        identity=identity,
+        dir_count=_count(content["dir_count"]),
+        partitions=tuple(_partition_of(part) for part in content["partitions"]),
+        checksums={_text(t): _count(c) for t, c in content.get("checksums", {}).items()},
+    )
+
+
+def _partition_of(content: Any) -> PartitionCommit:
+    topic_id = None if content["topic_id"] is None else decode_id(_text(content["topic_id"]))
+    part = PartitionCommit(
+        TopicPartition(_text(content["topic"]), _count(content["partition"])),
+        topic_id,
+        _count(content["start_offset"]),
+        tuple(_run_of(*run) for run in content["runs"]),
+        _count(content["skip_records"]),
+        _flag(content.get("is_installed", False)),
+    )
+    if part.skip_records > part.record_count:
+        raise ValueError(f"{part.skip_records} of {part.record_count} records are to be skipped")
+    return part
+
+
+def _run_of(name: Any, size_bytes: Any, record_count: Any) -> JournalRun:
+    if parse_staged_name(_text(name)) is None:  # it becomes part of a path
+        raise ValueError(f"{name!r} is not the name of a staged file")
+    return JournalRun(name, _count(size_bytes), _count(record_count))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _COUNT_MAX:
+        raise TypeError(f"{value!r} is no count")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value

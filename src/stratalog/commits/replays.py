@@ -1,0 +1,173 @@
+"""Commits that come again: recognized per writer and topic, compared, and skipped or refused.
+
+A writer is a streaming query or what an application calls itself (`txnAppId`); its commits are
+numbered. As in Delta Lake the numbers count per table, here per topic: one micro-batch may be
+written to two topics under the same number. Of each writer and topic the last commits are kept in
+`stratalog-state.json`, with the number of rows and their checksum. A commit whose number is known
+is skipped if it has the same rows, and refused if it has others: skipping those would lose them.
+So is one whose number is below the last one's and not known any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import CommitError, CommitReplayError
+from stratalog.partitions.state import SavedCommit, SavedCommits
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Collection
+
+    from stratalog.commits.journal import CommitIdentity, Journal
+    from stratalog.commits.staged import StagedCommit
+    from stratalog.partitions.catalog import TopicCatalog
+
+NUMBER_MAX: Final = (1 << 63) - 1
+HISTORY: Final = 10
+"""So many commits of a writer to a topic can be compared when they come again."""
+
+_log = logging.getLogger(__name__)
+
+
+class Split(NamedTuple):
+    """A commit without what was committed before."""
+
+    new: StagedCommit
+    skipped_records: int
+    skipped_topics: Collection[str]
+
+
+class CommitHistory:
+    """What every writer has committed to every topic, in the state of the log directories."""
+
+    def __init__(self, catalog: TopicCatalog) -> None:
+        self._catalog = catalog
+
+    def last_number(self, writer: str, topic: str | None = None) -> int | None:
+        """Of the writer's last commit to the topic (None: to any); None if it never had one."""
+        state = self._catalog.store.state
+        kept = state.topic_commits.get(writer, {})
+        numbers = [
+            found.commits[-1].number for name, found in kept.items() if topic in (None, name)
+        ]
+        if writer in state.commits:
+            numbers.append(state.commits[writer])
+        return max(numbers, default=None)
+
+    def split(self, commit: StagedCommit) -> Split:
+        """What of a commit is new. Raises CommitReplayError if a part of it is neither new nor the
+        same as before."""
+        identity = commit.identity
+        if identity is None:
+            return Split(commit, 0, ())
+        if not 0 <= identity.number <= NUMBER_MAX:
+            raise CommitError(
+                f"the number of a commit identifies it for ever: {identity.number} is not in 0 to "
+                f"{NUMBER_MAX}. Nothing was written"
+            )
+        skipped: dict[str, int] = {}
+        for topic, (records, checksum) in commit.rows_by_topic().items():
+            info = self._catalog.topics.get(topic)
+            topic_id = None if info is None else info.topic_id
+            rows = SavedCommit(identity.number, records, checksum)
+            if self._is_replay(identity, topic, topic_id, rows):
+                skipped[topic] = records
+        new = tuple(run for run in commit.runs if run.topic_partition.topic not in skipped)
+        return Split(replace(commit, runs=new), sum(skipped.values()), skipped.keys())
+
+    def note(self, journal: Journal) -> None:
+        """All of the journal is installed: durable when it returns."""
+        identity = journal.identity
+        if identity is None:
+            return
+        store = self._catalog.store
+        kept = dict(store.state.topic_commits.get(identity.writer, {}))
+        kept = {topic: found for topic, found in kept.items() if self._is_here(topic, found)}
+        for topic, topic_id, records in _topics_of(journal):
+            one = SavedCommit(identity.number, records, journal.checksums.get(topic))
+            found = kept.get(topic)
+            earlier = found.commits if found is not None and found.topic_id == topic_id else ()
+            earlier = tuple(other for other in earlier if other.number < one.number)
+            kept[topic] = SavedCommits(topic_id, (*earlier, one)[-HISTORY:])
+        store.update(topic_commits={**store.state.topic_commits, identity.writer: kept})
+
+    def _is_here(self, topic: str, found: SavedCommits) -> bool:
+        info = self._catalog.topics.get(topic)
+        return info is not None and info.topic_id == found.topic_id
+
+    def _is_replay(
+        self, identity: CommitIdentity, topic: str, topic_id: uuid.UUID | None, rows: SavedCommit
+    ) -> bool:
+        state = self._catalog.store.state
+        found = state.topic_commits.get(identity.writer, {}).get(topic)
+        if found is not None and found.topic_id == topic_id:
+            return _is_replay_of(found, identity, topic, rows)
+        known = state.commits.get(identity.writer)
+        if known is None or identity.number > known:
+            return False
+        if identity.number < known:
+            raise _too_old(identity, topic, known)
+        _log.warning(
+            "%s: skipped commit %d to topic %s with %d rows: it was committed before, by a version "
+            "of Stratalog that did not record how many rows it had",
+            *(identity.writer, identity.number, topic, rows.records),
+        )
+        return True
+
+
+def _is_replay_of(
+    found: SavedCommits, identity: CommitIdentity, topic: str, rows: SavedCommit
+) -> bool:
+    last = found.commits[-1].number
+    if rows.number > last:
+        return False
+    before = next((one for one in found.commits if one.number == rows.number), None)
+    if before is None:
+        raise _too_old(identity, topic, last)
+    if not _is_same(before, rows):
+        raise CommitReplayError(
+            f"commit {identity.number} of {identity.writer!r} to topic {topic!r} comes again with "
+            f"other rows: {_described(rows)}, where {_described(before)} were committed. Nothing "
+            "was written. If these are new rows (a query started from an older or a copied "
+            "checkpoint), give them a new identity: another checkpoint, another txnAppId, or a "
+            "higher txnVersion. If they are the same rows computed anew (rand, uuid), they are in "
+            "the topic already: set the option replayCheck to count to have only numbers compared"
+        )
+    _log.warning(
+        "%s: skipped commit %d to topic %s: its %d rows were committed before",
+        *(identity.writer, identity.number, topic, rows.records),
+    )
+    return True
+
+
+def _is_same(before: SavedCommit, rows: SavedCommit) -> bool:
+    if before.records != rows.records:
+        return False
+    return None in (before.checksum, rows.checksum) or before.checksum == rows.checksum
+
+
+def _described(rows: SavedCommit) -> str:
+    checksum = "" if rows.checksum is None else f" (checksum {rows.checksum:x})"
+    return f"{rows.records} rows{checksum}"
+
+
+def _too_old(identity: CommitIdentity, topic: str, last: int) -> CommitReplayError:
+    return CommitReplayError(
+        f"commit {identity.number} of {identity.writer!r} to topic {topic!r} comes after commit "
+        f"{last}, and it is not known whether its rows were committed before. Nothing was written. "
+        "A query that was started from an older checkpoint needs a new one; an application needs a "
+        "higher txnVersion, or another txnAppId"
+    )
+
+
+def _topics_of(journal: Journal) -> list[tuple[str, uuid.UUID | None, int]]:
+    """The topics of a journal, with their ids and numbers of records."""
+    found: dict[str, tuple[uuid.UUID | None, int]] = {}
+    for part in journal.partitions:
+        topic = part.topic_partition.topic
+        _, records = found.get(topic, (None, 0))
+        found[topic] = (part.topic_id, records + part.record_count)
+    return [(topic, topic_id, records) for topic, (topic_id, records) in found.items()]

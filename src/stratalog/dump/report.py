@@ -1,0 +1,126 @@
+"""What a dump finds wrong: told at its end, in the words and the order of Kafka's tool.
+
+Kafka keeps these findings by absolute file name in hash maps, and lists mismatches and gaps newest
+first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from typing import TYPE_CHECKING, TypeAlias
+
+from stratalog.dump.hash_order import in_table_order, slots_after, string_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Pairs:
+    """Pairs of longs as they were found, 16 bytes each: a log may have millions of gaps."""
+
+    __slots__ = ("_flat",)
+
+    def __init__(self) -> None:
+        self._flat = array("q")
+
+    def __len__(self) -> int:
+        return len(self._flat) // 2
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._flat[::2], self._flat[1::2], strict=True)
+
+    def __reversed__(self) -> Iterator[tuple[int, int]]:
+        return zip(reversed(self._flat[::2]), reversed(self._flat[1::2]), strict=True)
+
+    def add(self, first: int, second: int) -> None:
+        self._flat.append(first)
+        self._flat.append(second)
+
+    def add_packed(self, longs: bytes) -> None:
+        """Pairs as native longs, end to end."""
+        self._flat.frombytes(longs)
+
+
+Findings: TypeAlias = "defaultdict[str, Pairs]"
+
+
+def _ignore(_line: str) -> None:
+    return
+
+
+class DumpReport:
+    """Findings over all files of a run, and how far it got.
+
+    `on_problem` is called at once with what keeps a file from being shown whole, `on_remark` with
+    what Kafka's tool says at once. `absolute` makes the file names that findings are listed under.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_problem: Callable[[str], None] = _ignore,
+        on_remark: Callable[[str], None] = _ignore,
+        absolute: Callable[[str], str] = str,
+    ) -> None:
+        self.index_mismatches: Findings = defaultdict(Pairs)
+        """(indexed offset, offset in the log)"""
+        self.time_mismatches: Findings = defaultdict(Pairs)
+        """(indexed timestamp, timestamp in the log)"""
+        self.time_disorders: Findings = defaultdict(Pairs)
+        """(indexed timestamp, the one before it)"""
+        self.offsets_not_found: Findings = defaultdict(Pairs)
+        """(indexed offset, offset in the log or -1)"""
+        self.gaps: Findings = defaultdict(Pairs)
+        """(offset, the one that follows it)"""
+        self.problems = 0
+        self.bytes_done = 0
+        self.shown = 0
+        """Records, batches or entries so far: what a limit counts."""
+        self.absolute = absolute
+        self.remark = on_remark
+        self._on_problem = on_problem
+
+    def problem(self, text: str) -> None:
+        """Something that Kafka's tool would have thrown at."""
+        self.problems += 1
+        self._on_problem(text)
+
+    def gaps_of(self, path: str) -> Pairs:
+        """Where to put the gaps of a log."""
+        return self.gaps[self.absolute(path)]
+
+    def lines(self) -> Iterator[str]:
+        """For standard error, once all files are done."""
+        found = (
+            (self.index_mismatches, "Mismatches in :{}", "  Index offset: {}, log offset: {}"),
+            (
+                self.time_mismatches,
+                "Found timestamp mismatch in :{}",
+                "  Index timestamp: {}, log timestamp: {}",
+            ),
+            (
+                self.time_disorders,
+                "Found out of order timestamp in :{}",
+                "  Index timestamp: {}, Previously indexed timestamp: {}",
+            ),
+            (
+                self.offsets_not_found,
+                "The following indexed offsets are not found in the log.",
+                "Indexed offset: {}, found log offset: {}",
+            ),
+            (self.gaps, "Non-consecutive offsets in {}", "  {} is followed by {}"),
+        )
+        for findings, title, line in found:
+            is_newest_first = findings is self.index_mismatches or findings is self.gaps
+            for name, pairs in _listed(findings):
+                yield title.format(name)
+                for pair in reversed(pairs) if is_newest_first else pairs:
+                    yield line.format(*pair)
+
+
+def _listed(findings: Findings) -> Iterator[tuple[str, Pairs]]:
+    names = [name for name, pairs in findings.items() if pairs]
+    slots = slots_after([len(names)], announced=False)
+    for name in in_table_order(names, list(map(string_hash, names)), slots):
+        yield name, findings[name]

@@ -1,0 +1,63 @@
+"""Hashes that stand for keys where many are counted or compared.
+
+Importing this module loads compiled kernels; import it where many keys are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from stratalog.format.kernels import keys as kernel
+from stratalog.format.kernels import keys as key_column
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SECRET: Final = (0x5741_7453_6C6F_6721, 0x2143_6F75_6E74_696E)
+"""The same for everybody: hashes from several processes are compared."""
+
+
+def hash_keys(column: pa.Array) -> NDArray[np.int64]:
+    """64 bits for each key; of a null, those of the empty key. Nobody's safety may hang on them."""
+    hashes = np.zeros(len(column), np.int64)
+    if not len(column):
+        return hashes
+    _, offsets, data = column.buffers()
+    if data is None:  # nothing but nulls and empty keys
+        data = pa.py_buffer(b"")
+    column.validate()
+    key_column.hash_column(
+        offsets.address + 4 * column.offset, data.address, data.size, *_SECRET, hashes
+    )
+    return hashes
+
+
+# The partitions that Kafka's partitioner gives to a column of keys.
+#
+# Importing this module loads compiled kernels; import it where many records are written.
+
+UNPLACED: Final = kernel.UNPLACED
+_BINARY: Final = (pa.binary(), pa.string())
+
+
+def place_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int32]) -> int:
+    """Fill in `partitions` where it is UNPLACED and the key is not null: murmur2, as Kafka's
+    clients do. Answers how many rows are left UNPLACED."""
+    if partition_count <= 0 or len(keys) != len(partitions):
+        raise ValueError(f"{len(keys)} keys, {len(partitions)} rows, {partition_count} partitions")
+    if not len(keys):
+        return 0
+    if keys.type not in _BINARY:
+        keys = keys.cast(pa.binary())
+    valid, offsets, data = keys.buffers()
+    return kernel.place_keys(
+        offsets.address + 4 * keys.offset,
+        data.address if data is not None else 0,
+        valid.address if valid is not None else 0,
+        keys.offset,
+        partition_count,
+        partitions,
+    )

@@ -1,0 +1,577 @@
+"""What a reader may see: isolation levels, and which batches belong to aborted transactions.
+
+Kafka's consumer walks the aborted list beside the batches and keeps a set of producer ids. A reader
+that may start anywhere and skip ahead wants a predicate instead: a producer's transactions never
+overlap, so a transactional batch is aborted exactly when its base offset lies in one of its
+producer's aborted ranges.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+from stratalog.errors import (
+    CorruptBatchError,
+    CorruptError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SegmentGoneError,
+    StratalogError,
+)
+from stratalog.format.entry import records_of
+from stratalog.log.listing import LOOKS_MAX
+from stratalog.storage.trace import RecordStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from stratalog.format.entry import EntryHeader
+    from stratalog.format.record import Record
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.storage.segment_view import LoadedBatch, SegmentView, TimeHit
+    from stratalog.storage.trace import Trace
+
+
+class IsolationLevel(enum.Enum):
+    """Kafka's `isolation.level`, by its names."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class AbortedRanges:
+    """The aborted transactions of a log, ready to be asked about one batch at a time."""
+
+    def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
+        ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for txn in transactions:
+            ranges[txn.producer_id].append((txn.first_offset, txn.last_offset))
+        self.by_producer = {pid: sorted(of_producer) for pid, of_producer in ranges.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_producer)
+
+    def covers(self, producer_id: int, base_offset: int) -> bool:
+        """Whether this producer's batch at `base_offset` was aborted."""
+        ranges = self.by_producer.get(producer_id)
+        if ranges is None:
+            return False
+        slot = bisect_right(ranges, base_offset, key=lambda first_last: first_last[0]) - 1
+        return slot >= 0 and base_offset <= ranges[slot][1]
+
+
+# What a reader does at damaged bytes: stop with an error, or go on and say what was skipped.
+
+
+class Skipped(NamedTuple):
+    """A run of bytes that a reader passed over."""
+
+    path: Path
+    position: int
+    size_bytes: int
+    first_offset: int
+    """The offset that was due here; it and those up to `next_offset` may be lost."""
+    next_offset: int | None
+    """Base offset of the next good batch; None when the segment has no more."""
+    reason: str
+
+    def __str__(self) -> str:
+        until = "the end of the segment" if self.next_offset is None else self.next_offset
+        return (
+            f"{self.path} at byte {self.position}: skipped {self.size_bytes} bytes, "
+            f"offsets {self.first_offset} up to {until}: {self.reason}"
+        )
+
+
+class CorruptionPolicy:
+    """Without a listener the first damage is raised; with one it is told and passed over.
+
+    What looks like damage in a log that is being cut is none: `is_cut` says so, and then the
+    segment is called gone.
+    """
+
+    def __init__(
+        self,
+        on_skip: Callable[[Skipped], None] | None = None,
+        is_cut: Callable[[], bool] | None = None,
+    ) -> None:
+        self._on_skip = on_skip
+        self._is_cut = is_cut
+
+    def _check_not_cut(self, path: Path) -> None:
+        if self._is_cut is not None and self._is_cut():
+            raise SegmentGoneError(path)
+
+    def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
+        """Where to go on after a batch whose CRC is right and whose records are not.
+
+        The header can be believed, so the next batch begins `size_bytes` further on.
+        """
+        if error.path is not None:
+            self._check_not_cut(error.path)
+        if self._on_skip is None or error.path is None or error.offsets is None:
+            raise error
+        first, last = error.offsets
+        self._on_skip(
+            Skipped(error.path, error.position, size_bytes, first, last + 1, error.reason)
+        )
+        return error.position + size_bytes
+
+    def resume_after(self, part: SegmentPart, error: CorruptError, *, due_offset: int) -> int:
+        """Where to go on in this part of the log after the damage that `error` tells of.
+
+        Junk behind the last batch of a segment does no harm when the next segment begins with the
+        offset that is due: then nothing is missing, and nothing is said.
+        """
+        segment, end = part.segment, part.end_position
+        self._check_not_cut(segment.path)
+        position = error.position
+        resume = self._declared_end(segment, position, end)
+        if resume is None:
+            resume = segment.next_valid_batch(position + 1, offset_min=due_offset)
+        if resume is None and part.next_base == due_offset:
+            return end
+        if self._on_skip is None:
+            raise error
+        stop = end if resume is None else resume
+        next_offset = None if resume is None else _first_offset(segment, resume)
+        skipped_bytes = stop - position
+        self._on_skip(
+            Skipped(segment.path, position, skipped_bytes, due_offset, next_offset, error.reason)
+        )
+        return stop
+
+    @staticmethod
+    def _declared_end(segment: SegmentView, position: int, end: int) -> int | None:
+        """The end that the damaged batch declares, if a good batch begins there.
+
+        Tried first: a search byte by byte could fall for a batch stored inside a record's value.
+        """
+        batch = segment.file.peek(position)
+        if batch is None or batch.size_bytes <= 0:
+            return None
+        declared = position + batch.size_bytes
+        return declared if declared < end and segment.is_valid(declared) else None
+
+
+def _first_offset(segment: SegmentView, position: int) -> int:
+    """Of the good batch at `position`. A compressed set of old messages has to be opened for it."""
+    batch = segment.load_batch(position)
+    if batch.header.base_offset is not None:
+        return batch.header.base_offset
+    try:
+        return next(records_of(batch.buf, batch.entry, check_crc=False)).offset
+    except (StratalogError, StopIteration):
+        return batch.entry.offset  # its last
+
+
+# From an offset or a time to a file, a position and a record.
+#
+# Both ways are Kafka's two steps: choose the segment, then let its sparse index say where a short
+# scan begins. Pass a `Trace` to see every comparison.
+
+
+class Location(NamedTuple):
+    """Where a record lies."""
+
+    path: Path
+    position: int
+    """Of its batch in the file."""
+    header: EntryHeader
+    record: Record
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What Kafka's offsetsForTimes answers."""
+
+    offset: int
+    timestamp: int
+
+
+def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> Location | None:
+    """The first record at or above the start of the parts: the one asked for, or the next one if
+    compaction removed it."""
+    for part in parts:
+        segment, due_offset = part.segment, part.start_offset
+        found = segment.seek(due_offset, trace)
+        while found.batch is not None:
+            if found.batch.last_offset >= part.end_offset:
+                raise_for_batch(part, found.position, segment.base_offset)
+            location = _first_record(segment, found.position, part.start_offset, trace)
+            if location is not None:
+                return location
+            due_offset = found.batch.last_offset + 1
+            found = segment.seek(due_offset)
+        _check_stop(part, found.position, due_offset)
+    return None
+
+
+def _check_stop(part: SegmentPart, position: int, due_offset: int) -> None:
+    """Raise if the batches of this part end at damage that may have held the record."""
+    try:
+        for _ in part.segment.batches(position, part.end_position, due_offset=due_offset):
+            return
+    except CorruptError as error:
+        CorruptionPolicy().resume_after(part, error, due_offset=due_offset)
+
+
+def find_time(
+    segments: SegmentList, timestamp: int, start_offset: int, trace: Trace | None = None
+) -> OffsetAndTimestamp | None:
+    """The earliest record at or above `start_offset` whose timestamp is `timestamp` or later.
+
+    When timestamps are out of order this does not part old from new: later records may be older.
+    """
+    first = segments.slot_of_time(timestamp, trace)
+    if first is None:
+        return None
+    # Segments below the start may be there still; they need not be opened.
+    for slot in range(max(first, segments.slot_of(start_offset)), len(segments)):
+        if segments.largest_timestamp(slot).timestamp >= timestamp:
+            hit = segments[slot].times.find(timestamp, start_offset, trace)
+            if hit is not None:
+                return OffsetAndTimestamp(hit.offset, hit.timestamp)
+    return None
+
+
+def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTimestamp | None:
+    """The first record at or above `start_offset` that has the largest timestamp of all those."""
+    largest = [segments.largest_timestamp(slot).timestamp for slot in range(len(segments))]
+    found: OffsetAndTimestamp | None = None
+    for slot in sorted(range(len(segments)), key=lambda slot: -largest[slot]):
+        if largest[slot] < 0 or (found is not None and largest[slot] < found.timestamp):
+            break
+        times = segments[slot].times
+        # The newest may lie below the start, or have left an empty batch behind.
+        hit = times.find(largest[slot], start_offset) or times.find_newest(start_offset)
+        if hit is not None and (found is None or _is_newer(hit, found)):
+            found = OffsetAndTimestamp(hit.offset, hit.timestamp)
+    return found
+
+
+def _is_newer(hit: TimeHit, found: OffsetAndTimestamp) -> bool:
+    """Of equal timestamps the first counts."""
+    return (hit.timestamp, -hit.offset) > (found.timestamp, -found.offset)
+
+
+def _first_record(
+    segment: SegmentView, position: int, target: int, trace: Trace | None
+) -> Location | None:
+    batch = segment.load_batch(position)
+    try:
+        for passed, record in enumerate(records_of(batch.buf, batch.entry, check_crc=False)):
+            if record.offset >= target:
+                if trace is not None:
+                    trace.add(RecordStep(position, passed, record.offset, record.timestamp))
+                return Location(segment.path, position, batch.header, record)
+    except CorruptError as error:
+        raise error.located(segment.path, buffer_start=position) from None
+    return None
+
+
+# Reading a range of a log record by record; `column_reading` is the fast twin.
+#
+# Both go through the parts of the log in order, let the damage policy decide at bad bytes, leave
+# out what the isolation level hides, and cut to the offset range.
+
+NO_LIMIT: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """What is to be read, with every choice made."""
+
+    start_offset: int
+    end_offset: int
+    """Exclusive."""
+    aborted: AbortedRanges
+    """Transactions to leave out; none for read_uncommitted."""
+    damage: CorruptionPolicy
+    bytes_max: int = NO_LIMIT
+    """Stop before the batch that would exceed it; the first batch is returned all the same."""
+    records_max: int = NO_LIMIT
+
+    def hides(self, header: EntryHeader) -> bool:
+        """Whether readers do not see this batch: markers, and data of aborted transactions."""
+        if header.is_control:
+            return True
+        if not header.is_transactional or header.base_offset is None:
+            return False
+        return self.aborted.covers(header.producer_id, header.base_offset)
+
+
+def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Record]:
+    """Every visible record in the range, one by one. `parts` begin with the range's start."""
+    left = plan.records_max
+    if left <= 0:
+        return
+    for part, batch in _visible_batches(parts, plan):
+        for record in _records_of(part.segment.path, batch, plan):
+            if record.offset < part.start_offset:
+                continue
+            if record.offset >= plan.end_offset:
+                return
+            yield record
+            left -= 1
+            if left <= 0:
+                return
+
+
+def batches_of(part: SegmentPart, damage: CorruptionPolicy) -> Iterator[LoadedBatch]:
+    """The batches of one part from its start on, damage handled."""
+    segment = part.segment
+    position = segment.seek(part.start_offset).position
+    due_offset: int | None = None
+    while position < part.end_position:
+        try:
+            for batch in segment.batches(position, part.end_position, due_offset=due_offset):
+                _check_within(part, batch)
+                due_offset = batch.header.next_offset
+                yield batch
+            return
+        except CorruptError as error:
+            due = max(part.start_offset, due_offset or 0)
+            position = damage.resume_after(part, error, due_offset=due)
+
+
+def _visible_batches(
+    parts: Iterable[SegmentPart], plan: ReadPlan
+) -> Iterator[tuple[SegmentPart, LoadedBatch]]:
+    """Every visible batch that touches the range, within the limit on bytes."""
+    bytes_left = plan.bytes_max
+    is_first = True
+    for part in parts:
+        if part.start_offset >= plan.end_offset:
+            return
+        for batch in batches_of(part, plan.damage):
+            header = batch.header
+            if header.base_offset is not None and header.base_offset >= plan.end_offset:
+                return
+            if not plan.hides(header):
+                bytes_left -= batch.entry.size_bytes
+                if bytes_left < 0 and not is_first:
+                    return
+                is_first = False
+                yield part, batch
+            if header.next_offset >= plan.end_offset or (bytes_left <= 0 and not is_first):
+                return
+
+
+def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
+    """All records of a batch, or none of it: a bad record spoils those before it too."""
+    try:
+        return list(records_of(batch.buf, batch.entry, check_crc=False))
+    except CorruptRecordError as error:
+        located = error.located(path, buffer_start=batch.position - batch.entry.position)
+        plan.damage.resume_after_records(located, batch.entry.size_bytes)
+        return []
+
+
+def raise_for_batch(part: SegmentPart, position: int, due_offset: int) -> None:
+    """Raise what reading the batch at `position` raises; it is known to be damaged."""
+    for batch in part.segment.batches(position, part.end_position, due_offset=due_offset):
+        _check_within(part, batch)
+        return
+
+
+def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
+    """No CRC covers a base offset, but the batches behind it give a damaged one away."""
+    if batch.header.next_offset > part.end_offset:
+        raise CorruptBatchError(
+            f"offset {batch.entry.offset} where all lie below {part.end_offset}",
+            position=batch.position,
+            path=part.segment.path,
+            offsets=(batch.entry.offset, batch.header.next_offset - 1),
+        )
+
+
+# What can be asked of any log, whether it is only looked at or being written.
+#
+# `PartitionView` (a directory, read-only) and the log of a writer differ in how they know their
+# segments and offsets; finding and reading are the same. Both may lose segments while they are
+# read: retention deletes, compaction replaces, a follower truncates. Then the reader looks again.
+
+T = TypeVar("T")
+
+StartOffset: TypeAlias = int | Literal["earliest", "latest"]
+
+
+class LogReader(ABC):
+    """Finding and reading in one log."""
+
+    @property
+    @abstractmethod
+    def segments(self) -> SegmentList:
+        """The segments to read from, as of now."""
+
+    @property
+    @abstractmethod
+    def log_start_offset(self) -> int:
+        """The first offset that readers may see."""
+
+    @property
+    @abstractmethod
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get (exclusive end)."""
+
+    @property
+    @abstractmethod
+    def last_stable_offset(self) -> int:
+        """Up to here (exclusive) every transaction has ended."""
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to here (exclusive) records are safe to show. On disk that is the log end."""
+        return self.log_end_offset
+
+    @abstractmethod
+    def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
+        """The aborted transactions that touch the offsets [start, end)."""
+
+    # -- while segments come and go
+
+    @abstractmethod
+    def look_again(self) -> None:
+        """Learn which segments there are: one of those in `segments` is gone."""
+
+    def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
+        """The parts of the log from `offset` on, each opened before it is handed out.
+
+        Raises OffsetOutOfRangeError when retention has deleted what comes next.
+        """
+        looks = 0
+        while True:
+            self._check_range(offset)
+            try:
+                for part in self.segments.parts_from(offset, trace):
+                    _ = part.segment.file  # stays readable from here on, whatever becomes of it
+                    yield part
+                    if part.next_base is None:
+                        return
+                    offset = part.next_base
+            except SegmentGoneError:
+                looks += 1
+                if looks > LOOKS_MAX:
+                    raise
+                self.look_again()
+
+    def looking_again(self, ask: Callable[[], T]) -> T:
+        """The answer; a fresh one if it takes a segment that is gone."""
+        for _ in range(LOOKS_MAX):
+            try:
+                return ask()
+            except SegmentGoneError:
+                self.look_again()
+        return ask()
+
+    # -- finding
+
+    def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
+        """The record at `offset`, or the next one if compaction removed it; None at the log end."""
+        self._check_range(offset)
+        return self.looking_again(lambda: locate_offset(self.parts_from(offset, trace), trace))
+
+    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
+        """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
+        return self.looking_again(
+            lambda: find_time(self.segments, timestamp, self.log_start_offset, trace)
+        )
+
+    def find_max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record that has the largest timestamp."""
+        return self.looking_again(lambda: find_max_timestamp(self.segments, self.log_start_offset))
+
+    def resolve(self, start: StartOffset) -> int:
+        """`earliest` and `latest` as numbers; a number as it is."""
+        if start == "earliest":
+            return self.log_start_offset
+        if start == "latest":
+            return self.high_watermark
+        return start
+
+    # -- reading
+
+    def read(  # independent choices, all but two by keyword
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        max_bytes: int = NO_LIMIT,
+        max_records: int = NO_LIMIT,
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[Record]:
+        """Records from `start` up to `end` (exclusive; all that may be seen if None).
+
+        `max_bytes` bounds the batches that are read, but the first one is always returned. Damage
+        in the middle of the log raises CorruptError; give `on_skip` to be told and go on instead.
+        A torn tail is no damage: the log simply ends before it.
+        """
+        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
+        return read_records(self.parts_from(plan.start_offset), plan)
+
+    def read_columns(  # noqa: PLR0913  # as for `read`
+        self,
+        start: StartOffset = "earliest",
+        end: int | None = None,
+        *,
+        columns: Collection[str] | None = None,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        max_bytes: int = NO_LIMIT,
+        max_records: int = NO_LIMIT,
+        on_skip: Callable[[Skipped], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same records as `read` gives, as Arrow record batches of bounded size.
+
+        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
+        timestamp, timestampType, key, value and headers. What is not chosen is not copied.
+        """
+        from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
+
+        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
+        return ColumnReader(plan, columns).read(self.parts_from(plan.start_offset))
+
+    def _plan(
+        self,
+        start: StartOffset,
+        end: int | None,
+        isolation: IsolationLevel,
+        limits: tuple[int, int],
+        on_skip: Callable[[Skipped], None] | None,
+    ) -> ReadPlan:
+        start_offset = self.resolve(start)
+        self._check_range(start_offset)
+        limit = self.high_watermark
+        aborted: list[AbortedTxn] = []
+        if isolation is IsolationLevel.READ_COMMITTED:
+            limit = self.last_stable_offset
+            aborted = self.aborted_transactions(start_offset, limit)
+        return ReadPlan(
+            start_offset=start_offset,
+            end_offset=limit if end is None else min(end, limit),
+            aborted=AbortedRanges(aborted),
+            damage=self.damage_policy(on_skip),
+            bytes_max=limits[0],
+            records_max=limits[1],
+        )
+
+    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> CorruptionPolicy:
+        """For one reading that begins now."""
+        return CorruptionPolicy(on_skip)
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )

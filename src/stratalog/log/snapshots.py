@@ -1,0 +1,271 @@
+"""Which producer snapshots a log keeps. Decisions over offsets; deleting is for the caller.
+
+A snapshot belongs to the segment that begins where it was taken, and one more belongs to the end of
+the log, left by a clean shutdown. It leaves with its segment, and any that lies outside the log is
+wrong: state is never loaded from it.
+
+When the log start moves inside a segment nothing is deleted: the snapshots below it go with their
+segments, or at the next load as `out_of_range`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptError, InvalidNameError, UnsupportedError
+from stratalog.format.checkpoint import decode_leader_epochs, encode_leader_epochs
+from stratalog.format.names import (
+    FileKind,
+    FileState,
+    parse_partition_file,
+    segment_file_name,
+)
+from stratalog.log.epochs import LeaderEpochCache
+from stratalog.log.segments import SegmentList
+from stratalog.log.transactions import producer_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from stratalog.format.batch import BatchHeader
+    from stratalog.format.checkpoint import EpochEntry
+    from stratalog.format.control import EndMarker
+    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.storage.disk import Disk
+    from stratalog.storage.segment import Segment
+
+
+def stray(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]:
+    """Those to delete when a log is loaded: no segment begins there.
+
+    Except the newest such one if it lies above every segment's base offset: a clean shutdown left
+    it at the end of the log.
+    """
+    bases = frozenset(segment_bases)
+    strays = sorted(offset for offset in snapshots if offset not in bases)
+    if strays and strays[-1] > max(bases, default=-1):
+        strays.pop()
+    return strays
+
+
+def out_of_range(snapshots: Iterable[int], log_start_offset: int, log_end_offset: int) -> list[int]:
+    """Those to delete before state is reloaded: above the log's end, or not above its start.
+
+    At the log start there is nothing to remember, and what comes later was truncated.
+    """
+    return sorted(offset for offset in snapshots if not log_start_offset < offset <= log_end_offset)
+
+
+def of_segments(
+    snapshots: Iterable[int], removed_bases: Collection[int], kept_bases: Collection[int] = ()
+) -> list[int]:
+    """Those that leave with these segments, be it retention, truncation or compaction.
+
+    Compaction removes segments and puts others in their place; where one of those (`kept_bases`)
+    begins at the same offset, the snapshot stays.
+    """
+    removed = set(removed_bases).difference(kept_bases)
+    return sorted(removed.intersection(snapshots))
+
+
+def to_take_on_rebuild(segment_bases: Collection[int], end_offset: int) -> list[int]:
+    """Where to take snapshots while state is rebuilt up to `end_offset`.
+
+    At the last two segments' bases, so that a later truncation need not begin at the first segment
+    again, and at the end.
+    """
+    return sorted({*sorted(segment_bases)[-2:], end_offset})
+
+
+# The files of a partition beside its segments: producer snapshots and the leader epochs.
+#
+# Both are derived from the log, so a crash may leave them old or partial; loading sorts that out.
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotFiles:
+    """The `.snapshot` files of one partition, known by their offsets."""
+
+    def __init__(self, disk: Disk, directory: Path, offsets: Iterable[int] = ()) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._offsets = set(offsets)
+
+    @classmethod
+    def found_in(cls, disk: Disk, directory: Path, names: Iterable[str]) -> SnapshotFiles:
+        """Those among the names of a directory."""
+        found = (_snapshot_offset(name) for name in names)
+        return cls(disk, directory, (offset for offset in found if offset is not None))
+
+    @property
+    def offsets(self) -> list[int]:
+        """Oldest first."""
+        return sorted(self._offsets)
+
+    def listed(self) -> tuple[tuple[int, Path], ...]:
+        """Offsets and paths, oldest first."""
+        return tuple((offset, self.path_of(offset)) for offset in self.offsets)
+
+    @property
+    def latest(self) -> int | None:
+        return max(self._offsets, default=None)
+
+    def path_of(self, offset: int) -> Path:
+        return self._directory / segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT)
+
+    def newest_first(self) -> Iterator[tuple[int, bytes]]:
+        """Offset and content, read one at a time."""
+        for offset in sorted(self._offsets, reverse=True):
+            yield offset, self._disk.read_bytes(self.path_of(offset))
+
+    def take(self, producers: ProducerStateManager, *, is_synced: bool = True) -> None:
+        """Write what is known at the end of the map, unless the newest file says it already."""
+        if not producers.needs_snapshot:
+            return
+        offset = producers.map_end_offset
+        self._disk.write_file(self.path_of(offset), producers.snapshot(), is_synced=is_synced)
+        self._offsets.add(offset)
+        producers.on_snapshot_written()
+
+    def sync(self, offset: int) -> None:
+        """Make the snapshot at `offset` durable, if there is one."""
+        if offset in self._offsets:
+            self._disk.fsync(self.path_of(offset))
+
+    def delete(self, offsets: Iterable[int]) -> None:
+        for offset in list(offsets):
+            self._disk.unlink(self.path_of(offset), missing_ok=True)
+            self._offsets.discard(offset)
+
+    def mark_deleted(self, offsets: Collection[int]) -> None:
+        """Give them the suffix of files that wait for their deletion."""
+        for offset in self._offsets.intersection(offsets):
+            name = segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT, FileState.DELETED)
+            self._disk.rename(self.path_of(offset), self._directory / name)
+            self._offsets.discard(offset)
+
+
+def _snapshot_offset(name: str) -> int | None:
+    try:
+        file = parse_partition_file(name)
+    except InvalidNameError:
+        return None
+    if file is None or file.kind is not FileKind.PRODUCER_SNAPSHOT:
+        return None
+    return file.base_offset if file.state is FileState.LIVE else None
+
+
+def load_epochs(
+    disk: Disk, directory: Path, rebuild: Callable[[], Iterable[EpochEntry]]
+) -> LeaderEpochCache:
+    """The leader epochs of a partition; empty if the file is missing, as for Kafka.
+
+    A file that cannot be parsed stops a broker. Here it is replaced, durably, by what `rebuild`
+    returns: going on with an empty cache would let the next append claim all earlier records for
+    no epoch at all.
+    """
+    path = directory / FileKind.LEADER_EPOCHS.value
+    persist = _persist_epochs(disk, path)
+    try:
+        entries = decode_leader_epochs(disk.read_bytes(path))
+    except FileNotFoundError:
+        return LeaderEpochCache(persist=persist)
+    except (CorruptError, UnsupportedError) as error:
+        reason = error.reason if isinstance(error, CorruptError) else str(error)
+        return rebuild_epochs(disk, directory, rebuild(), reason)
+    cache = LeaderEpochCache(entries, persist=persist)
+    if cache.entries != tuple(entries):
+        return rebuild_epochs(disk, directory, rebuild(), "epochs or start offsets do not increase")
+    return cache
+
+
+def rebuild_epochs(
+    disk: Disk, directory: Path, entries: Iterable[EpochEntry], reason: str
+) -> LeaderEpochCache:
+    """Replace the file, durably and with a warning, by the epochs that the batches have."""
+    path = directory / FileKind.LEADER_EPOCHS.value
+    persist = _persist_epochs(disk, path)
+    cache = LeaderEpochCache(entries, persist=persist)
+    persist(cache.entries)
+    _log.warning(
+        "%s: corrupt (%s); rebuilt from the batches of the log: %s",
+        path,
+        reason,
+        ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
+        or "no batch has a leader epoch",
+    )
+    return cache
+
+
+def _persist_epochs(disk: Disk, path: Path) -> Callable[[tuple[EpochEntry, ...]], None]:
+    def persist(entries: tuple[EpochEntry, ...]) -> None:
+        disk.write_atomically(path, encode_leader_epochs(entries))
+
+    return persist
+
+
+# Producer state from the log itself: the newest good snapshot, and the batches after it.
+
+
+class ProducerReload:
+    """Brings producer state and snapshots in line with a log that was loaded or cut."""
+
+    def __init__(
+        self,
+        producers: ProducerStateManager,
+        snapshots: SnapshotFiles,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+    ) -> None:
+        self._producers = producers
+        self._snapshots = snapshots
+        self._segments = segments
+        self._log_start_offset = log_start_offset
+
+    def run(self, end_offset: int, now_ms: int, *, is_clean: bool = False) -> None:
+        """State of everything below `end_offset`, with snapshots where a reload may want them.
+
+        After a clean stop without any snapshot there never was a producer: brokers before 0.11
+        had none. Then nothing is replayed.
+        """
+        bases = [segment.base_offset for segment in self._segments]
+        due = to_take_on_rebuild(bases, end_offset)
+        if is_clean and not self._snapshots.offsets:
+            self._producers.truncate_fully_and_start_at(self._log_start_offset)
+            self._take(due)
+            return
+        self._restore(end_offset, now_ms)
+        for header, marker in self._batches_up_to(end_offset):
+            reached = [offset for offset in due if offset <= header.base_offset]
+            due = due[len(reached) :]
+            self._take(reached)
+            self._producers.replay(header, marker)
+            if marker is not None:  # nobody reads meanwhile, so an ended transaction blocks nobody
+                self._producers.on_high_watermark_updated(header.next_offset)
+        self._take(due)
+
+    def _batches_up_to(self, end_offset: int) -> Iterable[tuple[BatchHeader, EndMarker | None]]:
+        """Those that the snapshot does not tell; often there are none, and nothing is read."""
+        start_offset = self._producers.map_end_offset
+        if start_offset >= end_offset:
+            return ()
+        views = SegmentList([segment.view() for segment in self._segments])
+        return producer_batches(views, start_offset, end_offset)
+
+    def _restore(self, end_offset: int, now_ms: int) -> None:
+        snapshots, start_offset = self._snapshots, self._log_start_offset
+        outside = out_of_range(snapshots.offsets, start_offset, end_offset)
+        snapshots.delete(outside)
+        unreadable = self._producers.truncate_and_reload(
+            start_offset, end_offset, snapshots.newest_first(), now_ms
+        )
+        snapshots.delete(unreadable)
+
+    def _take(self, offsets: Sequence[int]) -> None:
+        for offset in offsets:
+            if offset > self._producers.map_end_offset or offset == self._log_start_offset:
+                self._producers.map_end_offset = max(offset, self._producers.map_end_offset)
+            self._snapshots.take(self._producers)

@@ -1,0 +1,363 @@
+"""A round of cleaning whose work is done elsewhere: as tasks, each a value, each safe to repeat.
+
+The same two passes as in `cleaner`. In the first, a task per segment writes the last offsets of its
+keys to files; whoever leads the round merges them into one offset map, again a file. In the second,
+a task per group of segments rewrites it against that map. Only the leader touches the log itself:
+it puts the rewritten segments in place, one group after the other.
+
+All files lie in a directory of the round, inside the partition's directory, so that renaming them
+into place never crosses file systems and whoever opens the log next can sweep them. An attempt of a
+task writes to a directory of its own, so two attempts of one task do not meet.
+
+The outcome is that of a local round whose memory suffices for all keys. Tasks need memory for the
+keys of a part of a segment (they spill), and map the merged table from its file.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from stratalog.errors import CleaningAbortedError, LimitExceededError
+from stratalog.format.kernels.offset_map import SLOT_BYTES
+from stratalog.format.names import FileKind, FileState, segment_file_name
+from stratalog.maintenance.cleaning.filtering import CleanedTransactions
+from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
+from stratalog.maintenance.cleaning.passes import CleaningResult, given_up_if_cut
+from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
+from stratalog.maintenance.cleaning.sources import BatchReader, sources_of
+from stratalog.maintenance.settling import ROUND_DIRECTORY
+from stratalog.storage.disk import Disk
+from stratalog.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.maintenance.cleaning.offset_map import SavedMap, TxnEvent
+    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.sources import BatchRun, Source
+
+SPILL_BYTES: Final = 64 << 20
+MERGE_ENTRIES: Final = 1 << 20
+SEGMENT_KINDS: Final = (
+    FileKind.LOG,
+    FileKind.OFFSET_INDEX,
+    FileKind.TIME_INDEX,
+    FileKind.TXN_INDEX,
+)
+
+
+# -- the first pass
+
+
+@dataclass(frozen=True, slots=True)
+class MapTask:
+    """Note the last offset of each key of one segment."""
+
+    source: Source
+    first_dirty_offset: int
+    secret: tuple[int, int]
+    directory: Path
+
+    @property
+    def size_bytes(self) -> int:
+        return self.source.facts.size_bytes
+
+    def run(self, spill_bytes: int = SPILL_BYTES) -> MapPart:
+        """In any process that sees the files. A clean segment only has its transactions noted."""
+        attempt = self.directory / f"keys-{self.source.base_offset}-{secrets.token_hex(8)}"
+        keys = _SpillingMap(self, attempt, spill_bytes)
+        events: list[TxnEvent] = []
+        is_dirty = self.source.end_offset > self.first_dirty_offset
+        with BatchReader() as reader:
+            for run in self.source.runs(reader):
+                events += events_of(run)
+                if is_dirty:
+                    keys.put(run)
+        return MapPart(self.source.base_offset, keys.finish(), tuple(events))
+
+
+@dataclass(frozen=True, slots=True)
+class MapPart:
+    """What a MapTask found."""
+
+    base_offset: int
+    files: tuple[Path, ...]
+    """Hash and offset of each key, three words an entry."""
+    events: tuple[TxnEvent, ...]
+
+
+class _SpillingMap:
+    """A map that is written to a file and emptied whenever it might get full."""
+
+    def __init__(self, task: MapTask, attempt: Path, memory_bytes: int) -> None:
+        self._first_dirty_offset = task.first_dirty_offset
+        self._attempt = attempt
+        self._keys = OffsetMap(memory_bytes, secret=task.secret)
+        self._keys.clear(task.first_dirty_offset)
+        self._transactions = CleanedTransactions()
+        self._transactions.add_aborted(task.source.aborted)
+        self._files: list[Path] = []
+
+    def put(self, run: BatchRun) -> None:
+        if run.payloads is not None:
+            self._put(run, int(run.rows["record_count"].sum(dtype=np.int64)))
+            return
+        for row in range(len(run.rows)):  # old sets do not tell how many records they hold
+            self._put(run._replace(rows=run.rows[row : row + 1]), self._keys.entries_max // 2)
+
+    def _put(self, run: BatchRun, records_max: int) -> None:
+        keys = self._keys
+        if keys.entries + records_max > keys.entries_max:
+            self._spill()
+        put_run(keys, run, self._transactions, self._first_dirty_offset)
+        if keys.is_full:
+            raise LimitExceededError(
+                f"{run.path}: the keys of one batch do not fit {keys.slots * SLOT_BYTES} bytes"
+            )
+
+    def _spill(self) -> None:
+        if self._keys.entries:
+            path = self._attempt.with_name(f"{self._attempt.name}-{len(self._files)}")
+            self._keys.entries_in().tofile(path)
+            self._files.append(path)
+            self._keys.clear(self._first_dirty_offset)
+
+    def finish(self) -> tuple[Path, ...]:
+        """The files, which together have all keys."""
+        self._spill()
+        return tuple(self._files)
+
+
+def merge(parts: Iterable[MapPart], first_dirty_offset: int, secret: tuple[int, int]) -> OffsetMap:
+    """One map of all keys. It grows as it needs to."""
+    merged = OffsetMap(SPILL_BYTES, secret=secret)
+    merged.clear(first_dirty_offset)
+    for file in [file for part in parts for file in part.files]:
+        entries = np.memmap(file, np.int64, "r").reshape(-1, 3)
+        for first in range(0, len(entries), MERGE_ENTRIES):
+            some = entries[first : first + MERGE_ENTRIES]
+            while merged.entries + len(some) > merged.entries_max:
+                merged = _twice(merged, secret, first_dirty_offset)
+            merged.put_entries(some)
+    return merged
+
+
+def _twice(keys: OffsetMap, secret: tuple[int, int], first_dirty_offset: int) -> OffsetMap:
+    larger = OffsetMap(2 * keys.slots * SLOT_BYTES, secret=secret)
+    larger.clear(first_dirty_offset)
+    larger.put_entries(keys.entries_in())
+    return larger
+
+
+# -- the second pass
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Rewrite a group of neighbours into one segment."""
+
+    sources: tuple[Source, ...]
+    plan: RewritePlan
+    keys: SavedMap
+    transactions: CleanedTransactions
+    """As the segments before the group leave them."""
+    directory: Path
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(source.facts.size_bytes for source in self.sources)
+
+    def run(self) -> RewrittenGroup:
+        """In any process that sees the files."""
+        disk, keys = Disk(), OffsetMap.load(self.keys)
+        attempt = self.directory / f"group-{self.sources[0].base_offset}-{secrets.token_hex(8)}"
+        disk.mkdir(attempt)
+        rules = self.plan.rules(keys.get)
+        rewriter = Rewriter(keys, rules, deepcopy(self.transactions))
+        cleaned = CleanedSegment(disk, attempt, self.sources[0].base_offset, self.plan.config)
+        try:
+            with BatchReader() as reader:
+                for source in self.sources:
+                    rewriter.rewrite_segment(source, cleaned, reader, lambda _: None)
+            segment = cleaned.finish(self.sources[-1].facts.mtime_ms)
+        except BaseException:
+            cleaned.discard()
+            raise
+        return RewrittenGroup(
+            attempt,
+            self.sources[0].base_offset,
+            segment.size_bytes,
+            rewriter.records_read,
+            rewriter.records_kept,
+            rewriter.records_without_key,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """What a RewriteTask wrote: `.cleaned` files, complete and durable, in its directory."""
+
+    directory: Path
+    base_offset: int
+    size_bytes: int
+    records_read: int
+    records_kept: int
+    records_without_key: int
+
+    def move_to(self, target: Path, disk: Disk) -> Path:
+        """Into the partition's directory; answers the path of the log."""
+        for kind in SEGMENT_KINDS:
+            name = segment_file_name(self.base_offset, kind, FileState.CLEANED)
+            if disk.exists(self.directory / name):
+                disk.rename(self.directory / name, target / name)
+        disk.fsync_dir(target)
+        return target / segment_file_name(self.base_offset, FileKind.LOG, FileState.CLEANED)
+
+
+def transactions_before(
+    groups: Sequence[Sequence[Source]], parts: Iterable[MapPart]
+) -> list[CleanedTransactions]:
+    """What a pass knows of transactions when it comes to each group."""
+    events = {part.base_offset: part.events for part in parts}
+    transactions = CleanedTransactions()
+    found = []
+    for group in groups:
+        found.append(deepcopy(transactions))
+        for source in group:
+            transactions.add_aborted(source.aborted)
+            for event in events[source.base_offset]:
+                event.apply(transactions)
+            transactions.take_kept()
+    return found
+
+
+# Leads a round of cleaning that is spread over processes: see `spread` for its tasks.
+
+
+class TaskRunner(Protocol):
+    """Runs tasks, wherever: their answers in the order of the tasks. Raises what a task raised."""
+
+    def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]: ...
+
+    def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]: ...
+
+
+class DistributedCleaner:
+    """Has the interface of `Cleaner`. The log must lie where all that run tasks see it."""
+
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+
+    def clean(
+        self,
+        log: PartitionLog,
+        selection: Selection,
+        *,
+        on_progress: Callable[[int], None] = lambda _: None,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> CleaningResult:
+        """One round, as `Cleaner.clean`, with the same errors if the runner raises what tasks do.
+        Progress is told when a pass, or a group, is done."""
+        directory, disk = log.path / ROUND_DIRECTORY, log.disk
+        disk.remove_tree(directory)
+        disk.mkdir(directory)
+        try:
+            return _Round(log, selection, directory, may_go_on, on_progress).run(self._runner)
+        finally:
+            disk.remove_tree(directory)
+
+
+class _Round:
+    def __init__(
+        self,
+        log: PartitionLog,
+        selection: Selection,
+        directory: Path,
+        may_go_on: Callable[[], bool],
+        on_progress: Callable[[int], None],
+    ) -> None:
+        self._log = log
+        self._selection = selection
+        self._directory = directory
+        self._may_go_on = may_go_on
+        self._on_progress = on_progress
+        self._is_cut = log.cut_detector()
+        self._started = time.monotonic()
+
+    def run(self, runner: TaskRunner) -> CleaningResult:
+        with given_up_if_cut(self._log.path, self._is_cut):
+            return self._run(runner)
+
+    def _run(self, runner: TaskRunner) -> CleaningResult:
+        log, selection = self._log, self._selection
+        first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
+        if bound > log.last_stable_offset:
+            raise CleaningAbortedError(log.path, "it was cut since it was selected")
+        sources = sources_of(log, selection)
+        secret = random_secret()
+        parts = runner.map_all(
+            [MapTask(source, first_dirty, secret, self._directory) for source in sources]
+        )
+        keys = merge(parts, first_dirty, secret)
+        keys.skip_to(bound)
+        self._step([source for source in sources if source.end_offset > first_dirty])
+        plan = RewritePlan.of(log, selection, max(first_dirty, bound))
+        groups = plan.grouped(sources)
+        done = runner.rewrite_all(self._rewrite_tasks(plan, groups, parts, keys))
+        for group, rewritten in zip(groups, done, strict=True):
+            self._install(group, rewritten)
+            self._step(group)
+        return self._result(plan, done, keys)
+
+    def _rewrite_tasks(
+        self,
+        plan: RewritePlan,
+        groups: Sequence[tuple[Source, ...]],
+        parts: Sequence[MapPart],
+        keys: OffsetMap,
+    ) -> list[RewriteTask]:
+        saved = keys.save(self._directory / "offset-map")
+        small = replace(plan, groups=())
+        befores = transactions_before(groups, parts)
+        return [
+            RewriteTask(group, small, saved, before, self._directory)
+            for group, before in zip(groups, befores, strict=True)
+        ]
+
+    def _install(self, group: Sequence[Source], rewritten: RewrittenGroup) -> None:
+        log, bases = self._log, [source.base_offset for source in group]
+        path = rewritten.move_to(log.path, log.disk)
+        new = Segment(log.disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
+        old_bytes = sum(source.facts.size_bytes for source in group)
+        log.replace_segments(bases, new, old_bytes=old_bytes, is_cut=self._is_cut)
+
+    def _step(self, sources: Sequence[Source]) -> None:
+        if not self._may_go_on():
+            raise CleaningAbortedError(self._log.path, "it was told to stop")
+        self._on_progress(sum(source.facts.size_bytes for source in sources))
+
+    def _result(
+        self, plan: RewritePlan, done: Sequence[RewrittenGroup], keys: OffsetMap
+    ) -> CleaningResult:
+        return CleaningResult(
+            first_dirty_offset=self._selection.first_dirty_offset,
+            end_offset=plan.end_offset,
+            first_uncleanable_offset=plan.bound,
+            groups=plan.bases,
+            map_entries=keys.entries,
+            is_map_full=False,
+            bytes_read=sum(facts.size_bytes for group in plan.groups for facts in group),
+            bytes_written=sum(group.size_bytes for group in done),
+            records_read=sum(group.records_read for group in done),
+            records_kept=sum(group.records_kept for group in done),
+            records_without_key=sum(group.records_without_key for group in done),
+            seconds=time.monotonic() - self._started,
+        )

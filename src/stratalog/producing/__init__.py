@@ -1,0 +1,1 @@
+"""What a Kafka client and its transaction coordinator do: partitioning, batching, transactions."""

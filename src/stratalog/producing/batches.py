@@ -1,0 +1,379 @@
+"""Single records gathered into batches, by the rules of Kafka's producer.
+
+A batch takes records as long as its estimated size stays within `batch_bytes`; a larger record gets
+a batch of its own. Batches go once they are full or their first record has waited for `linger_ms`.
+Compressed sizes are estimated by how well the last batches compressed, as Kafka does: quick to
+expect the worse, slow to expect the better. Whatever is expected, no batch exceeds
+`max_message_bytes`.
+
+Pure: the clock is an argument, and nothing is written. What comes out is what a producer sends:
+offsets from 0, to be validated like any other request. Records that cannot be encoded come out as a
+batch with its failure, and do not affect those before and after.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import (
+    AppendError,
+    InvalidTimestampError,
+    InvalidTxnStateError,
+    MessageTooLargeError,
+    StratalogError,
+)
+from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec, advance_sequence
+from stratalog.format.record import BatchFields, Header, Record, encode_batch
+from stratalog.format.varint import size_of_int, size_of_long
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.format.names import TopicPartition
+    from stratalog.log.log_state import AppendInfo
+    from stratalog.producing.producer import Producer
+
+BATCH_BYTES_DEFAULT: Final = 16_384
+LINGER_MS_DEFAULT: Final = 5
+MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
+_RATIO_SAFETY: Final = 1.05
+_RATIO_STEP_UP: Final = 0.05
+_RATIO_STEP_DOWN: Final = 0.005
+
+
+class NewRecord(NamedTuple):
+    """A record that has no offset yet."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None = None
+    """In milliseconds; None: when it is added."""
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuilderOptions:
+    """How batches are built. The defaults are those of a Kafka 4.0 producer and topic."""
+
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    linger_ms: int = LINGER_MS_DEFAULT
+    max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
+    fields: BatchFields = field(default_factory=BatchFields)
+    """Codec, level and producer. The base sequence runs on from batch to batch."""
+
+
+def checked_timestamp(timestamp: int) -> int:
+    """The timestamp of a record, as Kafka's producer accepts it.
+
+    Raises InvalidTimestampError if it is negative or does not fit the 64 bits of the format, and
+    TypeError if it is not an integer.
+    """
+    number = operator.index(timestamp)
+    if not 0 <= number <= _TIMESTAMP_MAX:
+        raise InvalidTimestampError(
+            f"timestamp {number} is not in 0 to {_TIMESTAMP_MAX} (milliseconds since 1970)"
+        )
+    return number
+
+
+class BuiltBatch(NamedTuple):
+    """A batch as a producer sends it."""
+
+    data: bytes
+    record_count: int
+    failure: AppendError | None = None
+    """Why the records could not be encoded; there is no `data` then."""
+
+
+class BatchBuilder:
+    """Gathers the records of one partition. Not thread-safe: its owner has a lock anyway."""
+
+    def __init__(self, options: BuilderOptions | None = None) -> None:
+        self._options = options or BuilderOptions()
+        self._closed: list[_Gathered] = []
+        self._open: _Gathered | None = None
+        self._next_sequence = self._options.fields.base_sequence
+        self.compression_ratio = 1.0
+        """Expected size of records after compression, as a part of their size before."""
+
+    def add(self, record: NewRecord, now_ms: int) -> None:
+        """Take `record`. Raises MessageTooLargeError if it does not fit a batch even alone, and
+        InvalidTimestampError; nothing changes then."""
+        timestamp = checked_timestamp(now_ms if record.timestamp is None else record.timestamp)
+        placed = Record(0, timestamp, record.key, record.value, record.headers)
+        batch = self._open
+        if batch is not None:
+            size = batch.size_with(placed)
+            if self._has_room(size):
+                batch.add(placed, size)
+                return
+        fresh = _Gathered(now_ms)
+        size = fresh.size_with(placed)
+        if HEADER_BYTES + size > self._options.max_message_bytes:
+            raise MessageTooLargeError(
+                f"record makes a batch of {HEADER_BYTES + size} bytes, "
+                f"more than max.message.bytes, which is {self._options.max_message_bytes}"
+            )
+        if batch is not None:
+            self._closed.append(batch)
+        fresh.add(placed, size)
+        self._open = fresh
+
+    @property
+    def record_count(self) -> int:
+        """Records that wait."""
+        open_count = len(self._open.records) if self._open is not None else 0
+        return open_count + sum(len(batch.records) for batch in self._closed)
+
+    def ready_in_ms(self, now_ms: int) -> int | None:
+        """How long until `drain` has something to give if nothing more is added; None if there is
+        nothing at all."""
+        if self._closed:
+            return 0
+        if self._open is None:
+            return None
+        if self._is_full(self._open):
+            return 0
+        return max(0, self._open.created_ms + self._options.linger_ms - now_ms)
+
+    def drain(self, now_ms: int) -> list[BuiltBatch]:
+        """Every batch that is ready, oldest first."""
+        batch = self._open
+        if batch is not None and (
+            self._is_full(batch) or now_ms - batch.created_ms >= self._options.linger_ms
+        ):
+            return self.flush()
+        return self._take()
+
+    def flush(self) -> list[BuiltBatch]:
+        """Every record that waits, ready or not."""
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+        return self._take()
+
+    def _take(self) -> list[BuiltBatch]:
+        closed, self._closed = self._closed, []
+        return [built for batch in closed for built in self._build_or_fail(batch)]
+
+    def _build_or_fail(self, batch: _Gathered) -> list[BuiltBatch]:
+        sequence = self._next_sequence
+        try:
+            return self._build(batch)
+        except Exception as error:  # whatever it is, it is this batch's alone
+            self._next_sequence = sequence
+            count = len(batch.records)
+            failure = AppendError(f"a batch of {count} records cannot be encoded: {error!r}")
+            failure.__cause__ = error
+            return [BuiltBatch(b"", count, failure)]
+
+    def _build(self, batch: _Gathered) -> list[BuiltBatch]:
+        """One batch; or, if compression made it larger than any may be, several smaller ones."""
+        data = self._encode(batch.records, self._options.fields.codec)
+        if len(data) <= self._options.max_message_bytes:
+            self._learn((len(data) - HEADER_BYTES) / batch.payload_bytes)
+            return [self._built(data, len(batch.records))]
+        self.compression_ratio = 1.0
+        return self._split(batch.records)
+
+    def _split(self, records: Sequence[Record]) -> list[BuiltBatch]:
+        """Halves, and halves of them, as long as they are too large; a single one goes plain."""
+        half = len(records) // 2
+        codec = self._options.fields.codec if half else Codec.NONE
+        data = self._encode(records, codec)
+        if len(data) <= self._options.max_message_bytes:
+            return [self._built(data, len(records))]
+        return [*self._split(records[:half]), *self._split(records[half:])]
+
+    def _encode(self, records: Sequence[Record], codec: Codec) -> bytes:
+        fields = self._options.fields._replace(codec=codec, base_sequence=self._next_sequence)
+        if codec is Codec.NONE:
+            fields = fields._replace(level=None)
+        numbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
+        return encode_batch(numbered, fields)
+
+    def _built(self, data: bytes, record_count: int) -> BuiltBatch:
+        if self._next_sequence >= 0:
+            self._next_sequence = advance_sequence(self._next_sequence, record_count)
+        return BuiltBatch(data, record_count)
+
+    def _learn(self, ratio: float) -> None:
+        expected = self.compression_ratio
+        if ratio > expected:
+            self.compression_ratio = max(expected + _RATIO_STEP_UP, ratio)
+        elif ratio < expected:
+            self.compression_ratio = max(expected - _RATIO_STEP_DOWN, ratio)
+
+    def _has_room(self, payload_bytes: int) -> bool:
+        return (
+            self._estimate(payload_bytes) <= self._options.batch_bytes
+            and HEADER_BYTES + payload_bytes <= self._options.max_message_bytes
+        )
+
+    def _is_full(self, batch: _Gathered) -> bool:
+        return self._estimate(batch.payload_bytes) >= self._options.batch_bytes
+
+    def _estimate(self, payload_bytes: int) -> int:
+        """The size of a batch, as far as it can be known before compressing."""
+        if self._options.fields.codec is Codec.NONE:
+            return HEADER_BYTES + payload_bytes
+        return HEADER_BYTES + int(payload_bytes * self.compression_ratio * _RATIO_SAFETY)
+
+
+class _Gathered:
+    """Records that will be one batch, if nothing comes between."""
+
+    def __init__(self, created_ms: int) -> None:
+        self.created_ms = created_ms
+        self.records: list[Record] = []
+        self.payload_bytes = 0
+        """Before compression, exactly."""
+
+    def size_with(self, record: Record) -> int:
+        """What `payload_bytes` would be with `record` as well."""
+        base_timestamp = self.records[0].timestamp if self.records else record.timestamp
+        body = (
+            1
+            + size_of_long(record.timestamp - base_timestamp)
+            + size_of_int(len(self.records))
+            + _field_size(record.key)
+            + _field_size(record.value)
+            + size_of_int(len(record.headers))
+        )
+        for key, value in record.headers:
+            body += _field_size(key.encode()) + _field_size(value)
+        return self.payload_bytes + size_of_int(body) + body
+
+    def add(self, record: Record, payload_bytes: int) -> None:
+        self.records.append(record)
+        self.payload_bytes = payload_bytes
+
+
+def _field_size(data: bytes | None) -> int:
+    return size_of_int(-1) if data is None else size_of_int(len(data)) + len(data)
+
+
+# Records on their way to a partition, and what became of them.
+#
+# A `PartitionBatch` holds the records that wait for one partition; an `Outcome` is what became of
+# a batch of them; a `Delivery` is one record, for whoever wants to know its offset.
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds: as given, or of the append where the topic asks for that."""
+
+
+class Outcome:
+    """What became of one batch."""
+
+    __slots__ = ("failure", "info", "is_told", "target")
+
+    def __init__(
+        self, target: TopicPartition, info: AppendInfo | None, failure: StratalogError | None
+    ) -> None:
+        self.target = target
+        self.info = info
+        self.failure = failure
+        self.is_told = False
+        """Somebody has asked and knows of the failure."""
+
+    @classmethod
+    def failed(cls, target: TopicPartition, error: Exception) -> Outcome:
+        """With an error that may be none of ours: Kafka's unknown server error."""
+        if isinstance(error, StratalogError):
+            return cls(target, None, error)
+        failure = AppendError(f"{target}: a batch could not be appended: {error!r}")
+        failure.__cause__ = error
+        return cls(target, None, failure)
+
+
+class Delivery:
+    """A record that was handed to a producer."""
+
+    __slots__ = ("_index", "_lane", "_outcome", "_producer", "record", "since_ms")
+
+    def __init__(
+        self, producer: Producer, lane: PartitionBatch, record: NewRecord, since_ms: int
+    ) -> None:
+        self._producer = producer
+        self._lane = lane
+        self._outcome: Outcome | None = None
+        self._index = 0
+        self.record: NewRecord = record
+        self.since_ms = since_ms
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the record was written or refused; until then it waits for others."""
+        return self._outcome is not None
+
+    def result(self) -> RecordMetadata:
+        """Where the record is. If it still waits, it is written now.
+
+        Raises what its batch was refused with: an AppendError, or a StorageError.
+        """
+        if self._outcome is None:
+            self._producer.write(self._lane, all_of_it=True)
+        outcome = self._outcome
+        if outcome is None:
+            raise InvalidTxnStateError("a batch before the record failed: it was not written")
+        if outcome.failure is not None:
+            outcome.is_told = True
+            raise outcome.failure
+        assert outcome.info is not None
+        timestamp = outcome.info.log_append_time_ms
+        if timestamp == NO_TIMESTAMP:
+            timestamp = self.record.timestamp or 0
+        return RecordMetadata(*outcome.target, outcome.info.first_offset + self._index, timestamp)
+
+    def settle(self, outcome: Outcome, index: int) -> None:
+        """Called by the producer: the record was the one at `index` of this batch."""
+        self._outcome = outcome
+        self._index = index
+        self.record = NewRecord(None, None, self.record.timestamp)  # the rest is in the log
+
+
+class PartitionBatch:
+    """The records on their way to one partition."""
+
+    def __init__(self, target: TopicPartition, options: BuilderOptions) -> None:
+        self.target = target
+        self.waiting: deque[Delivery] = deque()
+        self.options = options
+        self.builder = BatchBuilder(options)
+
+    def add(self, delivery: Delivery) -> None:
+        self.builder.add(delivery.record, delivery.since_ms)
+        self.waiting.append(delivery)
+
+    def renew(self, options: BuilderOptions) -> list[Outcome]:
+        """Build the batches of what waits in another way. Returns what became of records that
+        these options refuse."""
+        self.options = options
+        ratio = self.builder.compression_ratio
+        self.builder = BatchBuilder(options)
+        self.builder.compression_ratio = ratio
+        waiting, self.waiting = self.waiting, deque()
+        refused = []
+        for delivery in waiting:
+            try:
+                self.add(delivery)
+            except Exception as error:  # of this record alone
+                refused.append(Outcome.failed(self.target, error))
+                delivery.settle(refused[-1], 0)
+        return refused
+
+    def settle(self, outcome: Outcome, record_count: int) -> None:
+        for index in range(record_count):
+            self.waiting.popleft().settle(outcome, index)

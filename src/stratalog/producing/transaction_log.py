@@ -1,0 +1,265 @@
+"""How a transaction goes on: the steps of Kafka's coordinator, as functions of its state.
+
+Each gives the state to write before the step counts. `__transaction_state` of a real broker shows
+the same steps in the same order; a restart takes up at the last one that was written.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import StratalogError
+from stratalog.format.messages.transaction_records import (
+    TransactionState,
+    TransactionStatus,
+    encode_transaction_state,
+    encode_transactional_id,
+    key_version,
+    read_transaction_state,
+    read_transactional_id,
+)
+from stratalog.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.appends import AppendOrigin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext
+
+EPOCH_MAX: Final = (1 << 15) - 1
+_NOT_STARTED: Final = -1
+
+_IDLE: Final = frozenset(
+    {
+        TransactionStatus.EMPTY,
+        TransactionStatus.COMPLETE_COMMIT,
+        TransactionStatus.COMPLETE_ABORT,
+    }
+)
+_PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+
+
+class ProducerIdentity(NamedTuple):
+    """What a producer writes into its batches. A higher epoch of the same id fences it."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def identity_of(state: TransactionState) -> ProducerIdentity:
+    return ProducerIdentity(state.producer_id, state.producer_epoch)
+
+
+def is_idle(state: TransactionState) -> bool:
+    """No transaction is open or being ended."""
+    return state.status in _IDLE
+
+
+def is_prepared(state: TransactionState) -> bool:
+    """How the transaction ends is decided; its markers may not all be there yet."""
+    return state.status in _PREPARED
+
+
+def has_epochs_left(state: TransactionState) -> bool:
+    """One is kept back, to fence the last producer with."""
+    return state.producer_epoch < EPOCH_MAX - 1
+
+
+def partitions_of(state: TransactionState) -> Iterator[TopicPartition]:
+    """The partitions that the transaction has written to, or was about to."""
+    for topic, partitions in state.partitions:
+        for partition in partitions:
+            yield TopicPartition(topic, partition)
+
+
+def begun(identity: ProducerIdentity, timeout_ms: int, now_ms: int) -> TransactionState:
+    """A producer has this identity from now on; all earlier ones are fenced."""
+    return TransactionState(
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        timeout_ms=timeout_ms,
+        status=TransactionStatus.EMPTY,
+        partitions=(),
+        last_update_timestamp=now_ms,
+        start_timestamp=_NOT_STARTED,
+    )
+
+
+def with_partition(
+    state: TransactionState, topic_partition: TopicPartition, now_ms: int
+) -> TransactionState:
+    """The transaction, begun now if it was not, is about to write to another partition."""
+    by_topic = {} if is_idle(state) else {topic: set(ids) for topic, ids in state.partitions}
+    by_topic.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
+    return state._replace(
+        status=TransactionStatus.ONGOING,
+        partitions=tuple((topic, tuple(sorted(ids))) for topic, ids in by_topic.items()),
+        last_update_timestamp=now_ms,
+        start_timestamp=now_ms if is_idle(state) else state.start_timestamp,
+    )
+
+
+def fenced(state: TransactionState) -> TransactionState:
+    """Ends the transaction over its producer's head: whatever that one still sends is refused."""
+    return state._replace(producer_epoch=state.producer_epoch + 1)
+
+
+def prepared(state: TransactionState, *, commit: bool, now_ms: int) -> TransactionState:
+    """The decision. Once this is written, the transaction ends so, whatever happens."""
+    status = TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT
+    return state._replace(status=status, last_update_timestamp=now_ms)
+
+
+def completed(state: TransactionState, now_ms: int) -> TransactionState:
+    """All markers are written."""
+    is_commit = state.status is TransactionStatus.PREPARE_COMMIT
+    status = TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
+    return state._replace(status=status, partitions=(), last_update_timestamp=now_ms)
+
+
+# `__transaction_state`: where each transactional id stands, in Kafka's own topic and format.
+#
+# A transactional id lives in the partition that the hash of its name gives. The last record of an
+# id is its state, a tombstone that it is gone. A writer that opens the directory reads every
+# partition that holds a record, as a broker does for each one it leads; most of Kafka's fifty are
+# empty, and an empty one is not even opened.
+
+_KEY_VERSION: Final = 0
+_COLUMNS_FROM_BYTES: Final = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class TransactionLog:
+    """The states of all transactional ids. Not thread-safe: the coordinator has a lock."""
+
+    def __init__(self, catalog: TopicCatalog, engine: LogContext) -> None:
+        self._catalog = catalog
+        self._engine = engine
+        self._states: dict[int, dict[str, TransactionState]] = {}
+        self.has_unreadable = False
+        """Whether the last call of `all` left a partition out."""
+
+    @property
+    def exists(self) -> bool:
+        return TRANSACTION_STATE_TOPIC in self._catalog.topics
+
+    def create(self) -> None:
+        """Make the topic, as Kafka would; a single broker has one replica of it."""
+        if self.exists:
+            return
+        self._catalog.create(
+            TRANSACTION_STATE_TOPIC,
+            self._engine.config.transaction_state_log_num_partitions,
+            replication_factor=1,
+            overrides={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "segment.bytes": self._engine.config.transaction_state_log_segment_bytes,
+            },
+        )
+
+    def find(self, transactional_id: str) -> TransactionState | None:
+        """Where the id stands; None if it was never used, or not for long."""
+        if not self.exists:
+            return None
+        return self._partition(self._partition_of(transactional_id)).get(transactional_id)
+
+    def all(self) -> Iterator[tuple[str, TransactionState]]:
+        """Every id and its state, as of now. Reads the whole topic once.
+
+        A partition that cannot be read is logged and left out: its ids raise when they are used,
+        and the next call tries again.
+        """
+        self.has_unreadable = False
+        if not self.exists:
+            return
+        for partition in self._catalog.topic(TRANSACTION_STATE_TOPIC).partitions:
+            try:
+                states = self._partition(partition)
+            except StratalogError as error:
+                self.has_unreadable = True
+                _log.warning("transactions of this partition are not known: %s", error)
+            else:
+                yield from list(states.items())
+
+    def write(self, transactional_id: str, state: TransactionState | None) -> None:
+        """The id's new state; None forgets the id. It counts once it is in the log."""
+        partition = self._partition_of(transactional_id)
+        states = self._partition(partition)
+        record = Record(
+            0,
+            self._engine.now_ms(),
+            key=encode_transactional_id(transactional_id),
+            value=None if state is None else encode_transaction_state(state),
+        )
+        self._log(partition).append(
+            encode_batch([record], BatchFields()), origin=AppendOrigin.COORDINATOR
+        )
+        if state is None:
+            states.pop(transactional_id, None)
+        else:
+            states[transactional_id] = state
+
+    def flush(self, transactional_id: str) -> None:
+        """Make the id's state durable."""
+        self._log(self._partition_of(transactional_id)).flush()
+
+    def coordinator_epoch(self, transactional_id: str) -> int:
+        """Of the markers: the leader epoch of the partition that the id lives in."""
+        return self._log(self._partition_of(transactional_id)).leader_epoch
+
+    def _partition_of(self, transactional_id: str) -> int:
+        count = self._catalog.topic(TRANSACTION_STATE_TOPIC).partition_count
+        return java_abs(java_hash(transactional_id)) % count
+
+    def _log(self, partition: int) -> PartitionLog:
+        return self._catalog.slot(TopicPartition(TRANSACTION_STATE_TOPIC, partition)).log()
+
+    def _partition(self, partition: int) -> dict[str, TransactionState]:
+        states = self._states.get(partition)
+        if states is None:
+            slot = self._catalog.slot(TopicPartition(TRANSACTION_STATE_TOPIC, partition))
+            states = {} if slot.is_empty else _read_states(slot.log())
+            self._states[partition] = states
+        return states
+
+
+def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
+    """Only the last value of each id is decoded: before compaction there may be many."""
+    last = dict(_keys_and_values(log))
+    return {
+        read_transactional_id(key): read_transaction_state(value)
+        for key, value in last.items()
+        if key is not None and value is not None and key_version(key) == _KEY_VERSION
+    }
+
+
+def _keys_and_values(log: PartitionLog) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """All records in order. Loading the kernels pays only if there are many."""
+    if log.size_bytes < _COLUMNS_FROM_BYTES:
+        for record in log.read("earliest"):
+            yield record.key, record.value
+        return
+    for batch in log.read_columns("earliest", columns=("key", "value")):
+        yield from zip(
+            batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
+        )
+
+
+def java_hash(text: str) -> int:
+    """Java's hash of a string: over UTF-16 units, wrapping around at 32 bits."""
+    hashed = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        hashed = hashed * 31 + int.from_bytes(units[at : at + 2]) & 0xFFFF_FFFF
+    return hashed - (1 << 32) if hashed >= 1 << 31 else hashed
+
+
+def java_abs(value: int) -> int:
+    """Kafka's: the smallest int, which has no positive twin, counts as 0."""
+    return 0 if value == -(1 << 31) else abs(value)

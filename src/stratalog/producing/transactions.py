@@ -1,0 +1,173 @@
+"""Transactions over any number of topics: all of their records are committed, or none.
+
+    with logs.transaction("transfers") as txn:
+        txn.append("accounts", b"-10", key=b"alice")
+        txn.append("accounts", b"+10", key=b"bob")
+
+Readers with `IsolationLevel.READ_COMMITTED` see nothing of it before the block has ended well.
+The transactional id is a name for the writer, the same after each restart: beginning under it
+fences whoever used it before, and aborts what that one left open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from stratalog.errors import InvalidTxnStateError, StratalogError
+from stratalog.producing.producer import Producer, SequenceNumbers
+
+if TYPE_CHECKING:
+    from stratalog.format.names import TopicPartition
+    from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext
+    from stratalog.partitions.schedule import Schedule
+    from stratalog.producing.batches import Delivery
+    from stratalog.producing.coordinator import TransactionCoordinator
+    from stratalog.producing.producer import Headers, ProducerOptions
+    from stratalog.producing.transaction_log import ProducerIdentity
+
+
+class _Records(Producer):
+    """A producer that tells the coordinator about each partition before it writes there."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        engine: LogContext,
+        schedule: Schedule,
+        options: ProducerOptions,
+        owner: TransactionalProducer,
+    ) -> None:
+        super().__init__(catalog, engine, schedule, options, owner.numbering)
+        self._owner = owner
+        self._partitions: set[TopicPartition] = set()
+
+    def before_write(self, target: TopicPartition) -> None:
+        if target not in self._partitions:
+            self._owner.add_partition(target)
+            self._partitions.add(target)
+
+
+class TransactionalProducer:
+    """The one producer of a transactional id, for one transaction after the other."""
+
+    def __init__(
+        self,
+        parts: tuple[TopicCatalog, LogContext, Schedule],
+        coordinator: TransactionCoordinator,
+        transactional_id: str,
+        options: ProducerOptions,
+        timeout_ms: int | None,
+    ) -> None:
+        """`LogDir.transactional_producer` makes one."""
+        self.transactional_id = transactional_id
+        self._parts = parts
+        self._coordinator = coordinator
+        self._options = options
+        self._timeout_ms = timeout_ms
+        self._current: Transaction | None = None
+        self._identity: ProducerIdentity | None = None
+        self.numbering = SequenceNumbers(self._begin, is_transactional=True)
+
+    def _begin(self) -> ProducerIdentity:
+        """The first time, as whoever comes; then as the one that was there before."""
+        expected = self._identity
+        self._identity = self._coordinator.begin_producer(
+            self.transactional_id, self._timeout_ms, expected=expected
+        )
+        return self._identity
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Producer id and epoch, as in the batches."""
+        return self.numbering.identity
+
+    def transaction(self, *, flush: bool = False) -> Transaction:
+        """Begin a transaction. With `flush`, a commit survives a crash of the machine: data,
+        decision and markers are fsynced, in this order."""
+        if self._current is not None and self._current.is_open:
+            raise InvalidTxnStateError(f"{self.transactional_id!r} has a transaction open already")
+        if self._current is not None:
+            self.numbering.renew()  # each transaction has an epoch of its own
+        records = _Records(*self._parts, self._options, self)
+        self._current = Transaction(self, records, flush=flush)
+        return self._current
+
+    def add_partition(self, target: TopicPartition) -> None:
+        """Called by the open transaction."""
+        self._coordinator.add_partition(self.transactional_id, self.identity, target)
+
+    def end(self, *, commit: bool, flush: bool) -> None:
+        """Called by the open transaction."""
+        self._coordinator.end(self.transactional_id, self.identity, commit=commit, flush=flush)
+
+
+class Transaction:
+    """Records that are committed or aborted together. Leaving the block commits; an exception in
+    it aborts."""
+
+    def __init__(self, owner: TransactionalProducer, records: _Records, *, flush: bool) -> None:
+        self._owner = owner
+        self._records = records
+        self._flush = flush
+        self.is_open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not self.is_open:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except StratalogError as failure:
+            error.add_note(f"the transaction could not be aborted either: {failure}")
+
+    @property
+    def transactional_id(self) -> str:
+        return self._owner.transactional_id
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Delivery:
+        """Append a record to the transaction, see `Producer.append`."""
+        self._check_open()
+        return self._records.append(
+            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+        )
+
+    def commit(self) -> None:
+        """Let readers see all of it. If a record could not be written, nothing is committed."""
+        self._check_open()
+        try:
+            self._records.close()
+        except StratalogError as error:
+            try:
+                self.abort()
+            except StratalogError as failure:
+                error.add_note(f"the transaction could not be aborted either: {failure}")
+            raise
+        self.is_open = False
+        self._owner.end(commit=True, flush=self._flush)
+
+    def abort(self) -> None:
+        """Let readers see nothing of it."""
+        self._check_open()
+        self.is_open = False
+        self._records.discard()
+        self._owner.end(commit=False, flush=self._flush)
+
+    def _check_open(self) -> None:
+        self._records.check_process()
+        if not self.is_open:
+            raise InvalidTxnStateError(f"the transaction of {self.transactional_id!r} has ended")

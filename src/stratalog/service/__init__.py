@@ -1,0 +1,1 @@
+"""Background work on open logs: the schedule, retention, cleaner threads, health."""

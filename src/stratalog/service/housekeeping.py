@@ -1,0 +1,129 @@
+"""What a log directory does by itself from time to time, at the intervals of a broker's config.
+
+None of it takes a record away from a reader: that is `maintenance`, which has to be started. What
+fails for one partition or directory is kept by `Health`, and the others have their turn.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stratalog.format.names import RootFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from stratalog.log.partition_log import PartitionLog
+    from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.schedule import Schedule
+    from stratalog.producing.coordinator import TransactionCoordinator
+    from stratalog.service.health import Health
+
+_REMOVAL_INTERVAL_MS_MIN = 1000
+
+
+class Housekeeping:
+    """The tasks and when they are due."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        coordinator: TransactionCoordinator,
+        engine: LogContext,
+        health: Health,
+    ) -> None:
+        self._catalog = catalog
+        self._coordinator = coordinator
+        self._engine = engine
+        self._health = health
+
+    def plan(self, schedule: Schedule) -> None:
+        """Put all tasks on the schedule."""
+        config = self._engine.config
+        self._plan_checkpoints(schedule)
+        schedule.every(
+            config.log_flush_scheduler_interval_ms, "flush of dirty logs", self.flush_dirty
+        )
+        # Often enough that nothing stays for much longer than the delay.
+        removal_ms = max(config.log_config.file_delete_delay_ms // 4, _REMOVAL_INTERVAL_MS_MIN)
+        schedule.every(removal_ms, "removal of deleted files", self.remove_deleted)
+        schedule.every(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            "abort of timed-out transactions",
+            self._coordinator.end_overdue,
+        )
+        schedule.every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            "expiry of transactional ids",
+            self._coordinator.forget_idle,
+        )
+        schedule.every(
+            config.producer_id_expiration_check_interval_ms,
+            "expiry of producers",
+            self.forget_producers,
+        )
+
+    def _plan_checkpoints(self, schedule: Schedule) -> None:
+        config = self._engine.config
+        first_ms = config.log_initial_task_delay_ms
+        schedule.every(
+            config.log_flush_offset_checkpoint_interval_ms,
+            "recovery point checkpoint",
+            lambda: self.checkpoint(RootFile.RECOVERY_POINTS),
+            delay_ms=first_ms,
+        )
+        schedule.every(
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            "log start offset checkpoint",
+            lambda: self.checkpoint(RootFile.LOG_START_OFFSETS),
+            delay_ms=first_ms,
+        )
+        schedule.every(
+            config.replica_high_watermark_checkpoint_interval_ms,
+            "high watermark checkpoint",
+            lambda: self.checkpoint(RootFile.HIGH_WATERMARKS),
+        )
+
+    def checkpoint(self, file: RootFile) -> None:
+        """Write one of the checkpoints in each directory where it has changed."""
+        for root in self._catalog.roots:
+            with self._health.guarded(f"checkpoint {file.value}", root.path):
+                root.checkpoint([file])
+
+    def remove_deleted(self) -> None:
+        """Remove partitions and segments whose deletion is long enough ago."""
+        now_ms = self._engine.now_ms()
+        for root in self._catalog.roots:
+            with self._health.guarded("removal of deleted partitions", root.path):
+                root.trash.remove_due(now_ms)
+        for slot, log in self._loaded():
+            with self._guarded("removal of deleted segments", slot):
+                log.remove_discarded(now_ms)
+
+    def flush_dirty(self) -> None:
+        """Flush logs whose `flush.ms` has passed."""
+        now_ms = self._engine.now_ms()
+        for slot, log in self._loaded():
+            if log.is_usable:
+                with self._guarded("flush", slot):
+                    log.flush_if_due(now_ms)
+
+    def forget_producers(self) -> None:
+        """Forget idle producers in all logs."""
+        now_ms = self._engine.now_ms()
+        for slot, log in self._loaded():
+            with self._guarded("expiry of producers", slot):
+                log.remove_expired_producers(now_ms)
+
+    def _loaded(self) -> Iterator[tuple[PartitionSlot, PartitionLog]]:
+        for slot in self._catalog.slots():
+            if slot.loaded is not None:
+                yield slot, slot.loaded
+
+    def _guarded(self, task: str, slot: PartitionSlot) -> AbstractContextManager[None]:
+        """A partition that is deleted meanwhile may fail as it likes."""
+        is_here = partial(self._catalog.has, slot)
+        return self._health.guarded(task, slot.topic_partition, matters=is_here)

@@ -1,0 +1,159 @@
+"""What of a segment survives an unclean stop: the batches up to the first that is not good.
+
+Good means whole, its CRC right, its offsets above those before and within reach of the segment's
+base offset. As in `rebuild`, compiled kernels take over when very many batches are to be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from stratalog.errors import (
+    CorruptError,
+    LimitExceededError,
+    OffsetOverflowError,
+    UnsupportedError,
+)
+from stratalog.format.batch import MAGIC_2, NO_LEADER_EPOCH, BatchHeader, Entry
+from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
+from stratalog.storage.index_view import WINDOW_BYTES, count_true, is_bulk_worth_it
+from stratalog.storage.segment_view import LoadedBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stratalog.storage.segment_view import SegmentView
+
+OnBatch: TypeAlias = Callable[[LoadedBatch], None]
+"""Told of each batch that changes what a log knows beside its records: one with a producer, or of
+another leader epoch than the batch before. Other batches pass silently."""
+
+
+class Survivors(NamedTuple):
+    """The good part of a segment."""
+
+    indexes: IndexBuilder
+    """Complete, the closing time entry included."""
+    valid_bytes: int
+    next_offset: int
+    damage: CorruptError | None
+    """Why the rest is not good; None when the batches end where the file does."""
+
+
+class SegmentSpan(NamedTuple):
+    """A part of a segment's file that is, or could be, a segment of its own."""
+
+    base_offset: int
+    start: int
+    end: int
+    """Positions in the file."""
+
+
+def check_segment(
+    view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan | None = None
+) -> Survivors:
+    """Read the segment from its start and see how far it is good.
+
+    With `span`, only that part of it; positions in the result stay those in the file.
+    Raises OffsetOverflowError for a good batch that is out of reach of the base offset: Kafka then
+    splits the segment, since cutting it would lose what is not damaged.
+    """
+    if span is None:
+        span = SegmentSpan(view.base_offset, 0, view.size_bytes)
+    return _Check(view, interval_bytes, on_batch, span).run()
+
+
+class _Check:
+    def __init__(
+        self, view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan
+    ) -> None:
+        self._view = view
+        self._on_batch = on_batch
+        self._base_offset = span.base_offset
+        self._index = IndexBuilder(span.base_offset, interval_bytes)
+        self._position = span.start
+        self._end = min(span.end, span.start + POSITION_MAX)
+        self._next_offset = span.base_offset
+        self._leader_epoch = NO_LEADER_EPOCH
+        self._batches = 0
+
+    def run(self) -> Survivors:
+        view, damage, end = self._view, None, self._end
+        try:
+            while self._position < end:
+                for loaded in view.batches(self._position, end, due_offset=self._next_offset):
+                    self._take(loaded)
+                    if is_bulk_worth_it(self._batches, self._position, end):
+                        self._take_in_bulk(end)
+                        break
+        except (UnsupportedError, LimitExceededError):
+            raise  # the bytes are right: others can read what we cannot
+        except CorruptError as error:
+            damage = error
+        self._index.finish()
+        return Survivors(self._index, self._position, self._next_offset, damage)
+
+    def _take(self, loaded: LoadedBatch) -> None:
+        header, size_bytes = loaded.header, loaded.entry.size_bytes
+        last_offset = header.last_offset
+        if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
+        self._index.add(loaded.position, size_bytes, last_offset, header.max_timestamp)
+        self._position += size_bytes
+        self._next_offset = last_offset + 1
+        self._batches += 1
+        if isinstance(header, BatchHeader):
+            epoch, self._leader_epoch = self._leader_epoch, header.partition_leader_epoch
+            if header.has_producer or epoch != self._leader_epoch:
+                self._on_batch(loaded)
+
+    def _take_in_bulk(self, end: int) -> None:
+        """Take windows of batches as long as all that is in them is good."""
+        from stratalog.format.batch_table import check_crcs, scan_batches  # noqa: PLC0415 - loads kernels
+        from stratalog.format.index_table import add_batches  # noqa: PLC0415
+
+        while self._position < end:
+            start = self._position
+            window = self._view.file.read(start, min(WINDOW_BYTES, end - start))
+            table = scan_batches(window)
+            rows = table.rows
+            good = count_true(self._are_in_order(rows) & check_crcs(window, table))
+            if not good:
+                return
+            rows = rows[:good]
+            self._tell(window, rows)
+            add_batches(self._index, rows, start)
+            self._position = start + int(rows["position"][-1]) + int(rows["size_bytes"][-1])
+            self._next_offset = int(rows["last_offset"][-1]) + 1
+            self._batches += good
+            if good < len(table):
+                return
+
+    def _are_in_order(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        from stratalog.format.index_table import first_offsets, fits_segment  # noqa: PLC0415
+
+        in_order = fits_segment(rows, self._base_offset)
+        in_order &= (rows["magic"] != MAGIC_2) | (rows["record_count"] >= 0)
+        first = first_offsets(rows)
+        in_order[:1] &= first[:1] >= self._next_offset
+        in_order[1:] &= first[1:] > rows["last_offset"][:-1]
+        return in_order
+
+    def _tell(self, window: bytes, rows: NDArray[Any]) -> None:
+        import numpy as np  # noqa: PLC0415 - loaded with the kernels
+
+        rows = rows[rows["magic"] == MAGIC_2]
+        epochs = rows["partition_leader_epoch"]
+        is_news = rows["producer_id"] >= 0
+        is_news[:1] |= epochs[:1] != self._leader_epoch
+        is_news[1:] |= epochs[1:] != epochs[:-1]
+        for row in rows[np.flatnonzero(is_news)]:
+            at, size_bytes = int(row["position"]), int(row["size_bytes"])
+            entry = Entry(at, int(row["base_offset"]), size_bytes, MAGIC_2)
+            header = BatchHeader.unpack(window, at)
+            self._on_batch(LoadedBatch(self._position + at, window, entry, header))
+        if len(epochs):
+            self._leader_epoch = int(epochs[-1])
