@@ -50,3 +50,15 @@ def test_the_tree_names_every_error_once_below_its_base() -> None:
         if isinstance(value, type) and issubclass(value, errors.StratalogError)
     ]
     assert sorted(drawn) == sorted(defined)
+
+
+def test_every_error_that_a_caller_may_catch_is_defined_here() -> None:
+    src = Path(errors.__file__).parent
+    names = "|".join(name for name in vars(errors) if name.endswith("Error"))
+    strays = [
+        f"{path.relative_to(src)}: {found}"
+        for path in sorted(src.rglob("*.py"))
+        if path.name != "errors.py"
+        for found in re.findall(rf"^class \w+\((?:.*\b)?(?:{names})\b", path.read_text(), re.M)
+    ]
+    assert not strays

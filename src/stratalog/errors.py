@@ -11,7 +11,8 @@
     │   ├── CorruptSnapshotError      .snapshot
     │   └── CorruptCheckpointError    the text files: checkpoints, metadata, properties
     ├── UnsupportedError              well-formed, but newer or other than what is understood here
-    │   └── UnsupportedRecordsError   a codec not known here (a CorruptRecordError, too)
+    │   ├── UnsupportedRecordsError   a codec not known here (a CorruptRecordError, too)
+    │   └── UnknownGroupRecordError   a record type of __consumer_offsets of a later Kafka
     ├── LimitExceededError            a declared size is larger than the caller allows
     │   └── RecordsTooLargeError      of records in a batch (a CorruptRecordError, too)
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
@@ -46,6 +47,14 @@
     │   ├── DiskFullError             no space left, or the quota is spent
     │   └── FsyncError                an fsync failed: what the disk holds has to be read again
     ├── LogOfflineError               closed, or a write failed: open the log again
+    ├── SourceError                   a Spark query that the log directory cannot serve
+    │   └── DataLossError             records that the query should read are no longer in the log
+    ├── WriteSchemaError              a DataFrame whose columns cannot become records
+    ├── InputFileError                a file to ingest is corrupt or cannot be read
+    ├── NeedsSparkError               only Spark's own readers can read this input
+    ├── TextError                     a key or value that is not UTF-8 text
+    ├── JobError                      a task of a bulk job failed on its worker
+    ├── SparkStartError               Spark is not installed, or does not start
     └── AppendError                   a batch that the log refuses, with Kafka's error code
         ├── CorruptMessageError                  2  damaged on the way
         ├── MessageTooLargeError                10  larger than max.message.bytes
@@ -162,6 +171,14 @@ class LimitExceededError(StratalogError):
 
 class UnsupportedRecordsError(UnsupportedError, CorruptRecordError):
     """The records of a batch whose CRC is right are in a codec that is not known here."""
+
+
+class UnknownGroupRecordError(UnsupportedError):
+    """A record type of a later Kafka. Brokers skip such records, and so should readers."""
+
+    def __init__(self, type_id: int) -> None:
+        super().__init__(f"unknown record type {type_id}")
+        self.type_id = type_id
 
 
 class RecordsTooLargeError(LimitExceededError, CorruptRecordError):
@@ -446,6 +463,43 @@ class LogOfflineError(StratalogError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}; open the log again to write to it")
+
+
+class SourceError(StratalogError):
+    """A Spark query that the log directory cannot serve as it is now."""
+
+
+class DataLossError(SourceError):
+    """Records that the query should read are no longer in the log."""
+
+
+class WriteSchemaError(StratalogError):
+    """A DataFrame whose columns cannot become records: one is missing or of the wrong type."""
+
+
+class InputFileError(StratalogError):
+    """A file to ingest is corrupt or cannot be read."""
+
+
+class NeedsSparkError(StratalogError):
+    """Only Spark's own readers can read this input."""
+
+
+class TextError(StratalogError):
+    """A key or value that is not UTF-8 text."""
+
+
+class JobError(StratalogError):
+    """A task of a bulk job failed on its worker; the message is the task's own."""
+
+    def __init__(self, message: str, error: StratalogError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        """The error that the task raised, if it was a `StratalogError`."""
+
+
+class SparkStartError(StratalogError):
+    """Spark is not installed, or does not start."""
 
 
 class RecordError(NamedTuple):

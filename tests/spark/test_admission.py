@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.errors import DataLossError
 from stratalog.format.names import TopicPartition
 from stratalog.spark.admission import (
     LogEnds,
@@ -10,7 +11,6 @@ from stratalog.spark.admission import (
     share_limit,
     with_new_partitions,
 )
-from stratalog.spark.failures import DataLossError
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import ConfigError, NotALogDirError
-from stratalog.spark.failures import SourceError, iterate_told, told, told_in_one_line
+from stratalog.errors import ConfigError, NotALogDirError, SourceError
+from stratalog.spark.failures import iterate_told, told, told_in_one_line
 from stratalog.spark.jobs.session import _reason, _shown, open_session
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stratalog.errors import CorruptBatchError, LogDirLockedError
+from stratalog.errors import CorruptBatchError, JobError, LogDirLockedError
 from stratalog.format.encode_columns import encode_columns
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
@@ -18,7 +18,7 @@ from stratalog.maintenance.cleaning.distributed import DistributedCleaner
 from stratalog.maintenance.settling import ROUND_DIRECTORY
 from stratalog.service.cleaners import CleaningStatus
 from stratalog.spark.jobs.compact import ClusterTasks, compact
-from stratalog.spark.jobs.running import JobError, ThreadWorkers
+from stratalog.spark.jobs.running import ThreadWorkers
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:

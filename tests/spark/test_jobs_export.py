@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, JobError
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.jobs.export import export, plan_export, run_export
 from stratalog.spark.jobs.export_files import FileSpec
-from stratalog.spark.jobs.running import JobError, ThreadWorkers
+from stratalog.spark.jobs.running import ThreadWorkers
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed
 from tests.log.building import log_name, write_partition

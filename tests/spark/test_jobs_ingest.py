@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog import open_dirs
-from stratalog.errors import ConfigError, StratalogError
+from stratalog.errors import ConfigError, JobError, StratalogError
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.producing.partitioner import partition_for_key
 from stratalog.spark.jobs.export import export
 from stratalog.spark.jobs.ingest import RecordColumns, ingest, ingest_source, read_files
 from stratalog.spark.jobs.ingest_inputs import FileSource, Missing
-from stratalog.spark.jobs.running import JobError
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from stratalog import LogDir, open_dirs
+from stratalog.errors import JobError
 from stratalog.spark.jobs.ingest_files import FileSource, plan_ingest, run_ingest
-from stratalog.spark.jobs.running import JobError, ThreadWorkers
+from stratalog.spark.jobs.running import ThreadWorkers
 from tests.spark import ingest_program
 
 if TYPE_CHECKING:

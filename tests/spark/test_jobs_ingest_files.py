@@ -15,21 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog import LogDir, open_dirs
-from stratalog.errors import ConfigError, LogDirLockedError, StratalogError
+from stratalog.errors import (
+    ConfigError,
+    InputFileError,
+    JobError,
+    LogDirLockedError,
+    NeedsSparkError,
+    StratalogError,
+)
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.spark.jobs.export import export
 from stratalog.spark.jobs.export_files import FileSpec
 from stratalog.spark.jobs.ingest import ingest, read_files
 from stratalog.spark.jobs.ingest_files import ingest_files, plan_ingest, plan_tasks, run_ingest
-from stratalog.spark.jobs.ingest_inputs import (
-    FileSource,
-    InputFileError,
-    NeedsSparkError,
-    RecordColumns,
-)
+from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns
 from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
-from stratalog.spark.jobs.running import JobError, ThreadWorkers
+from stratalog.spark.jobs.running import ThreadWorkers
 from stratalog.spark.jobs.text_lines import TextRange
 from tests.golden.cases import GoldenCase
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import MessageTooLargeError
+from stratalog.errors import InputFileError, MessageTooLargeError
 from stratalog.spark.jobs import text_lines
-from stratalog.spark.jobs.ingest_inputs import InputFileError
 from stratalog.spark.jobs.text_lines import TextRange, read_lines
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, JobError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.spark.jobs.key_counts import (
     NOTE,
@@ -22,7 +22,7 @@ from stratalog.spark.jobs.key_counts import (
     shares_of,
 )
 from stratalog.spark.jobs.record_sums import Facts, sum_of
-from stratalog.spark.jobs.running import JobError, ThreadWorkers
+from stratalog.spark.jobs.running import ThreadWorkers
 from stratalog.spark.jobs.stats import run_stats, stats
 from tests.golden.cases import GoldenCase
 from tests.log.building import log_name, write_partition

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import LogDirLockedError
+from stratalog.errors import JobError, LogDirLockedError
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.partitions.lock import lock_dirs
 from stratalog.spark.failures import told
 from stratalog.spark.jobs.reindex import reindex
-from stratalog.spark.jobs.running import JobError, SparkWorkers, ThreadWorkers, pack
+from stratalog.spark.jobs.running import SparkWorkers, ThreadWorkers, pack
 from stratalog.spark.jobs.verify import verify
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from stratalog.errors import ConfigError, NotALogDirError, UnknownTopicOrPartitionError
+from stratalog.errors import (
+    ConfigError,
+    DataLossError,
+    NotALogDirError,
+    SourceError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.failures import DataLossError, SourceError
 from stratalog.spark.planning import plan_read
 from stratalog.spark.predicates import LONG_MAX, Predicate, Span
 from stratalog.spark.splits import Split

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from stratalog.spark.failures import DataLossError
+from stratalog.errors import DataLossError
 from stratalog.spark.offsets import TOPIC_IDS
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.schema import full_schema

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from stratalog import open_dirs
+from stratalog.errors import DataLossError
 from stratalog.format.metadata import encode_id
-from stratalog.spark.failures import DataLossError
 from stratalog.spark.offsets import TOPIC_IDS, from_json, parse_offsets
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.planning import plan_read

@@ -179,8 +179,8 @@ def _ingest(
     source: FileSource, to: Path, topic: str | None, options: dict[str, str], sparks: Sparks
 ) -> IngestResult:
     """By threads where they can and nobody asked for Spark."""
+    from stratalog.errors import NeedsSparkError  # noqa: PLC0415
     from stratalog.spark.jobs.ingest_files import ingest_files, plan_ingest, run_ingest  # noqa: PLC0415 - heavy
-    from stratalog.spark.jobs.ingest_inputs import NeedsSparkError  # noqa: PLC0415
     from stratalog.spark.jobs.running import ThreadWorkers  # noqa: PLC0415
 
     with BulkProgress(1 << 20) as progress:

@@ -11,7 +11,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from stratalog.dump.hash_order import in_table_order, partition_hash, slots_after
-from stratalog.errors import CorruptError, StratalogError, UnsupportedError
+from stratalog.errors import CorruptError, StratalogError, UnknownGroupRecordError, UnsupportedError
 from stratalog.format.java_text import decode_utf8
 from stratalog.format.messages import cluster_metadata
 from stratalog.format.messages import group_records as groups
@@ -173,7 +173,7 @@ class OffsetsDecoder:
             ), None
         try:
             found = groups.read_group_record(record.key, record.value)
-        except groups.UnknownGroupRecordError as error:
+        except UnknownGroupRecordError as error:
             text = f"Unknown record type {error.type_id} at offset {record.offset}, skipping."
             return text, None
         except StratalogError as error:

@@ -144,7 +144,7 @@ class PartitionView(LogReader):
         return max(end.next_offset, self.log_start_offset)
 
     def check_end(self) -> None:
-        """Raise FlushedCorruptionError if the log ends in damage, not where a writer was interrupted.
+        """Raise FlushedCorruptionError if the log ends in corruption, not in a torn write.
 
         Bytes behind the last whole batch look the same in both cases; what tells is the log
         directory's checkpoint of how far the log was flushed, if it has one.

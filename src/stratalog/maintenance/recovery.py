@@ -5,8 +5,8 @@ run from the start, come to the same end; so a crash while loading costs nothing
 
 After a clean stop, what is read is the names, the newest producer snapshot, and the last segment:
 each of its batches with its CRC. A corrupt batch there is none that a crash left, so the log is
-refused as it is, with FlushedCorruptionError: neither truncated nor appended to. Earlier segments are
-read only if an index file is missing; `verify` reads everything.
+refused as it is, with FlushedCorruptionError: neither truncated nor appended to. Earlier segments
+are read only if an index file is missing; `verify` reads everything.
 
 After an unclean stop, every segment from the recovery point on is read and checked. The log is
 truncated before the first batch that is not whole, as Kafka does it; what is dropped is logged as a
@@ -231,8 +231,8 @@ class _Loader:
         self._recover(segment, point.log_start_offset)
 
     def _refuse_corruption(self, segment: Segment, point: LoadPoint) -> None:
-        """Read a segment of a log that was closed cleanly. Raises FlushedCorruptionError if a batch is
-        corrupt; bytes that follow all that was flushed may still be an interrupted write."""
+        """Read a segment of a log that was closed cleanly. Raises FlushedCorruptionError if a batch
+        is corrupt; bytes that follow all that was flushed may still be an interrupted write."""
         try:
             survivors = segment.check()
         except OffsetOverflowError:

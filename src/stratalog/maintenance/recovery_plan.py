@@ -196,8 +196,8 @@ def has_sound_indexes(log: Path, base_offset: int, size_bytes: int, names: Colle
 def refuse_corruption(
     segment: SegmentView, survivors: Survivors, point: LoadPoint, flushed_end: int
 ) -> None:
-    """Raise FlushedCorruptionError if a batch of a log that was closed cleanly is corrupt. Bytes that
-    follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
+    """Raise FlushedCorruptionError if a batch of a log that was closed cleanly is corrupt. Bytes
+    that follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
     damage = survivors.damage
     if damage is None:
         return

@@ -15,7 +15,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from stratalog.errors import StratalogError
+from stratalog.errors import DataLossError, SourceError, StratalogError
 from stratalog.format.metadata import encode_id
 from stratalog.spark.worker_process import is_spark_worker
 
@@ -38,14 +38,6 @@ _WRAPPED: Final = re.compile(
     r"(?:Job aborted due to stage failure: Task .*?most recent failure: .*?\): )?"
     r"(?:[\w.$]+(?:Exception|Error): )*(?:\[[A-Z_.0-9]+\] )?(.+?)(?: SQLSTATE: \w+)?"
 )
-
-
-class SourceError(StratalogError):
-    """A query that cannot be answered from the directory as it is."""
-
-
-class DataLossError(SourceError):
-    """Records that the query is to read are not in the log."""
 
 
 def lost(what: str) -> DataLossError:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, DataLossError, SourceError
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.failures import DataLossError, SourceError
 from stratalog.spark.offsets import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByTimestamp
 
 if TYPE_CHECKING:

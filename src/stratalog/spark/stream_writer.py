@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import StagedCommit
-from stratalog.spark.failures import SourceError, told_in_one_line
+from stratalog.errors import SourceError
+from stratalog.spark.failures import told_in_one_line
 from stratalog.spark.staged_writes import abandon_runs, commit_staged, stage_rows
 from stratalog.spark.writer import StagedMessage, check_write, runs_of, task_number
 

@@ -12,12 +12,13 @@ from stratalog.errors import (
     CorruptError,
     NoSegmentError,
     PartitionGoneError,
+    SourceError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
 from stratalog.log.partition_view import read_topic_id
 from stratalog.partitions.view import LogDirsView
-from stratalog.spark.failures import SourceError, lost
+from stratalog.spark.failures import lost
 
 if TYPE_CHECKING:
     import uuid

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import StratalogError
+from stratalog.errors import WriteSchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,10 +22,6 @@ _TYPES: Final = {
     "partition": ("int",),
     "timestamp": ("timestamp", "timestamp_ntz"),
 }
-
-
-class WriteSchemaError(StratalogError):
-    """Rows that cannot be records: a column is missing or of the wrong type."""
 
 
 def check_write_schema(schema: StructType, topic: str | None) -> None:

@@ -15,9 +15,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from stratalog.commits.staged import StagedCommit
+from stratalog.errors import WriteSchemaError
 from stratalog.spark.failures import told_in_one_line
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
-from stratalog.spark.write_schema import WriteSchemaError, check_write_schema
+from stratalog.spark.write_schema import check_write_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptRecordError, StratalogError
-from stratalog.format.messages.group_records import UnknownGroupRecordError, read_group_record
+from stratalog.errors import CorruptRecordError, StratalogError, UnknownGroupRecordError
+from stratalog.format.messages.group_records import read_group_record
 from stratalog.format.messages.schema import to_json
 
 

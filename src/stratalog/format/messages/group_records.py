@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptRecordError, StratalogError, UnsupportedError
+from stratalog.errors import (
+    CorruptRecordError,
+    StratalogError,
+    UnknownGroupRecordError,
+    UnsupportedError,
+)
 from stratalog.format.messages.schema import Array, Field, Message, Value, read_message
 
 if TYPE_CHECKING:
@@ -184,14 +189,6 @@ class GroupRecord(NamedTuple):
     key: dict[str, Value]
     value_version: int | None
     value: dict[str, Value] | None
-
-
-class UnknownGroupRecordError(UnsupportedError):
-    """A record type of a later Kafka. Brokers skip such records, and so should readers."""
-
-    def __init__(self, type_id: int) -> None:
-        super().__init__(f"unknown record type {type_id}")
-        self.type_id = type_id
 
 
 def read_group_record(key: bytes, value: bytes | None) -> GroupRecord:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stratalog.config.topic import CleanupPolicy
+from stratalog.errors import JobError
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.spark.jobs.running import Clock, JobError, JobResult, SparkWorkers, pack
+from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratalog.errors import StratalogError
+from stratalog.errors import TextError
 from stratalog.spark.executor import ReadTask
 from stratalog.spark.jobs.json_lines import json_lines
 
@@ -87,10 +87,6 @@ class ExportedFile(NamedTuple):
     date: str | None
     records: int
     size_bytes: int
-
-
-class TextError(StratalogError):
-    """A key or value that is no text."""
 
 
 def read_split(

@@ -23,25 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.bulk.topics import roll_back_topics
 from stratalog.commits.staged import StagedCommit
-from stratalog.errors import StratalogError
-from stratalog.spark.jobs.ingest_inputs import (
-    FileSource,
-    IngestResult,
-    InputFileError,
-    Missing,
-    NeedsSparkError,
-)
+from stratalog.errors import InputFileError, JobError, NeedsSparkError, StratalogError
+from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult, Missing
 from stratalog.spark.jobs.ingest_plan import IngestPlan, plan_ingest, plan_tasks, topic_of
 from stratalog.spark.jobs.ingest_topics import find_topics
 from stratalog.spark.jobs.line_fields import LineError
 from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
-from stratalog.spark.jobs.running import (
-    Clock,
-    JobError,
-    SparkWorkers,
-    interrupted_once,
-    interrupts_held,
-)
+from stratalog.spark.jobs.running import Clock, SparkWorkers, interrupted_once, interrupts_held
 from stratalog.spark.jobs.text_lines import read_lines
 from stratalog.spark.staged_writes import abandon_job, commit_staged, stage_rows
 from stratalog.spark.write_options import WriteOptions

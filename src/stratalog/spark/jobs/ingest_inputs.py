@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
-from stratalog.errors import ConfigError, InvalidNameError, StratalogError
+from stratalog.errors import (
+    ConfigError,
+    InputFileError,
+    InvalidNameError,
+    NeedsSparkError,
+)
 from stratalog.format.names import FileKind, parse_partition_file
 from stratalog.spark.jobs.running import JobResult
 
@@ -39,14 +44,6 @@ _PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 _PACKED_FOR_HADOOP: Final = (*_PACKED, ".deflate", ".lzo", ".xz", ".passthrough")
 _NOT_PLAIN: Final = re.compile(r"[*?\[\]{}\\]|\A[A-Za-z][A-Za-z0-9+.-]*:")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-
-
-class InputFileError(StratalogError):
-    """A file that is to be ingested is damaged, or cannot be read."""
-
-
-class NeedsSparkError(StratalogError):
-    """Workers alone cannot read this; Spark's own readers can, or say why not."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.errors import ConfigError
-from stratalog.spark.jobs.ingest_inputs import (
-    FileSource,
-    NeedsSparkError,
-    check_names,
-    find_files,
-    format_of,
-)
+from stratalog.errors import ConfigError, NeedsSparkError
+from stratalog.spark.jobs.ingest_inputs import FileSource, check_names, find_files, format_of
 from stratalog.spark.jobs.line_fields import (
     EXPORTED_BYTES_MAX,
     FieldLines,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stratalog.errors import ConfigError
-from stratalog.spark.jobs.ingest_inputs import InputFileError, NeedsSparkError
+from stratalog.errors import ConfigError, InputFileError, NeedsSparkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

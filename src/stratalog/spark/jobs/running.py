@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from stratalog.errors import StratalogError
+from stratalog.errors import JobError, StratalogError
 from stratalog.spark.failures import told
 from stratalog.spark.worker_process import spare_imports_collection
 
@@ -39,15 +39,6 @@ TASK_COST_BYTES: Final = 1 << 20
 """What a small task costs, in bytes it could read instead."""
 _POLL_S: Final = 0.2
 _REFUSED: Final = "\0refused"
-
-
-class JobError(StratalogError):
-    """A task failed on its worker; the message is its own."""
-
-    def __init__(self, message: str, error: StratalogError | None = None) -> None:
-        super().__init__(message)
-        self.error = error
-        """What the task raised, where it was one of ours."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from stratalog.errors import ConfigError, StratalogError
+from stratalog.errors import ConfigError, SparkStartError
 from stratalog.spark.failures import plain_line
 from stratalog.spark.jobs.spark_home import quick_home
 
@@ -55,10 +55,6 @@ _LAUNCHER: Final = re.compile(
 )
 _SECRET: Final = re.compile(r"secret|password|token|key|credential", re.IGNORECASE)
 _MASTER: Final = re.compile(r"local(\[.*\])?|yarn|[A-Za-z][A-Za-z0-9+.-]*://.+")
-
-
-class SparkStartError(StratalogError):
-    """Spark is not installed, or does not start."""
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import MessageTooLargeError
-from stratalog.spark.jobs.ingest_inputs import InputFileError
+from stratalog.errors import InputFileError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
