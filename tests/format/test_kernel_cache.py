@@ -22,8 +22,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     here.mkdir()
     (here / "a.py").write_text("one")
     monkeypatch.setattr(jit, "_HERE", here)
+    monkeypatch.setattr(jit, "_SOURCES", (here,))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     return here
+
+
+def test_every_module_with_kernels_counts_as_a_source() -> None:
+    package = jit._HERE.parents[1]
+    users = [path for path in package.rglob("*.py") if "kernels.jit import" in path.read_text()]
+    assert jit._HERE / "crc.py" in users
+    assert {path.parent for path in users} == set(jit._SOURCES)
 
 
 def make_unwritable(directory: Path) -> None:

@@ -2,8 +2,9 @@
 
 A kernel is compiled once per machine and kept on disk. numba notices when the file of a kernel
 changes but not when a function it calls from another file does, so the cache directory carries a
-digest of all files here. (Constants from other modules are compiled in as well, but they are the
-format's, and that does not change.) A cache that cannot be written costs time, never an error.
+digest of all files that define kernels or what kernels call. (Constants from other modules are
+compiled in as well, but they are the format's, and that does not change.) A cache that cannot be
+written costs time, never an error.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., object]")
 _HERE = Path(__file__).parent
+_SOURCES = (_HERE, _HERE.parents[1] / "dump")
+"""Packages that define compiled functions."""
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """For what only kernels call: compiling the way in from Python takes as long as the function. Tests
 call `py_func` instead."""
@@ -68,8 +71,9 @@ def _njit(*signature: object, **options: bool | str) -> Callable[[_F], _F]:
 def _cache_dir() -> Path | None:
     """Beside the package, or in the user's cache when that is read-only; None if neither works."""
     digest = hashlib.sha256()
-    for source in sorted(_HERE.glob("*.py")):
-        digest.update(source.read_bytes())
+    for package in _SOURCES:
+        for source in sorted(package.glob("*.py")):
+            digest.update(source.read_bytes())
     name = f"stratalog-{digest.hexdigest()[:16]}"
     for root in (_HERE / "__pycache__", Path("~/.cache/stratalog")):
         try:
