@@ -1,0 +1,51 @@
+"""Modules and files that documents name exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scripts.transcripts import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PACKAGE = ROOT / "src" / "stratalog"
+BASES = (ROOT, ROOT / "src", PACKAGE, PACKAGE / "maintenance")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        assert any((base / path).exists() for base in BASES), path
+    for name in re.findall(r"(?:`|import |from )(stratalog(?:\.\w+)+)", text):
+        assert _exists(name), name
+
+
+def test_architecture_describes_every_package() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = set(re.findall(r"^\| `(\w+)(?:\.py)?` \|", text, re.MULTILINE))
+    drawn = set(re.findall(r"<b>(\w+)(?:\.py)?</b>", text))
+    there = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith("_")}
+    assert rows == drawn == there - {"py"}
+
+
+def _exists(name: str) -> bool:
+    """A module, or an attribute of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            if not hasattr(found, attribute):
+                return False
+            found = getattr(found, attribute)
+        return True
+    return False
