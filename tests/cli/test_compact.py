@@ -10,7 +10,7 @@ from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log_dir import LogDir
 from tests.cli.command import inside, on_terminal, stratalog
-from tests.log_dir.opening import NOW_MS, Clock, open_logs
+from tests.opening import NOW_MS, Clock, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path

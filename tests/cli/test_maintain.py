@@ -13,7 +13,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir import LogDir
 from tests.cli.command import COMMAND, inside, stratalog
 from tests.golden.cases import GoldenCase
-from tests.log_dir.opening import SMALL
+from tests.opening import SMALL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir import LogDir
 from tests.cli.command import Result, inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
-from tests.log_dir.opening import NOW_MS, SMALL, Clock
+from tests.opening import NOW_MS, SMALL, Clock
 
 if TYPE_CHECKING:
     from pathlib import Path

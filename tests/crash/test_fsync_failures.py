@@ -15,7 +15,7 @@ import pytest
 from stratalog.errors import DiskFullError, FsyncError, LogOfflineError
 from stratalog.format.names import RootFile
 from tests.disks import FaultyDisk, SimulatedDisk
-from tests.log_dir.opening import kill, open_logs
+from tests.opening import kill, open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path

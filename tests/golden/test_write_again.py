@@ -29,7 +29,7 @@ from tests.golden.writing import (
     partition_of,
     stored_batches,
 )
-from tests.log_dir.opening import kill
+from tests.opening import kill
 
 if TYPE_CHECKING:
     from collections.abc import Callable

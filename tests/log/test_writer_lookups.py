@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.partitions.view import open_partition
 from stratalog.storage.disk import Disk
-from tests.log_dir.opening import UNSYNCED, open_logs
+from tests.opening import UNSYNCED, open_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

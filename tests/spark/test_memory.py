@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stratalog.spark.executor import ReadTask
 from stratalog.spark.planning import plan_read
-from tests.log_dir.opening import open_logs
+from tests.opening import open_logs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from stratalog.storage.log_file import LogFile
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, visible
 from tests.handmade import plain, write_segment
-from tests.log_dir.opening import open_logs
+from tests.opening import open_logs
 from tests.spark.reading import read_options, read_plan
 
 if TYPE_CHECKING:

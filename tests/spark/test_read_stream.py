@@ -16,7 +16,7 @@ from stratalog.spark.options import ReadOptions
 from stratalog.spark.schema import full_schema
 from stratalog.spark.splits import Split
 from stratalog.spark.stream import StratalogStreamReader
-from tests.log_dir.opening import open_logs
+from tests.opening import open_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from stratalog.spark.options import ReadOptions
 from stratalog.spark.planning import plan_read
 from stratalog.spark.schema import full_schema
 from stratalog.spark.stream import StratalogStreamReader
-from tests.log_dir.opening import open_logs
+from tests.opening import open_logs
 from tests.spark.reading import read_plan
 from tests.spark.test_read_stream import Reading
 

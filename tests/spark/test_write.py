@@ -21,8 +21,8 @@ from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.producing.partitioner import partition_for_key
 from stratalog.spark.staged_writes import commit_staged
 from stratalog.storage.disk import Disk
+from tests.commits.staging import JOB, rows, stage
 from tests.golden_metadata import broker_dir
-from tests.log_dir.commits.staging import JOB, rows, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.disks import Fault, FaultyDisk
-from tests.log_dir.opening import UNSYNCED
+from tests.opening import UNSYNCED
 
 if TYPE_CHECKING:
     import random
