@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
     from stratalog.commits.staged import StagedTopic
     from stratalog.format.buffers import Buffer
-    from stratalog.storage.disk import Disk
+    from stratalog.storage.disk import AppendFile, Disk
 
 SYNCERS: Final = 4
+WRITEBACK_BYTES: Final = 1 << 20
+"""Of a run, to be written to the disk while the task goes on: the fsync at its end, for which two
+cores would be idle, then finds little to do. A multiple of the page size, so no page is written
+twice."""
 _LOG_SUFFIX: Final = FileKind.LOG.value
 
 
@@ -37,6 +41,13 @@ class _Run:
     size_bytes: int = 0
     record_count: int = 0
     checksum: int | None = 0
+    written_back_bytes: int = 0
+
+    def start_writeback(self, file: AppendFile) -> None:
+        start, end = self.written_back_bytes, file.size_bytes // WRITEBACK_BYTES * WRITEBACK_BYTES
+        if end > start:
+            file.start_writeback(start, end)
+            self.written_back_bytes = end
 
 
 class RunStager:
@@ -82,6 +93,7 @@ class RunStager:
         size_bytes = run.size_bytes
         with self._disk.open_append(run.path, size_bytes=size_bytes, is_new=not size_bytes) as file:
             file.write(data)
+            run.start_writeback(file)
         if not size_bytes:
             self._give_mode_of_segments(run.path)
         run.size_bytes += len(data)

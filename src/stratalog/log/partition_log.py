@@ -122,19 +122,36 @@ class PartitionLog(MaintainedLog):
             for append in group.accepted:
                 self._take(append, AppendOrigin.CLIENT, now_ms)
 
-    def install_file(self, path: Path, batches: FileBatches) -> bool:
-        """Make a file of ready, checked batches in the log's directory a segment of its own.
+    def place_file(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
+        """Write offsets from `base_offset` on, and the leader epoch, into a file of checked batches
+        that is to become a segment. Not durable yet; `install_file` waits for that.
 
-        It gets a second name; the first stays, and is the caller's to remove. The active segment is
-        sealed before it, so it may roll earlier than single appends would have let it. Durable.
-        False if that cannot be done, because of the topic's limits, another owner, or a file system
-        without links: nothing is appended then.
+        No CRC covers those bytes, and whoever appends the batches elsewhere overwrites them: a file
+        that was placed in vain is as good as before. None if the file cannot become a segment,
+        because of the topic's limits or another owner; it is unchanged then.
         """
         with self._changing():
-            plan = batches.plan(self._end, self._leader_epoch, self.config)
+            plan = batches.plan(base_offset, self._leader_epoch, self.config)
             if plan is None or not self._disk.can_stand_for(path, self._segments[-1].path):
-                return False
+                return None
             self._disk.patch(path, plan.patches())
+            return plan
+
+    def install_file(self, path: Path, placed: SegmentPlan) -> bool:
+        """Make a file of ready, checked batches in the log's directory a segment of its own.
+
+        `placed` is what `place_file` has returned. If the log has grown since, the file is placed
+        again. It gets a second name; the first stays, and is the caller's to remove. The active
+        segment is sealed before it, so it may roll earlier than single appends would have let it.
+        Durable. False if that cannot be done, because of the topic's limits, another owner, or a
+        file system without links: nothing is appended then.
+        """
+        with self._changing():
+            plan: SegmentPlan | None = placed
+            if not placed.fits(self._end, self._leader_epoch, self.config):
+                plan = self.place_file(path, placed.batches, self._end)
+            if plan is None:
+                return False
             self._disk.fsync(path)
             second_name = second_staged_name(path)
             try:
