@@ -72,6 +72,8 @@ class Work:
     answer: object
     records: int = 0
     size_bytes: int = 0
+    prepare: Callable[[], object] | None = None
+    """Called before each round, and not timed."""
 
 
 @dataclass
@@ -100,6 +102,8 @@ class Report:
         seconds: dict[str, list[float]] = {who: [] for who in sides}
         for round_ in range(self.rounds + 1):
             for who, work in sides.items():
+                if work.prepare is not None:
+                    work.prepare()
                 start = clock()
                 answer = work.function()
                 elapsed = clock() - start
