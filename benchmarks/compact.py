@@ -30,7 +30,7 @@ from stratalog.format.encode_columns import encode_columns
 from stratalog.format.record import BatchFields
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 
@@ -124,7 +124,7 @@ def clean_copy(dirty: DirtyLog) -> int:
         for file in dirty.path.iterdir():
             os.link(file, copy / file.name)
         with _opened(copy, dirty.records) as log:
-            selection = select(facts_of(log, None), CONFIG, int(time.time() * 1000))
+            selection = plan_cleaning(cleaner_log(log, None), CONFIG, int(time.time() * 1000))
             result = Cleaner(DEDUPE_BUFFER_BYTES).clean(log, selection)
         return result.records_kept
     finally:

@@ -13,7 +13,7 @@ from stratalog.config import LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
 
@@ -59,7 +59,7 @@ def open_at(
 
 
 def clean(log: PartitionLog, checkpoint: int | None, now_ms: int) -> CleaningResult:
-    selection = select(facts_of(log, checkpoint), log.config, now_ms)
+    selection = plan_cleaning(cleaner_log(log, checkpoint), log.config, now_ms)
     assert selection.is_selected
     return Cleaner(MAP_BYTES).clean(log, selection)
 

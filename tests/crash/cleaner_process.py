@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from stratalog.config import LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.crash.forking import serve
@@ -131,7 +131,7 @@ class Worker:
             self.tell("A", first + record.offset, record.key.decode())
 
     def clean(self) -> None:
-        selection = select(facts_of(self.log, self.checkpoint), CONFIG, self.now_ms())
+        selection = plan_cleaning(cleaner_log(self.log, self.checkpoint), CONFIG, self.now_ms())
         if selection.is_selected:
             self.checkpoint = self.cleaner.clean(self.log, selection).end_offset
             self.tell("R")

@@ -16,7 +16,7 @@ import pytest
 
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.crash import cleaner_process
@@ -78,7 +78,7 @@ def examine(path: Path, newest: dict[bytes, int]) -> None:
         check_records(log, newest)
         check_indexes(path)
         now_ms = START_MS + log.log_end_offset
-        selection = select(facts_of(log, None), CONFIG, now_ms)
+        selection = plan_cleaning(cleaner_log(log, None), CONFIG, now_ms)
         if selection.is_selected:
             Cleaner(24 * 40).clean(log, selection)
         check_records(log, newest)

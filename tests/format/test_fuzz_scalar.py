@@ -41,7 +41,7 @@ from stratalog.format.record import (
     encode_empty_batch,
     seal_batch,
 )
-from stratalog.format.resync import Found, find_next_batch
+from stratalog.format.resync import FoundBatch, find_next_batch
 from tests.strategies import LONG_MAX, LONG_MIN, GeneratedLog, logs
 
 MUTATIONS = 10_000
@@ -274,9 +274,9 @@ def test_reading_goes_on_after_damage(log: GeneratedLog, data: st.DataObject) ->
     found = find_next_batch(damaged, entry.end, len(raw), offset_min=0, log_end=len(raw))
     following = next_entry(raw, entry.end)
     if following is None:
-        assert not isinstance(found, Found)
+        assert not isinstance(found, FoundBatch)
     else:
-        assert found == Found(following)
+        assert found == FoundBatch(following)
 
 
 def bombs() -> list[bytes]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index
-from stratalog.format.offset_index import OffsetEntry, OffsetHit
+from stratalog.format.offset_index import OffsetEntry, OffsetIndexHit
 
 BASE = 100
 
@@ -74,16 +74,16 @@ def test_read_entries_of_kafka() -> None:
 @pytest.mark.parametrize(
     ("target", "hit"),
     [
-        (0, OffsetHit(-1, 11, 0)),
-        (14, OffsetHit(-1, 11, 0)),
-        (15, OffsetHit(0, 15, 156)),
-        (16, OffsetHit(0, 15, 156)),
-        (17, OffsetHit(1, 17, 328)),
-        (21, OffsetHit(3, 21, 606)),
-        (1 << 50, OffsetHit(3, 21, 606)),
+        (0, OffsetIndexHit(-1, 11, 0)),
+        (14, OffsetIndexHit(-1, 11, 0)),
+        (15, OffsetIndexHit(0, 15, 156)),
+        (16, OffsetIndexHit(0, 15, 156)),
+        (17, OffsetIndexHit(1, 17, 328)),
+        (21, OffsetIndexHit(3, 21, 606)),
+        (1 << 50, OffsetIndexHit(3, 21, 606)),
     ],
 )
-def test_lookup(target: int, hit: OffsetHit) -> None:
+def test_lookup(target: int, hit: OffsetIndexHit) -> None:
     assert offset_index.lookup(GOLDEN, 4, GOLDEN_BASE, target) == hit
     trace: list[int] = []
     assert offset_index.lookup(GOLDEN, 4, GOLDEN_BASE, target, trace) == hit
@@ -91,7 +91,7 @@ def test_lookup(target: int, hit: OffsetHit) -> None:
 
 
 def test_lookup_in_an_empty_index_starts_at_the_base() -> None:
-    assert offset_index.lookup(b"", 0, 42, 50) == OffsetHit(-1, 42, 0)
+    assert offset_index.lookup(b"", 0, 42, 50) == OffsetIndexHit(-1, 42, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from stratalog.format import resync
 from stratalog.format.batch import BatchHeader, Codec, Entry, TimestampType
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
-from stratalog.format.resync import Found, Incomplete, Nothing, find_next_batch
+from stratalog.format.resync import FoundBatch, IncompleteBatch, NoBatch, find_next_batch
 from tests.strategies import GeneratedLog, logs
 
 OFFSET = 1_000
@@ -55,14 +55,14 @@ def junk(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def search(buf: bytes, start: int = 0, **options: int) -> Found | Incomplete | Nothing:
+def search(buf: bytes, start: int = 0, **options: int) -> FoundBatch | IncompleteBatch | NoBatch:
     return find_next_batch(buf, start, len(buf), **{"offset_min": OFFSET, **options})
 
 
 @pytest.mark.parametrize(("raw", "magic"), KINDS)
 @pytest.mark.parametrize("before", [0, 1, 7, 16, 61, 4_095, 4_096, 70_000])
 def test_found_after_junk(raw: bytes, magic: int, before: int) -> None:
-    found = Found(Entry(before, OFFSET, len(raw), magic))
+    found = FoundBatch(Entry(before, OFFSET, len(raw), magic))
     assert search(junk(before) + raw + junk(50)) == found
     assert search(bytes(before) + raw) == found
     assert search(b"\x02" * before + raw) == found
@@ -71,7 +71,7 @@ def test_found_after_junk(raw: bytes, magic: int, before: int) -> None:
 @pytest.mark.parametrize(("raw", "magic"), KINDS)
 def test_found_in_any_kind_of_buffer_and_at_its_very_end(raw: bytes, magic: int) -> None:
     buf = junk(300) + raw
-    found = Found(Entry(300, OFFSET, len(raw), magic))
+    found = FoundBatch(Entry(300, OFFSET, len(raw), magic))
     for kind in (bytes, bytearray, memoryview):
         assert find_next_batch(kind(buf), 0, len(buf), offset_min=OFFSET) == found
 
@@ -80,26 +80,26 @@ def test_found_in_any_kind_of_buffer_and_at_its_very_end(raw: bytes, magic: int)
 def test_the_search_begins_at_start(start: int) -> None:
     buf = DATA + junk(300 - len(DATA)) + DATA
     position = 0 if start == 0 else 300
-    assert search(buf, start) == Found(Entry(position, OFFSET, len(DATA), 2))
+    assert search(buf, start) == FoundBatch(Entry(position, OFFSET, len(DATA), 2))
 
 
 def test_the_first_good_one_wins() -> None:
     damaged = DATA[:-1] + b"?"
     later = encode_batch([Record(OFFSET + 9, 5, None, None)])
-    assert search(damaged + later + DATA) == Found(Entry(len(DATA), OFFSET + 9, len(later), 2))
+    assert search(damaged + later + DATA) == FoundBatch(Entry(len(DATA), OFFSET + 9, len(later), 2))
 
 
 def test_every_damaged_byte_under_the_crc_makes_it_no_batch() -> None:
     for at in range(16, len(DATA)):
         damaged = DATA[:at] + bytes([DATA[at] ^ 0x40]) + DATA[at + 1 :]
-        assert not isinstance(search(junk(20) + damaged, log_end=20 + len(DATA)), Found), at
+        assert not isinstance(search(junk(20) + damaged, log_end=20 + len(DATA)), FoundBatch), at
 
 
 @pytest.mark.parametrize(
     ("offset_min", "is_found"), [(0, True), (OFFSET, True), (OFFSET + 1, False)]
 )
 def test_offsets_never_go_back(offset_min: int, is_found: bool) -> None:
-    assert isinstance(search(junk(9) + DATA, offset_min=offset_min), Found) is is_found
+    assert isinstance(search(junk(9) + DATA, offset_min=offset_min), FoundBatch) is is_found
 
 
 @pytest.mark.parametrize("offset_min", [0, 1, OFFSET, (1 << 32) - 5, 1 << 40])
@@ -107,15 +107,15 @@ def test_offsets_stay_in_the_range_of_a_segment(offset_min: int) -> None:
     last = offset_min + resync.SEGMENT_OFFSETS_MAX
     near = encode_batch([Record(last, 5, None, None)])
     far = encode_batch([Record(last + 1, 5, None, None)])
-    assert isinstance(search(near, offset_min=offset_min), Found)
-    assert isinstance(search(far, offset_min=offset_min), Nothing)
-    assert isinstance(search(far, offset_min=offset_min, offset_max=last + 1), Found)
+    assert isinstance(search(near, offset_min=offset_min), FoundBatch)
+    assert isinstance(search(far, offset_min=offset_min), NoBatch)
+    assert isinstance(search(far, offset_min=offset_min, offset_max=last + 1), FoundBatch)
 
 
 @pytest.mark.parametrize("offset", [(1 << 32) - 2, 1 << 32, 1 << 40, (1 << 63) - 2])
 def test_large_offsets(offset: int) -> None:
     raw = encode_batch([Record(offset, 5, None, None)])
-    found = Found(Entry(40, offset, len(raw), 2))
+    found = FoundBatch(Entry(40, offset, len(raw), 2))
     buf = junk(40) + raw
     assert search(buf, offset_min=offset - 1) == found
     anything = {"offset_min": 0, "offset_max": (1 << 63) - 1}
@@ -128,9 +128,9 @@ def test_cut_by_the_window(raw: bytes, magic: int) -> None:
     needed = 61 if magic == 2 else 34
     for end in range(100 + needed, 100 + len(raw)):
         cut = find_next_batch(buf, 0, end, offset_min=OFFSET)
-        assert cut == Incomplete(100, 100 + len(raw)), end
+        assert cut == IncompleteBatch(100, 100 + len(raw)), end
         again = find_next_batch(buf, cut.position, cut.end, offset_min=OFFSET)
-        assert again == Found(Entry(100, OFFSET, len(raw), magic))
+        assert again == FoundBatch(Entry(100, OFFSET, len(raw), magic))
 
 
 @pytest.mark.parametrize(("raw", "magic"), KINDS)
@@ -138,10 +138,10 @@ def test_header_cut_by_the_window_is_found_on_resuming(raw: bytes, magic: int) -
     buf = junk(100) + raw + junk(100)
     for end in range(60, 100 + len(raw)):
         first = find_next_batch(buf, 0, end, offset_min=OFFSET)
-        if isinstance(first, Nothing):
+        if isinstance(first, NoBatch):
             assert 0 <= first.resume_at <= 100
             first = find_next_batch(buf, first.resume_at, len(buf), offset_min=OFFSET)
-            assert first == Found(Entry(100, OFFSET, len(raw), magic))
+            assert first == FoundBatch(Entry(100, OFFSET, len(raw), magic))
 
 
 def test_a_candidate_past_the_end_of_the_log_is_none() -> None:
@@ -149,17 +149,17 @@ def test_a_candidate_past_the_end_of_the_log_is_none() -> None:
     later = encode_batch([Record(OFFSET + 5, 5, None, None)])
     liar = BatchHeader.unpack(DATA)._replace(batch_length=1 << 30).pack()
     buf = liar + later
-    assert search(buf) == Incomplete(0, (1 << 30) + 12)
-    assert search(buf, log_end=len(buf)) == Found(Entry(61, OFFSET + 5, len(later), 2))
-    assert isinstance(search(junk(10) + DATA[:-1], log_end=9 + len(DATA)), Nothing)
+    assert search(buf) == IncompleteBatch(0, (1 << 30) + 12)
+    assert search(buf, log_end=len(buf)) == FoundBatch(Entry(61, OFFSET + 5, len(later), 2))
+    assert isinstance(search(junk(10) + DATA[:-1], log_end=9 + len(DATA)), NoBatch)
 
 
 @pytest.mark.parametrize("size", [0, 1, 16, 17, 25, 26, 60, 61, 1_000])
 def test_nothing_in_junk_or_zeros(size: int) -> None:
     resume_at = max(0, size - 60)
-    assert search(junk(size, seed=2)) == Nothing(resume_at)
-    assert search(bytes(size)) == Nothing(resume_at)
-    assert find_next_batch(DATA, 5, 5, offset_min=0) == Nothing(5)
+    assert search(junk(size, seed=2)) == NoBatch(resume_at)
+    assert search(bytes(size)) == NoBatch(resume_at)
+    assert find_next_batch(DATA, 5, 5, offset_min=0) == NoBatch(5)
 
 
 def test_many_look_alikes_end_in_an_error_and_not_in_hours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_many_look_alikes_end_in_an_error_and_not_in_hours(monkeypatch: pytest.M
 )
 def test_megabytes_take_a_moment_only(before: bytes) -> None:
     started = time.process_time()  # what other processes take does not count
-    assert search(before + DATA) == Found(Entry(len(before), OFFSET, len(DATA), 2))
+    assert search(before + DATA) == FoundBatch(Entry(len(before), OFFSET, len(DATA), 2))
     assert time.process_time() - started < 5  # about 0.1 s on one slow core
 
 
@@ -195,7 +195,7 @@ def test_every_batch_boundary_is_found_again(log: GeneratedLog, data: st.DataObj
     start = data.draw(st.integers(0, len(raw)))
     found = find_next_batch(raw, start, len(raw), offset_min=0, log_end=len(raw))
     following = [at for at in starts[:-1] if at >= start]
-    if isinstance(found, Found):
+    if isinstance(found, FoundBatch):
         assert found.entry.position >= start
         assert not following or found.entry.position <= following[0]
     else:

@@ -15,7 +15,7 @@ from stratalog.format.batch_table import scan_batches
 from stratalog.format.checksum import crc32c
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.format.soundness import SoundnessChecker, Verdict, reason_of
+from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
 from tests.golden.cases import GOLDEN_DIR
 
 PLAIN = encode_batch(
@@ -28,9 +28,9 @@ PLAIN = encode_batch(
 )
 
 
-def verdicts(raw: bytes) -> list[Verdict]:
+def verdicts(raw: bytes) -> list[Soundness]:
     found = SoundnessChecker().check(raw, scan_batches(raw))
-    return [Verdict(number) for number in found["verdict"].tolist()]
+    return [Soundness(number) for number in found["verdict"].tolist()]
 
 
 def with_crc(raw: bytes | bytearray) -> bytes:
@@ -50,7 +50,7 @@ def is_readable(raw: bytes) -> bool:
 
 def test_facts_of_a_good_batch() -> None:
     (found,) = SoundnessChecker().check(PLAIN, scan_batches(PLAIN))
-    assert found["verdict"] == Verdict.GOOD
+    assert found["verdict"] == Soundness.GOOD
     assert found["last_record_offset"] == 10
     assert found["max_timestamp"] == 1005
 
@@ -58,16 +58,16 @@ def test_facts_of_a_good_batch() -> None:
 @pytest.mark.parametrize(
     ("at", "raw", "verdict"),
     [
-        (35, struct.pack(">q", 1006), Verdict.BAD_TIMESTAMP),
-        (23, struct.pack(">i", 2), Verdict.BAD_OFFSETS),
-        (57, struct.pack(">i", 2), Verdict.BAD_RECORDS),
-        (57, struct.pack(">i", 4), Verdict.BAD_RECORDS),
-        (57, struct.pack(">i", -1), Verdict.BAD_BATCH),
-        (23, struct.pack(">i", -1), Verdict.BAD_BATCH),
-        (57, struct.pack(">i", 1 << 20), Verdict.BAD_BATCH),
+        (35, struct.pack(">q", 1006), Soundness.BAD_TIMESTAMP),
+        (23, struct.pack(">i", 2), Soundness.BAD_OFFSETS),
+        (57, struct.pack(">i", 2), Soundness.BAD_RECORDS),
+        (57, struct.pack(">i", 4), Soundness.BAD_RECORDS),
+        (57, struct.pack(">i", -1), Soundness.BAD_BATCH),
+        (23, struct.pack(">i", -1), Soundness.BAD_BATCH),
+        (57, struct.pack(">i", 1 << 20), Soundness.BAD_BATCH),
     ],
 )
-def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, verdict: Verdict) -> None:
+def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, verdict: Soundness) -> None:
     changed = bytearray(PLAIN)
     changed[at : at + len(raw)] = raw
     assert verdicts(with_crc(changed)) == [verdict]
@@ -76,7 +76,7 @@ def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, verdict: Verdict)
 def test_a_wrong_crc() -> None:
     changed = bytearray(PLAIN)
     changed[-1] ^= 1
-    assert verdicts(bytes(changed)) == [Verdict.BAD_BATCH]
+    assert verdicts(bytes(changed)) == [Soundness.BAD_BATCH]
     assert "CRC" in reason_of(bytes(changed), scan_batches(bytes(changed)).rows[0])
 
 
@@ -84,14 +84,14 @@ def test_log_append_time_has_one_timestamp_for_all() -> None:
     changed = bytearray(PLAIN)
     changed[22] |= 0x08
     changed[35:43] = struct.pack(">q", 99)
-    assert verdicts(with_crc(changed)) == [Verdict.GOOD]
+    assert verdicts(with_crc(changed)) == [Soundness.GOOD]
 
 
 def test_bad_batches_among_good_ones() -> None:
     bad = bytearray(PLAIN)
     bad[57:61] = struct.pack(">i", 2)
     raw = PLAIN + with_crc(bad) + PLAIN
-    assert verdicts(raw) == [Verdict.GOOD, Verdict.BAD_RECORDS, Verdict.GOOD]
+    assert verdicts(raw) == [Soundness.GOOD, Soundness.BAD_RECORDS, Soundness.GOOD]
 
 
 @pytest.mark.parametrize("case", ["java-gzip", "java-snappy", "java-lz4", "rdk-zstd", "v1-lz4"])
@@ -99,7 +99,7 @@ def test_compressed_batches(case: str) -> None:
     (log, *_) = sorted((GOLDEN_DIR / case).glob("*-0/*.log"))
     raw = log.read_bytes()
     good = verdicts(raw)
-    assert set(good) == {Verdict.GOOD}
+    assert set(good) == {Soundness.GOOD}
     assert len(good) == len(scan_batches(raw))
 
 
@@ -112,9 +112,9 @@ def test_records_that_cannot_be_decompressed() -> None:
     raw[start + 61 : start + 70] = bytes(9)
     raw[start:end] = with_crc(raw[start:end])
     found = verdicts(bytes(raw))
-    assert found[1] is Verdict.BAD_RECORDS
-    assert set(found) - {Verdict.BAD_RECORDS} == {Verdict.GOOD}
-    assert found.count(Verdict.BAD_RECORDS) == 1
+    assert found[1] is Soundness.BAD_RECORDS
+    assert set(found) - {Soundness.BAD_RECORDS} == {Soundness.GOOD}
+    assert found.count(Soundness.BAD_RECORDS) == 1
 
 
 @settings(max_examples=400, deadline=None)
@@ -126,7 +126,7 @@ def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: in
     (verdict,) = verdicts(raw)
     entry = next_entry(raw, 0)
     assert entry is not None
-    if verdict in {Verdict.BAD_RECORDS, Verdict.BAD_BATCH}:
+    if verdict in {Soundness.BAD_RECORDS, Soundness.BAD_BATCH}:
         assert not is_readable(raw)
     else:
         assert is_readable(raw)
@@ -135,4 +135,4 @@ def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: in
         is_rising = bool((np.diff(offsets) > 0).all())
         last = scan_batches(raw).rows["last_offset"][0]
         is_inside = bool(((offsets >= 7) & (offsets <= last)).all())
-        assert (verdict is Verdict.BAD_OFFSETS) == (not (is_rising and is_inside))
+        assert (verdict is Soundness.BAD_OFFSETS) == (not (is_rising and is_inside))

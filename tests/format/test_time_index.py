@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptIndexError
 from stratalog.format import time_index
-from stratalog.format.time_index import TimeEntry, TimeHit
+from stratalog.format.time_index import TimeEntry, TimeIndexHit
 
 CASES = [
     pytest.param(
@@ -73,15 +73,15 @@ def test_read_entries_of_kafka() -> None:
 @pytest.mark.parametrize(
     ("target", "hit"),
     [
-        (-1, TimeHit(-1, -1, 11)),
-        (1794769238161, TimeHit(-1, -1, 11)),
-        (1794769238162, TimeHit(0, 1794769238162, 12)),
-        (1794769238200, TimeHit(1, 1794769238197, 24)),
-        (1794769238215, TimeHit(4, 1794769238215, 38)),
-        (1 << 63, TimeHit(4, 1794769238215, 38)),
+        (-1, TimeIndexHit(-1, -1, 11)),
+        (1794769238161, TimeIndexHit(-1, -1, 11)),
+        (1794769238162, TimeIndexHit(0, 1794769238162, 12)),
+        (1794769238200, TimeIndexHit(1, 1794769238197, 24)),
+        (1794769238215, TimeIndexHit(4, 1794769238215, 38)),
+        (1 << 63, TimeIndexHit(4, 1794769238215, 38)),
     ],
 )
-def test_lookup(target: int, hit: TimeHit) -> None:
+def test_lookup(target: int, hit: TimeIndexHit) -> None:
     assert time_index.lookup(GOLDEN, 5, GOLDEN_BASE, target) == hit
     trace: list[int] = []
     assert time_index.lookup(GOLDEN, 5, GOLDEN_BASE, target, trace) == hit
@@ -89,7 +89,7 @@ def test_lookup(target: int, hit: TimeHit) -> None:
 
 
 def test_an_empty_index_knows_no_timestamp() -> None:
-    assert time_index.lookup(b"", 0, 42, 50) == TimeHit(-1, -1, 42)
+    assert time_index.lookup(b"", 0, 42, 50) == TimeIndexHit(-1, -1, 42)
     assert time_index.last_entry(b"", 0, 42) == TimeEntry(-1, 42)
 
 

@@ -18,7 +18,7 @@ from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.golden.cases import GoldenCase
@@ -72,7 +72,7 @@ def active_base(case: GoldenCase) -> int:
 
 
 def clean(log: PartitionLog, now_ms: int) -> None:
-    selection = select(facts_of(log, None), log.config, now_ms)
+    selection = plan_cleaning(cleaner_log(log, None), log.config, now_ms)
     assert selection.cleanable_bytes
     Cleaner(24 * 10_000).clean(log, selection)
 

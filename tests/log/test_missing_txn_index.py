@@ -15,9 +15,9 @@ from stratalog.format.txn_index import ENTRY_BYTES, read_entries
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.directory import Plan, run_plan, verify_partition
+from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault as Verified
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
@@ -276,7 +276,7 @@ def test_a_failing_disk_tears_an_entry(tmp_path: Path, reader: Reader) -> None:
     with PartitionView(setup.path) as view:
         assert [record.offset for record in reader(view, isolation=COMMITTED)] == [0]
         assert [txn.last_offset for txn in view.aborted_transactions()] == [3, 5]
-    plan = Plan((plan_partition(setup.path, recovery_point=0),))
+    plan = VerifyPlan((plan_partition(setup.path, recovery_point=0),))
     findings = run_plan(plan, threads=1).at_least(Severity.WARNING)
     assert {finding.severity for finding in findings} == {Severity.WARNING}
     assert Verified.TXN_INDEX_TORN.code in {finding.code for finding in findings}
@@ -323,6 +323,6 @@ def test_the_cleaner_drops_what_was_aborted_and_nothing_else(tmp_path: Path) -> 
     log.close()
     assert drop_txn_indexes(setup.path)
     log = setup.reopen(config)
-    selection = select(facts_of(log, None), config, NOW_MS + 10**9)
+    selection = plan_cleaning(cleaner_log(log, None), config, NOW_MS + 10**9)
     Cleaner(24 * 1000).clean(log, selection)
     assert [record.offset for record in log.read()] == [0, 1, 6]

@@ -16,7 +16,7 @@ from stratalog.errors import OffsetOutOfRangeError, SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 
@@ -215,7 +215,7 @@ def test_reading_while_a_log_is_compacted(log: PartitionLog) -> None:
             append(log, rng)
         if rng.random() < 0.3:
             log.update_config(replace(log.config, segment_bytes=rng.choice(sizes)))
-            selection = select(facts_of(log, 0), log.config, log._now_ms())
+            selection = plan_cleaning(cleaner_log(log, 0), log.config, log._now_ms())
             cleaner.clean(log, selection)
         if rng.random() < 0.3:
             log.remove_discarded(0, at_once=True)

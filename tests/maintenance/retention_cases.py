@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stratalog.config import LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.retention import LogFacts, SegmentFacts
+from stratalog.maintenance.retention import RetentionLog, RetentionSegment
 from tests.log.building import log_name
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ def facts(
     start: int = 0,
     high_watermark: int | None = None,
     end: int | None = None,
-) -> LogFacts:
+) -> RetentionLog:
     """Segments as (bytes, largest timestamp), ten offsets each; the last one is active."""
     end_offset = 10 * len(segments) if end is None else end
-    return LogFacts(
+    return RetentionLog(
         topic_partition=TopicPartition("t", 0),
         path=Path("t-0"),
         log_start_offset=start,
         high_watermark=end_offset if high_watermark is None else high_watermark,
         log_end_offset=end_offset,
         segments=tuple(
-            SegmentFacts(
+            RetentionSegment(
                 path=Path("t-0", log_name(10 * slot)),
                 base_offset=10 * slot,
                 end_offset=end_offset if slot == len(segments) - 1 else 10 * slot + 10,

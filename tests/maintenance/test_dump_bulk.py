@@ -170,11 +170,11 @@ def test_a_large_log_takes_the_compiled_path_by_itself(
     log.write_bytes(batch * 60)
     taken: list[bool] = []
 
-    def blocks(_: bulk.BulkWalk) -> Iterator[bytes]:
+    def blocks(_: bulk.BulkDump) -> Iterator[bytes]:
         taken.append(True)
         yield b"bulk\n"
 
-    monkeypatch.setattr(bulk.BulkWalk, "blocks", blocks)
+    monkeypatch.setattr(bulk.BulkDump, "blocks", blocks)
     assert dump([log], DATA).lines[1] == "bulk"
     assert taken == [True]
     dump([log], DumpOptions())  # 60 lines are not worth it

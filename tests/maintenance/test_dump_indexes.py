@@ -139,7 +139,7 @@ def test_a_time_index_of_nonsense_does_not_take_for_ever(
 
     def counted(
         self: log_headers.LogHeaders, position: int, end: int
-    ) -> log_headers.HeaderSeen | None:
+    ) -> log_headers.BatchPosition | None:
         nonlocal reads
         reads += 1
         return read(self, position, end)

@@ -12,7 +12,7 @@ from stratalog.config import LogConfig
 from stratalog.format.txn_index import ENTRY_BYTES
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.reindex import Change, Reindexed, plan_reindex, reindex_segment
+from stratalog.maintenance.reindex import IndexChange, Reindexed, plan_reindex, reindex_segment
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase, all_cases
 from tests.log.building import copy_partition
@@ -21,7 +21,7 @@ from tests.storage.segments import files_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNCHANGED = Change.UNCHANGED
+UNCHANGED = IndexChange.UNCHANGED
 NOW_MS = 1_700_000_000_000
 DERIVED = (".index", ".timeindex", ".txnindex")
 
@@ -67,7 +67,7 @@ def test_kafkas_own_indexes_are_right_already(name: str, tmp_path: Path) -> None
     before = {path.name: path.stat().st_mtime_ns for path in partition.iterdir()}
     done = reindex(partition, interval_bytes)
     changes = {change.change for each in done for change in each.changes}
-    assert changes == {Change.UNCHANGED}
+    assert changes == {IndexChange.UNCHANGED}
     assert {path.name: path.stat().st_mtime_ns for path in partition.iterdir()} == before
 
 
@@ -83,9 +83,9 @@ def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path) -> None:
         for each in reindex(partition, 256, is_dry_run=True)
         for change in each.changes
     }
-    assert told["00000000000000000000.index"] == (Change.CREATED, 0)
-    assert told["00000000000000000156.index"] == (Change.REPLACED, 80)
-    assert told["00000000000000000156.txnindex"] == (Change.REMOVED, 1)
+    assert told["00000000000000000000.index"] == (IndexChange.CREATED, 0)
+    assert told["00000000000000000156.index"] == (IndexChange.REPLACED, 80)
+    assert told["00000000000000000156.txnindex"] == (IndexChange.REMOVED, 1)
     assert files_of(partition) == before
 
 
@@ -175,9 +175,13 @@ def test_a_log_that_was_closed_after_every_append_is_right(tmp_path: Path) -> No
     before = files_of(partition, *DERIVED)
     assert before["00000000000000000000.index"] == b""
     (done,) = reindex(partition)
-    assert [change.change for change in done.changes] == [Change.KEPT, Change.KEPT, UNCHANGED]
+    assert [change.change for change in done.changes] == [
+        IndexChange.KEPT,
+        IndexChange.KEPT,
+        UNCHANGED,
+    ]
     assert files_of(partition, *DERIVED) == before
     for task in plan_reindex(partition, is_forced=True):
         forced = reindex_segment(task, Disk())
-        assert [change.change for change in forced.changes[:2]] == [Change.REPLACED] * 2
+        assert [change.change for change in forced.changes[:2]] == [IndexChange.REPLACED] * 2
     assert len(files_of(partition, ".index")["00000000000000000000.index"]) == 24

@@ -8,7 +8,12 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.config.topic import CleanupPolicy
-from stratalog.maintenance.retention import Finding, Pass, Reason, plan_retention
+from stratalog.maintenance.retention import (
+    RetentionReason,
+    RetentionRule,
+    RuleResult,
+    plan_retention,
+)
 from tests.maintenance.retention_cases import (
     BOTH,
     COMPACTED,
@@ -26,22 +31,25 @@ from tests.maintenance.retention_cases import (
 @pytest.mark.parametrize(
     ("timestamp", "finding"),
     [
-        (NOW_MS - 501, Finding(Pass.TIME, Reason.EXPIRED, 1)),
-        (NOW_MS - 500, Finding(Pass.TIME, Reason.NOT_EXPIRED, 1)),  # equal is not older
-        (NOW_MS - 499, Finding(Pass.TIME, Reason.NOT_EXPIRED, 2)),
-        (NOW_MS, Finding(Pass.TIME, Reason.NOT_EXPIRED, 501)),
-        (NOW_MS + 1, Finding(Pass.TIME, Reason.FUTURE_TIMESTAMP, 1)),
-        (0, Finding(Pass.TIME, Reason.EXPIRED, NOW_MS - 500)),
+        (NOW_MS - 501, RuleResult(RetentionRule.TIME, RetentionReason.EXPIRED, 1)),
+        (
+            NOW_MS - 500,
+            RuleResult(RetentionRule.TIME, RetentionReason.NOT_EXPIRED, 1),
+        ),  # equal is not older
+        (NOW_MS - 499, RuleResult(RetentionRule.TIME, RetentionReason.NOT_EXPIRED, 2)),
+        (NOW_MS, RuleResult(RetentionRule.TIME, RetentionReason.NOT_EXPIRED, 501)),
+        (NOW_MS + 1, RuleResult(RetentionRule.TIME, RetentionReason.FUTURE_TIMESTAMP, 1)),
+        (0, RuleResult(RetentionRule.TIME, RetentionReason.EXPIRED, NOW_MS - 500)),
     ],
 )
 def test_a_segment_goes_once_its_newest_record_is_older_than_the_limit(
-    timestamp: int, finding: Finding
+    timestamp: int, finding: RuleResult
 ) -> None:
     plan = plan_retention(
         facts((100, timestamp), (100, NOW_MS)), LogConfig(retention_ms=500), NOW_MS
     )
-    assert plan.verdicts[0].finding(Pass.TIME) == finding
-    assert plan.verdicts[0].is_deleted == (finding.reason is Reason.EXPIRED)
+    assert plan.verdicts[0].finding(RetentionRule.TIME) == finding
+    assert plan.verdicts[0].is_deleted == (finding.reason is RetentionReason.EXPIRED)
 
 
 def test_no_time_is_no_limit_and_zero_keeps_what_is_not_older_than_now() -> None:
@@ -79,7 +87,11 @@ def test_a_timestamp_in_the_future_pins_its_segment_and_all_behind_it() -> None:
     log = facts((100, NOW_MS + HOUR_MS), (100, 0), (100, 0))
     plan = plan_retention(log, LogConfig(retention_ms=500), NOW_MS)
     assert outcome(plan) == ["keep"] * 3
-    assert plan.verdicts[0].finding(Pass.TIME) == (Pass.TIME, Reason.FUTURE_TIMESTAMP, HOUR_MS)
+    assert plan.verdicts[0].finding(RetentionRule.TIME) == (
+        RetentionRule.TIME,
+        RetentionReason.FUTURE_TIMESTAMP,
+        HOUR_MS,
+    )
     assert [verdict.leaves_ms for verdict in plan.verdicts] == [NOW_MS + HOUR_MS + 501] * 3
     later = plan_retention(log, plan.config, NOW_MS + HOUR_MS + 501)
     assert outcome(later) == ["time"] * 3
@@ -97,7 +109,11 @@ def test_the_file_time_counts_only_where_no_record_has_a_timestamp() -> None:
     plan = plan_retention(young, config, NOW_MS)
     assert outcome(plan) == ["keep"] * 3
     assert plan.verdicts[0].segment.uses_mtime
-    assert plan.verdicts[0].finding(Pass.TIME) == (Pass.TIME, Reason.NOT_EXPIRED, 1)
+    assert plan.verdicts[0].finding(RetentionRule.TIME) == (
+        RetentionRule.TIME,
+        RetentionReason.NOT_EXPIRED,
+        1,
+    )
 
 
 def test_all_expired_rolls_and_the_log_goes_on_at_its_end() -> None:
@@ -111,7 +127,9 @@ def test_an_empty_active_segment_is_what_the_log_goes_on_with() -> None:
     log = facts((100, 0), (0, -1), end=10)
     plan = plan_retention(log, LogConfig(retention_ms=500, retention_bytes=0), NOW_MS)
     assert outcome(plan) == ["size", "keep"]
-    assert plan.verdicts[1].findings == tuple(Finding(by, Reason.EMPTY_ACTIVE) for by in Pass)
+    assert plan.verdicts[1].findings == tuple(
+        RuleResult(by, RetentionReason.EMPTY_ACTIVE) for by in RetentionRule
+    )
     assert plan.verdicts[1].leaves_ms is None
     assert not plan.rolls
     assert plan.new_log_start_offset == 10
@@ -143,11 +161,21 @@ def test_the_figures_of_the_size_pass() -> None:
     config = replace(UNLIMITED, retention_bytes=150)
     plan = plan_retention(facts((100, 0), (60, 0), (50, 0), (20, 0)), config, NOW_MS)
     assert outcome(plan) == ["keep"] * 4  # 230 bytes: 80 too many, the first has 100
-    assert plan.verdicts[0].finding(Pass.SIZE) == (Pass.SIZE, Reason.WITHIN_SIZE, 20)
+    assert plan.verdicts[0].finding(RetentionRule.SIZE) == (
+        RetentionRule.SIZE,
+        RetentionReason.WITHIN_SIZE,
+        20,
+    )
     plan = plan_retention(facts((60, 0), (100, 0), (50, 0), (20, 0)), config, NOW_MS)
     assert outcome(plan) == ["size", "keep", "keep", "keep"]
-    assert plan.verdicts[0].findings == (Finding(Pass.SIZE, Reason.OVER_SIZE, 80),)
-    assert plan.verdicts[1].finding(Pass.SIZE) == (Pass.SIZE, Reason.WITHIN_SIZE, 80)
+    assert plan.verdicts[0].findings == (
+        RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, 80),
+    )
+    assert plan.verdicts[1].finding(RetentionRule.SIZE) == (
+        RetentionRule.SIZE,
+        RetentionReason.WITHIN_SIZE,
+        80,
+    )
 
 
 def test_an_empty_segment_goes_with_a_log_that_is_exactly_full() -> None:
@@ -202,7 +230,11 @@ def test_what_only_kafka_knows_to_be_copied_elsewhere_stays() -> None:
     config = LogConfig(retention_ms=1, retention_bytes=0, remote_storage_enable=True)
     plan = plan_retention(facts((100, 0), (100, 0), (100, 0), start=10), config, NOW_MS)
     assert outcome(plan) == ["start-offset", "keep", "keep"]
-    assert plan.verdicts[1].finding(Pass.TIME) == (Pass.TIME, Reason.REMOTE_STORAGE, 0)
+    assert plan.verdicts[1].finding(RetentionRule.TIME) == (
+        RetentionRule.TIME,
+        RetentionReason.REMOTE_STORAGE,
+        0,
+    )
 
 
 def test_each_pass_goes_on_where_the_one_before_stopped() -> None:
@@ -211,8 +243,12 @@ def test_each_pass_goes_on_where_the_one_before_stopped() -> None:
     plan = plan_retention(log, config, NOW_MS)
     # 410 bytes, but 10 are gone before the size pass: 100 too many.
     assert outcome(plan) == ["start-offset", "size", "time", "keep", "keep"]
-    assert plan.verdicts[0].findings == (Finding(Pass.START_OFFSET, Reason.BELOW_LOG_START, 0),)
-    assert plan.verdicts[1].findings == (Finding(Pass.SIZE, Reason.OVER_SIZE, 100),)
+    assert plan.verdicts[0].findings == (
+        RuleResult(RetentionRule.START_OFFSET, RetentionReason.BELOW_LOG_START, 0),
+    )
+    assert plan.verdicts[1].findings == (
+        RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, 100),
+    )
     assert plan.new_log_start_offset == 30
     # Of the log as it is left: 200 bytes, 100 fewer than it may have.
     assert reasons(plan, 3) == [
@@ -236,5 +272,5 @@ def test_nothing_above_the_high_watermark_goes(high_watermark: int, expected: li
     first_kept = expected.index("keep")
     beyond = min(10 * first_kept + 10, 30) - high_watermark
     assert plan.verdicts[first_kept].findings == tuple(
-        Finding(by, Reason.ABOVE_HIGH_WATERMARK, beyond) for by in Pass
+        RuleResult(by, RetentionReason.ABOVE_HIGH_WATERMARK, beyond) for by in RetentionRule
     )

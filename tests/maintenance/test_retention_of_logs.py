@@ -12,10 +12,10 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import (
     apply,
-    facts_of_log,
-    facts_of_view,
     plan_retention,
     retain,
+    retention_log,
+    retention_log_of_view,
 )
 from stratalog.storage.disk import Disk
 from tests.log.building import log_name
@@ -54,9 +54,9 @@ def test_the_facts_of_a_log_and_of_a_view_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "t-0"
     with opened(path) as log:
         fill(log, [[900, 1000], [500], [-HOUR_MS, 400], [300]])
-        of_log = facts_of_log(log, LOG_NOW_MS)
+        of_log = retention_log(log, LOG_NOW_MS)
         with PartitionView(path) as view:
-            assert facts_of_view(view, LOG_NOW_MS) == of_log
+            assert retention_log_of_view(view, LOG_NOW_MS) == of_log
     assert [s.base_offset for s in of_log.segments] == [0, 2, 3, 5]
     assert [s.end_offset for s in of_log.segments] == [2, 3, 5, 6]
     assert [s.largest_timestamp - LOG_NOW_MS for s in of_log.segments] == [
@@ -69,7 +69,9 @@ def test_the_facts_of_a_log_and_of_a_view_are_the_same(tmp_path: Path) -> None:
     assert [s.size_bytes for s in of_log.segments] == [2 * 89, 89, 2 * 89, 89]
     assert [s.is_active for s in of_log.segments] == [False] * 3 + [True]
     with PartitionView(path) as view:  # closed in between
-        assert facts_of_view(view, LOG_NOW_MS)._replace(segments=()) == of_log._replace(segments=())
+        assert retention_log_of_view(view, LOG_NOW_MS)._replace(segments=()) == of_log._replace(
+            segments=()
+        )
 
 
 def test_a_future_timestamp_is_told_with_its_very_record(tmp_path: Path) -> None:
@@ -77,9 +79,9 @@ def test_a_future_timestamp_is_told_with_its_very_record(tmp_path: Path) -> None
         times = [0, 5, 99, 7, 99, 1]
         records = [Record(n, LOG_NOW_MS + t, None, b"v") for n, t in enumerate(times)]
         log.append(encode_batch(records, BatchFields()))
-        (segment,) = facts_of_log(log, LOG_NOW_MS).segments
+        (segment,) = retention_log(log, LOG_NOW_MS).segments
         assert (segment.largest_timestamp, segment.timestamp_offset) == (LOG_NOW_MS + 99, 2)
-        (segment,) = facts_of_log(log, LOG_NOW_MS + 99).segments
+        (segment,) = retention_log(log, LOG_NOW_MS + 99).segments
         assert (segment.largest_timestamp, segment.timestamp_offset) == (LOG_NOW_MS + 99, 5)
 
 
@@ -117,7 +119,7 @@ def test_a_plan_that_is_old_deletes_only_what_is_as_it_was(tmp_path: Path) -> No
 
     with opened(tmp_path / "grown-0", config) as log:
         fill(log, [[900], [500]])
-        plan = plan_retention(facts_of_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
+        plan = plan_retention(retention_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
         assert plan.rolls
         log.append(record)
         assert apply(log, plan) == 1
@@ -125,7 +127,7 @@ def test_a_plan_that_is_old_deletes_only_what_is_as_it_was(tmp_path: Path) -> No
 
     with opened(tmp_path / "rolled-0", config) as log:
         fill(log, [[900], [500]])
-        plan = plan_retention(facts_of_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
+        plan = plan_retention(retention_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
         log.roll()
         log.append(record)
         assert apply(log, plan) == 2
@@ -133,7 +135,7 @@ def test_a_plan_that_is_old_deletes_only_what_is_as_it_was(tmp_path: Path) -> No
 
     with opened(tmp_path / "cut-0", config) as log:
         fill(log, [[900, 800], [500]])
-        plan = plan_retention(facts_of_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
+        plan = plan_retention(retention_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
         log.truncate_to(1)
         assert apply(log, plan) == 0
         assert bases(log) == [0]
@@ -141,7 +143,7 @@ def test_a_plan_that_is_old_deletes_only_what_is_as_it_was(tmp_path: Path) -> No
 
     with opened(tmp_path / "gone-0", config) as log:
         fill(log, [[900], [500], [0]])
-        plan = plan_retention(facts_of_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
+        plan = plan_retention(retention_log(log, LOG_NOW_MS), config, LOG_NOW_MS)
         assert apply(log, plan) == 2
         assert apply(log, plan) == 0
         assert bases(log) == [2]
@@ -153,7 +155,7 @@ def test_a_plan_of_a_view_can_be_applied(tmp_path: Path, monkeypatch: pytest.Mon
         fill(log, [[900], [0]])
     monkeypatch.chdir(tmp_path)
     with PartitionView(Path("t-0")) as view:
-        plan = plan_retention(facts_of_view(view, LOG_NOW_MS), config, LOG_NOW_MS)
+        plan = plan_retention(retention_log_of_view(view, LOG_NOW_MS), config, LOG_NOW_MS)
     with opened(tmp_path / "t-0", config) as log:
         assert apply(log, plan) == 1
         assert bases(log) == [1]

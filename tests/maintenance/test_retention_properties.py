@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from stratalog.config import LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.retention import LogFacts, SegmentFacts, plan_retention
+from stratalog.maintenance.retention import RetentionLog, RetentionSegment, plan_retention
 from tests.log.building import log_name
 from tests.maintenance.retention_cases import BOTH, COMPACTED
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> LogFacts:
+def logs(draw: st.DrawFn) -> RetentionLog:
     steps = draw(st.lists(st.integers(1, 20), min_size=1, max_size=8))
     sizes = draw(st.lists(st.integers(0, 50), min_size=len(steps), max_size=len(steps)))
     bases = [draw(st.integers(0, 30))]
@@ -27,7 +27,7 @@ def logs(draw: st.DrawFn) -> LogFacts:
         bases[-1] = bases[-2]
     times = st.integers(-1, 300)
     segments = tuple(
-        SegmentFacts(
+        RetentionSegment(
             path=Path(log_name(base)),
             base_offset=base,
             end_offset=bases[slot + 1],
@@ -41,7 +41,7 @@ def logs(draw: st.DrawFn) -> LogFacts:
     )
     high_watermark = draw(st.integers(bases[0], bases[-1]))
     start = draw(st.integers(bases[0], high_watermark))
-    return LogFacts(TopicPartition("t", 0), Path(), start, high_watermark, bases[-1], segments)
+    return RetentionLog(TopicPartition("t", 0), Path(), start, high_watermark, bases[-1], segments)
 
 
 configs = st.builds(
@@ -54,7 +54,7 @@ configs = st.builds(
 
 @given(logs(), configs, st.integers(0, 400))
 def test_what_goes_is_a_prefix_below_the_high_watermark(
-    log: LogFacts, config: LogConfig, now_ms: int
+    log: RetentionLog, config: LogConfig, now_ms: int
 ) -> None:
     plan = plan_retention(log, config, now_ms)
     assert tuple(verdict.segment for verdict in plan.verdicts) == log.segments
@@ -74,7 +74,7 @@ def test_what_goes_is_a_prefix_below_the_high_watermark(
 
 @given(logs(), configs, st.integers(0, 400))
 def test_a_second_plan_finds_nothing_and_a_later_one_no_less(
-    log: LogFacts, config: LogConfig, now_ms: int
+    log: RetentionLog, config: LogConfig, now_ms: int
 ) -> None:
     plan = plan_retention(log, config, now_ms)
     if plan.rolls:
@@ -93,7 +93,7 @@ def test_a_second_plan_finds_nothing_and_a_later_one_no_less(
 
 
 @given(logs(), configs, st.integers(0, 400))
-def test_as_kafka_s_loops_decide(log: LogFacts, config: LogConfig, now_ms: int) -> None:
+def test_as_kafka_s_loops_decide(log: RetentionLog, config: LogConfig, now_ms: int) -> None:
     """The rules once more, in the way that a broker runs them: pass by pass over what is left."""
     left, start = list(log.segments), log.log_start_offset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from stratalog.maintenance.settling import settle_files
+from stratalog.maintenance.settling import finish_swaps
 from stratalog.storage.disk import Disk
 from tests.handmade import plain, write_segment
 
@@ -24,7 +24,7 @@ def test_files_without_an_offset_cost_nothing(tmp_path: Path) -> None:
     (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     (path / "partition.metadata").write_text("version: 0\ntopic_id: 5mQ6Zr5yRTG6dvZ4rTyYZg")
     begun = time.process_time()
-    settle_files(Disk(), path)
+    finish_swaps(Disk(), path)
     assert time.process_time() - begun < SECONDS_MAX
     assert sorted(file.name for file in path.iterdir()) == [
         "00000000000000000000.log",

@@ -18,7 +18,7 @@ from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.filtering import last_records
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning import reference_round
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.filtering import BatchReason, Fate
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.filtering import BatchAction, BatchReason
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from tests.maintenance.cleaning.reference_round import ReferenceRound
 
 START_MS = 1_700_000_000_000
@@ -129,7 +129,7 @@ class CompactionLife:
     def __init__(self, root: Path, cleaners: dict[str, Cleaner], config: LogConfig = CONFIG):
         self.now_ms = START_MS
         self.rounds = 0
-        self.fates: Counter[tuple[Fate, BatchReason]] = Counter()
+        self.fates: Counter[tuple[BatchAction, BatchReason]] = Counter()
         self._path = root / "orders-0"
         self._cleaners = cleaners
         self._config = config
@@ -282,7 +282,7 @@ class CompactionLife:
 
     def clean(self, memory: str) -> None:
         log = self.log
-        selection = select(facts_of(log, self._checkpoint), self._config, self.now_ms)
+        selection = plan_cleaning(cleaner_log(log, self._checkpoint), self._config, self.now_ms)
         if not selection.is_selected:
             return
         before = list(log.read())
@@ -298,7 +298,7 @@ class CompactionLife:
         assert bounds == (log.log_start_offset, log.last_stable_offset, log.log_end_offset)
         self._check_readers(before)
 
-    def _expected(self, selection: Selection, memory: str) -> ReferenceRound:
+    def _expected(self, selection: CleaningPlan, memory: str) -> ReferenceRound:
         return reference_round.clean(
             self.log,
             selection,

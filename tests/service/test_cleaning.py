@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir import LogDir
     from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 500, "file.delete.delay.ms": 0}
 ORDERS = TopicPartition("orders", 0)
@@ -197,7 +197,7 @@ class SlowCleaner(Cleaner):
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
 
-    def clean(self, log: PartitionLog, selection: Selection, **how: Any) -> CleaningResult:
+    def clean(self, log: PartitionLog, selection: CleaningPlan, **how: Any) -> CleaningResult:
         def on_progress(_bytes: int) -> None:
             self.has_begun.set()
             self.may_end.wait(30)

@@ -15,7 +15,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.maintenance.settling import ROUND_DIRECTORY
+from stratalog.maintenance.settling import CLEANING_DIRECTORY
 from stratalog.service.cleaners import CleaningStatus
 from stratalog.spark.jobs.compact import ClusterTasks, compact
 from stratalog.spark.jobs.running import ThreadWorkers
@@ -125,7 +125,7 @@ def test_damage_is_told_and_changes_nothing(
     assert str(failed.error) == str(expected)
     assert "CRC" in failed.error.reason
     assert {name for name in files_of(root) if name.startswith("state-0")} == before
-    assert not (root / "state-0" / ROUND_DIRECTORY).exists()
+    assert not (root / "state-0" / CLEANING_DIRECTORY).exists()
     assert len(result.rounds) == 2  # the other partition was compacted all the same
 
 
@@ -154,7 +154,7 @@ def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> Non
         assert logs.cleaning.clean(state, DistributedCleaner(Cutting(ThreadWorkers(2)))) is None
         (told,) = (each for each in logs.cleaning.states() if each.topic_partition == state)
         assert (told.status, told.error) == (CleaningStatus.IDLE, None)
-        assert not (root / "state-0" / ROUND_DIRECTORY).exists()
+        assert not (root / "state-0" / CLEANING_DIRECTORY).exists()
         again = DistributedCleaner(ClusterTasks(ThreadWorkers(2)))
         report = logs.cleaning.clean(state, again, is_forced=True)
         assert report is not None

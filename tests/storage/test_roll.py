@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from stratalog.config import LogConfig
 from stratalog.storage.disk import Disk
-from stratalog.storage.roll import Incoming, RollLimits, RollReason, SegmentFacts, roll_reason
+from stratalog.storage.roll import ActiveSegment, Incoming, RollLimits, RollReason, roll_reason
 from stratalog.storage.segment import BatchSpan, Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEGMENT = SegmentFacts(
+SEGMENT = ActiveSegment(
     base_offset=1000,
     size_bytes=900,
     first_timestamp=5_000,
@@ -96,7 +96,7 @@ def test_the_writer_decides_as_the_rule_does(
         now_ms=71_000 + data.draw(near, label="now"),
     )
     writer = segment.writer
-    facts = SegmentFacts(
+    facts = ActiveSegment(
         base_offset=1000,
         size_bytes=100 * batches,
         first_timestamp=timestamp if batches else -1,

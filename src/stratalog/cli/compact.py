@@ -40,7 +40,7 @@ from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.partitions.settings import EffectiveConfig
 from stratalog.partitions.view import LogDirsView, open_dirs
 
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
     from stratalog.maintenance.cleaning.key_trace import KeyTrace
-    from stratalog.maintenance.cleaning.passes import CleaningResult, PassCleaner
-    from stratalog.maintenance.cleaning.selection import LogFacts, Selection
+    from stratalog.maintenance.cleaning.passes import CleaningResult, LogCleaner
+    from stratalog.maintenance.cleaning.selection import CleanerLog, CleaningPlan
 
 FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
@@ -158,7 +158,7 @@ class Plan(NamedTuple):
 
     view: PartitionView
     settings: EffectiveConfig
-    selection: Selection
+    selection: CleaningPlan
 
     @property
     def config(self) -> LogConfig:
@@ -213,15 +213,15 @@ def _plans(job: Job, now_ms: int, problems: Problems) -> Iterator[Plan]:
                 settings = finder.of(view).given(job.settings.of_topics)
                 config = settings.config
                 if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
-                    facts = facts_of(view, checkpoints.get(view.topic_partition))
+                    facts = cleaner_log(view, checkpoints.get(view.topic_partition))
                     plan = Plan(view, settings, _selection(facts, settings, now_ms))
             if plan is not None:
                 yield plan
 
 
-def _selection(facts: LogFacts, settings: EffectiveConfig, now_ms: int) -> Selection:
+def _selection(facts: CleanerLog, settings: EffectiveConfig, now_ms: int) -> CleaningPlan:
     """Nothing is due where the settings are unknown: that is the reason then."""
-    found = select(facts, settings.config, now_ms)
+    found = plan_cleaning(facts, settings.config, now_ms)
     if settings.unknown is None:
         return found
     reason = str(UnknownSettingsError(facts.topic_partition.topic, settings.unknown))
@@ -294,7 +294,7 @@ def _traced(plan: Plan, key: bytes) -> KeyTrace:
 @contextmanager
 def _cleaner(
     broker: BrokerConfig, master: str | None, conf: list[str] | None
-) -> Iterator[PassCleaner]:
+) -> Iterator[LogCleaner]:
     """This process, or a cluster."""
     if master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
@@ -312,7 +312,7 @@ def _cleaner(
         yield spark_cleaner(spark)
 
 
-def _act(job: Job, cleaner: PassCleaner, *, is_forced: bool, as_json: bool) -> None:
+def _act(job: Job, cleaner: LogCleaner, *, is_forced: bool, as_json: bool) -> None:
     from stratalog.log_dir import LogDir  # noqa: PLC0415  # the whole engine
 
     logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are told below
@@ -377,7 +377,7 @@ def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
 
 
 def _clean(
-    logs: LogDir, log: PartitionLog, cleaner: PassCleaner, *, is_forced: bool
+    logs: LogDir, log: PartitionLog, cleaner: LogCleaner, *, is_forced: bool
 ) -> text.Outcome:
     """Rounds until nothing is due: more than one where keys do not fit the memory."""
     selection = logs.cleaning.selection(log)

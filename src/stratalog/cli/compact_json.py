@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from stratalog.cli.compact_text import Outcome
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
     from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from stratalog.partitions.settings import EffectiveConfig
 
 
-def plan_row(selection: Selection, settings: EffectiveConfig) -> dict[str, Any]:
+def plan_row(selection: CleaningPlan, settings: EffectiveConfig) -> dict[str, Any]:
     """Of one partition."""
     config = settings.config
     texts = config.as_dict()
@@ -47,7 +47,7 @@ def plan_row(selection: Selection, settings: EffectiveConfig) -> dict[str, Any]:
     }
 
 
-def plans_row(selections: Sequence[Selection], failed: int) -> dict[str, Any]:
+def plans_row(selections: Sequence[CleaningPlan], failed: int) -> dict[str, Any]:
     """All of them together."""
     return {
         "kind": "summary",

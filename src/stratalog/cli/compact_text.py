@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
     from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Bound, Selection
+    from stratalog.maintenance.cleaning.selection import CleaningBound, CleaningPlan
     from stratalog.partitions.settings import EffectiveConfig
 
 NOTHING_COMPACTED: Final = (
@@ -37,7 +37,7 @@ _GROUPS_SHOWN: Final = 5
 class Outcome(NamedTuple):
     """One partition after a run."""
 
-    selection: Selection
+    selection: CleaningPlan
     """As of the start."""
     before_bytes: int
     after_bytes: int
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 # -- plans
 
 
-def print_plans(selections: Sequence[Selection]) -> None:
+def print_plans(selections: Sequence[CleaningPlan]) -> None:
     """One line per partition."""
     columns = (
         Column("PARTITION"),
@@ -79,7 +79,7 @@ def print_plans(selections: Sequence[Selection]) -> None:
     print_table(columns, [_plan_cells(selection) for selection in selections])
 
 
-def _plan_cells(selection: Selection) -> tuple[str, ...]:
+def _plan_cells(selection: CleaningPlan) -> tuple[str, ...]:
     return (
         str(selection.topic_partition),
         "yes" if selection.is_selected else "no",
@@ -92,7 +92,7 @@ def _plan_cells(selection: Selection) -> tuple[str, ...]:
     )
 
 
-def plan_story(selection: Selection, settings: EffectiveConfig) -> Iterator[str]:
+def plan_story(selection: CleaningPlan, settings: EffectiveConfig) -> Iterator[str]:
     """Why a partition is, or is not, to be cleaned now."""
     config = settings.config
     is_due = "a round is due" if selection.is_selected else "no round is due"
@@ -126,7 +126,7 @@ def plan_story(selection: Selection, settings: EffectiveConfig) -> Iterator[str]
             yield _line("", f"and {len(groups) - _GROUPS_SHOWN} more")
 
 
-def bound_text(bound: Bound) -> str:
+def bound_text(bound: CleaningBound) -> str:
     """Where a round has to end, and why."""
     if bound.kind is BoundKind.MIN_LAG and bound.timestamp is not None:
         until = "" if bound.cleanable_from_ms is None else format_time(bound.cleanable_from_ms)
@@ -137,7 +137,7 @@ def bound_text(bound: Bound) -> str:
     return str(bound)
 
 
-def groups_of(selection: Selection, config: LogConfig) -> list[list[int]]:
+def groups_of(selection: CleaningPlan, config: LogConfig) -> list[list[int]]:
     """Base offsets of the segments that a round would make one."""
     bound = selection.first_uncleanable_offset
     groups = group_segments(selection.segments, bound, bound, config)
@@ -229,7 +229,7 @@ def print_trace(trace: KeyTrace) -> None:
     print(f"A round {is_due}: {'; '.join(trace.selection.reasons)}")
 
 
-def _record_cells(record: RecordTrace, selection: Selection) -> tuple[str, ...]:
+def _record_cells(record: RecordTrace, selection: CleaningPlan) -> tuple[str, ...]:
     return (
         str(record.offset),
         table_time(record.timestamp),
@@ -251,7 +251,7 @@ def _verdict_text(record: RecordTrace) -> str:
     return f"drops it: {verdict.reason}{newer}"
 
 
-def _next_text(record: RecordTrace, selection: Selection) -> str:
+def _next_text(record: RecordTrace, selection: CleaningPlan) -> str:
     if record.verdict is None:
         return f"{record.next_event}; now a round ends at {bound_text(selection.bound)}"
     if record.next_event_ms is not None:

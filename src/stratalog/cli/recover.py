@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stratalog.format.names import TopicPartition
-    from stratalog.maintenance.recovery_plan import Split, Truncation
+    from stratalog.maintenance.recovery_plan import SegmentSplit, Truncation
     from stratalog.partitions.view import LogDirsView
 
 FAILS_WHEN = "a partition could not be read or recovered"
@@ -89,7 +89,7 @@ class _Outcome(NamedTuple):
     truncations: Sequence[Truncation]
     failed: int
     was_clean: bool
-    splits: Sequence[Split] = ()
+    splits: Sequence[SegmentSplit] = ()
     """Only in a dry run."""
 
 
@@ -105,7 +105,7 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
     (log_dir,) = dirs.dirs
     points = log_dir.checkpoint(RootFile.RECOVERY_POINTS)
     found: list[Truncation] = []
-    splits: list[Split] = []
+    splits: list[SegmentSplit] = []
     failed = 0
     for topic_partition in wanted:
         start = log_dir.log_start_offsets.get(topic_partition, -1)

@@ -36,7 +36,7 @@ from stratalog.cli.tables import counted, human_size, print_table
 from stratalog.cli.targets import not_a_directory
 from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
 from stratalog.errors import StratalogError, UnknownSettingsError
-from stratalog.maintenance.retention import apply, facts_of_log, plan_retention
+from stratalog.maintenance.retention import apply, plan_retention, retention_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +181,7 @@ def _retain(logs: LogDir, outcome: Planned, rules: Rules) -> Outcome:
     try:
         log = logs.partition(*topic_partition)
         with log.changing():
-            facts = facts_of_log(log, rules.now_ms)
+            facts = retention_log(log, rules.now_ms)
             plan = plan_retention(facts, outcome.plan.config, rules.now_ms)
             apply(log, plan)
         log.remove_discarded(rules.now_ms, at_once=True)

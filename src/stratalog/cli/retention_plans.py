@@ -14,7 +14,7 @@ from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.maintenance.retention import facts_of_view, plan_retention
+from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.partitions.settings import ConfigSource
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ def look(where: Sequence[str], log_dirs: Sequence[Path], rules: Rules) -> list[O
 def _plan(view: PartitionView, known: _Known, rules: Rules) -> Outcome:
     try:
         settings, unknown = known.settings_of(view)
-        plan = plan_retention(facts_of_view(view, rules.now_ms), settings.config, rules.now_ms)
+        plan = plan_retention(
+            retention_log_of_view(view, rules.now_ms), settings.config, rules.now_ms
+        )
     except (StratalogError, OSError) as error:  # OSError: removed while we looked
         return Failed(view.topic_partition, str(error))
     return Planned(plan, unknown, settings)

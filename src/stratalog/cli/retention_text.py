@@ -8,14 +8,14 @@ from stratalog.cli.inventory import label_of
 from stratalog.cli.tables import Column, counted, human_size, table_time
 from stratalog.cli.when import format_time
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.maintenance.retention import Pass, Reason
+from stratalog.maintenance.retention import RetentionReason, RetentionRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratalog.cli.retention_plans import Planned
     from stratalog.cli.tables import Row
-    from stratalog.maintenance.retention import Finding, RetentionPlan, SegmentVerdict
+    from stratalog.maintenance.retention import RetentionPlan, RuleResult, SegmentDecision
 
 SETTINGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 COLUMNS: Final = (
@@ -95,18 +95,18 @@ def legend(plan: RetentionPlan) -> Iterator[str]:
         yield "~ the time of the file: no record of the segment has a timestamp"
 
 
-def why(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
+def why(plan: RetentionPlan, verdict: SegmentDecision) -> str:
     """What takes a segment, or what keeps it."""
     first = verdict.findings[0]
     if first.is_deletion:
         return _deletion(plan, first)
-    if first.reason is Reason.BEHIND_KEPT:
+    if first.reason is RetentionReason.BEHIND_KEPT:
         return _behind(plan, verdict)
     texts = [_keeping(plan, verdict, finding) for finding in verdict.findings]
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
-def _behind(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
+def _behind(plan: RetentionPlan, verdict: SegmentDecision) -> str:
     """The segment before it that stays longest is what keeps it, if not its own records do."""
     segment = verdict.segment
     own = _own_age(plan, verdict)
@@ -123,39 +123,43 @@ def _behind(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
     return text + (f"; itself {own}" if own else "")
 
 
-def _deletion(plan: RetentionPlan, finding: Finding) -> str:
-    if finding.by is Pass.START_OFFSET:
+def _deletion(plan: RetentionPlan, finding: RuleResult) -> str:
+    if finding.by is RetentionRule.START_OFFSET:
         return f"below the log start offset {plan.log.log_start_offset}"
-    if finding.by is Pass.SIZE:
+    if finding.by is RetentionRule.SIZE:
         over = human_size(finding.amount)
         return f"with it the log is {over} over retention.bytes" if finding.amount else "empty"
     return f"expired {duration_text(finding.amount)} ago"
 
 
-def _keeping(plan: RetentionPlan, verdict: SegmentVerdict, finding: Finding) -> str:
+def _keeping(plan: RetentionPlan, verdict: SegmentDecision, finding: RuleResult) -> str:
     """Nothing for what goes without saying: that a log has no limit of size, or that records above
     its start may be read."""
     amount = finding.amount
-    if finding.reason is Reason.FUTURE_TIMESTAMP:
+    if finding.reason is RetentionReason.FUTURE_TIMESTAMP:
         return (
             f"{_future(plan, verdict)}, which keeps the segment and all behind it until "
             f"{format_time(verdict.leaves_ms or NO_TIMESTAMP)}"
         )
-    if finding.reason is Reason.WITHIN_SIZE:
+    if finding.reason is RetentionReason.WITHIN_SIZE:
         return f"retention.bytes would take it if the log had {human_size(amount)} more"
-    if finding.reason is Reason.NO_LIMIT and finding.by is Pass.TIME:
+    if finding.reason is RetentionReason.NO_LIMIT and finding.by is RetentionRule.TIME:
         return "there is no limit by age"
     texts = {
-        Reason.NOT_EXPIRED: f"expires in {duration_text(amount)}",
-        Reason.NO_DELETE_POLICY: "cleanup.policy has no delete",
-        Reason.REMOTE_STORAGE: "remote.storage.enable: only Kafka knows what is copied already",
-        Reason.ABOVE_HIGH_WATERMARK: f"reaches above the high watermark {plan.log.high_watermark}",
-        Reason.EMPTY_ACTIVE: "empty: the log goes on with it",
+        RetentionReason.NOT_EXPIRED: f"expires in {duration_text(amount)}",
+        RetentionReason.NO_DELETE_POLICY: "cleanup.policy has no delete",
+        RetentionReason.REMOTE_STORAGE: (
+            "remote.storage.enable: only Kafka knows what is copied already"
+        ),
+        RetentionReason.ABOVE_HIGH_WATERMARK: (
+            f"reaches above the high watermark {plan.log.high_watermark}"
+        ),
+        RetentionReason.EMPTY_ACTIVE: "empty: the log goes on with it",
     }
     return texts.get(finding.reason, "")
 
 
-def _own_age(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
+def _own_age(plan: RetentionPlan, verdict: SegmentDecision) -> str:
     """What time alone would say of a segment that another one keeps."""
     segment, config = verdict.segment, plan.config
     if not config.is_deleted or config.retention_ms < 0 or not segment.size_bytes:
@@ -168,7 +172,7 @@ def _own_age(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
     return f"expires in {duration_text(left_ms + 1)}"
 
 
-def _future(plan: RetentionPlan, verdict: SegmentVerdict) -> str:
+def _future(plan: RetentionPlan, verdict: SegmentDecision) -> str:
     segment = verdict.segment
     ahead = duration_text(segment.largest_timestamp - plan.now_ms)
     return f"has a timestamp {ahead} in the future, of offset {segment.timestamp_offset}"
@@ -205,7 +209,7 @@ def partition_row(outcome: Planned, *, is_done: bool) -> dict[str, Any]:
     }
 
 
-def segment_row(plan: RetentionPlan, verdict: SegmentVerdict) -> dict[str, Any]:
+def segment_row(plan: RetentionPlan, verdict: SegmentDecision) -> dict[str, Any]:
     """One segment."""
     segment = verdict.segment
     return {

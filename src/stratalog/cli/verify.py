@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from stratalog.maintenance.verify.directory import Plan
-    from stratalog.maintenance.verify.findings import Finding, Report
+    from stratalog.maintenance.verify.directory import VerifyPlan
+    from stratalog.maintenance.verify.findings import Finding, VerifyReport
     from stratalog.partitions.settings import EffectiveConfig
 
 FAILS_WHEN = "there are errors, or something could not be found (warnings and notes leave it 0)"
@@ -128,11 +128,11 @@ class _Compacted:
         return [settings_row(topic, found, [POLICY]) for topic, found in sorted(self.found.items())]
 
 
-def _plan(targets: Targets, is_compacted: _Compacted) -> Plan:
-    from stratalog.maintenance.verify.directory import Plan, plan_directory  # noqa: PLC0415 - kernels
+def _plan(targets: Targets, is_compacted: _Compacted) -> VerifyPlan:
+    from stratalog.maintenance.verify.directory import VerifyPlan, plan_directory  # noqa: PLC0415 - kernels
     from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415
 
-    plan = Plan(
+    plan = VerifyPlan(
         tuple(plan_partition(path, is_compacted=is_compacted(path)) for path in targets.partitions)
     )
     for path in targets.directories:
@@ -141,12 +141,12 @@ def _plan(targets: Targets, is_compacted: _Compacted) -> Plan:
 
 
 def _run(
-    plan: Plan,
+    plan: VerifyPlan,
     progress: BulkProgress,
     threads: int | None,
     master: str | None,
     conf: Sequence[str] | None,
-) -> Report:
+) -> VerifyReport:
     if master is None:
         from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels
 
@@ -165,13 +165,13 @@ def _row(finding: Finding) -> dict[str, Any]:
     return {"kind": "finding", **row}
 
 
-def _numbers(report: Report) -> dict[str, int]:
+def _numbers(report: VerifyReport) -> dict[str, int]:
     from stratalog.maintenance.verify.findings import Severity  # noqa: PLC0415 - as needed
 
     return {f"{severity}s": report.count_of(severity) for severity in Severity}
 
 
-def _print_json(report: Report, seconds: float, topics: list[dict[str, Any]]) -> None:
+def _print_json(report: VerifyReport, seconds: float, topics: list[dict[str, Any]]) -> None:
     for finding in report.findings:
         print(json_line(_row(finding)))
     counts, more = report.counts, json_names(report.counts._asdict())
@@ -180,7 +180,7 @@ def _print_json(report: Report, seconds: float, topics: list[dict[str, Any]]) ->
     print(json_line({**row, "topics": topics}))
 
 
-def _print_text(report: Report, seconds: float, *, shows_notes: bool) -> None:
+def _print_text(report: VerifyReport, seconds: float, *, shows_notes: bool) -> None:
     import sys  # noqa: PLC0415 - the stream may be another one later
 
     is_coloured = use_colour(sys.stdout)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.dump import render, words
-from stratalog.dump.log_values import BATCH_BYTES_MAX, Window, declared_size
+from stratalog.dump.log_values import BATCH_BYTES_MAX, FileWindow, declared_size
 from stratalog.errors import StratalogError
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, next_entry
 from stratalog.format.buffers import Scratch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.dump.filters import Filters
-    from stratalog.dump.log_values import DumpOptions, LogWalk, Seen
+    from stratalog.dump.log_values import Dumped, DumpOptions, LogDump
     from stratalog.dump.report import DumpReport
 
 BLOCK_BYTES: Final = 2 << 20
@@ -255,15 +255,15 @@ def _before(end: int | None) -> int:
 WINDOW_BYTES: Final = 4 << 20
 
 
-class BulkWalk:
+class BulkDump:
     """Shows what is left of a walk. `show` turns values into blocks of text, for the odd ones."""
 
     def __init__(
         self,
-        walk: LogWalk,
+        walk: LogDump,
         options: DumpOptions,
         report: DumpReport,
-        show: Callable[[Iterable[Seen]], Iterator[bytes]],
+        show: Callable[[Iterable[Dumped]], Iterator[bytes]],
     ) -> None:
         self._walk = walk
         self._report = report
@@ -290,14 +290,14 @@ class BulkWalk:
                 if walk.position == position:
                     return
 
-    def _read(self, position: int) -> Window:
+    def _read(self, position: int) -> FileWindow:
         left = self._walk.end - position
         data = self._walk.file.read(position, min(WINDOW_BYTES, left))
         if len(data) < (size := declared_size(data)) <= min(left, BATCH_BYTES_MAX):
             data = self._walk.file.read(position, size)
-        return Window(data, position)
+        return FileWindow(data, position)
 
-    def _window_blocks(self, window: Window) -> Iterator[bytes]:
+    def _window_blocks(self, window: FileWindow) -> Iterator[bytes]:
         walk, renderer = self._walk, self._renderer
         rows = renderer.scan(window.data)
         renderer.shown, renderer.last_offset = self._report.shown, walk.last_offset
@@ -316,7 +316,7 @@ class BulkWalk:
             walk.position += size
             self._report.bytes_done += size
 
-    def _odd_blocks(self, window: Window, odd: OddBatch) -> Iterator[bytes]:
+    def _odd_blocks(self, window: FileWindow, odd: OddBatch) -> Iterator[bytes]:
         entry = next_entry(window.data, odd.position)
         assert entry is not None  # it was scanned in this window
         yield from self._show(

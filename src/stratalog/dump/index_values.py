@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX: Final = 128 << 20
 
 
-class HeaderSeen(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch lies and where it ends."""
 
     position: int
@@ -48,11 +48,11 @@ class LogHeaders:
         self._file = file
         self._size_bytes = file.size_bytes
         self._found_from = -1
-        self._found: HeaderSeen | None = None
+        self._found: BatchPosition | None = None
         self._past_from = self._size_bytes
         self._past_offset = -1
 
-    def at(self, position: int, bytes_max: int) -> HeaderSeen:
+    def at(self, position: int, bytes_max: int) -> BatchPosition:
         """The batch that starts at `position` and ends within `bytes_max` bytes."""
         if position < 0:
             raise CorruptIndexError(f"index points to position {position}")
@@ -68,7 +68,7 @@ class LogHeaders:
             )
         return seen
 
-    def first_ending_at_or_after(self, offset: int, position: int) -> HeaderSeen | None:
+    def first_ending_at_or_after(self, offset: int, position: int) -> BatchPosition | None:
         """The first batch from `position` on whose last offset is at least `offset`.
 
         Entries come in order and mostly far apart, but a missing or damaged `.index` sends every
@@ -91,7 +91,7 @@ class LogHeaders:
             self._past_from, self._past_offset = position, highest
         return None
 
-    def max_timestamp(self, seen: HeaderSeen) -> int:
+    def max_timestamp(self, seen: BatchPosition) -> int:
         """Of the batch's records; -1 when it has none."""
         if seen.size_bytes > BATCH_BYTES_MAX:
             raise CorruptIndexError(f"batch of {seen.size_bytes} bytes at {seen.position}")
@@ -100,12 +100,12 @@ class LogHeaders:
         records = records_of(data, entry, check_crc=False)
         return max((record.timestamp for record in records), default=NO_TIMESTAMP)
 
-    def _walk(self, position: int) -> Iterator[HeaderSeen]:
+    def _walk(self, position: int) -> Iterator[BatchPosition]:
         while (seen := self._read(position, self._size_bytes)) is not None:
             yield seen
             position += seen.size_bytes
 
-    def _read(self, position: int, end: int) -> HeaderSeen | None:
+    def _read(self, position: int, end: int) -> BatchPosition | None:
         """As Kafka reads a batch of a file: None when it does not end by `end`."""
         if end - position <= CLASSIFY_BYTES:
             return None
@@ -120,10 +120,10 @@ class LogHeaders:
         if size > end - position:
             return None
         if not MAGIC_2 <= data[MAGIC_AT] < 0x80:
-            return HeaderSeen(position, size, offset)
+            return BatchPosition(position, size, offset)
         if len(data) < HEADER_BYTES:
             raise CorruptIndexError(f"log ends inside the batch header at position {position}")
-        return HeaderSeen(position, size, wrapped_long(BatchHeader.unpack(data).last_offset))
+        return BatchPosition(position, size, wrapped_long(BatchHeader.unpack(data).last_offset))
 
 
 # The contents of `.index` and `.timeindex` files as values, each checked against the log.

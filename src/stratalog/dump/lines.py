@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.dump import text
-from stratalog.dump.log_values import BatchSeen, LogWalk
+from stratalog.dump.log_values import DumpedBatch, LogDump
 from stratalog.dump.values import (
     LOG,
     LOG_KINDS,
@@ -14,10 +14,10 @@ from stratalog.dump.values import (
     TIME_INDEX,
     base_offset_of,
     check_sanity,
+    describe_error,
     entries_of,
     is_done,
     kind_of,
-    told,
 )
 from stratalog.errors import CorruptError, InvalidNameError, StratalogError
 from stratalog.format import offset_index
@@ -27,7 +27,7 @@ from stratalog.storage.log_file import LogFile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stratalog.dump.log_values import DumpOptions, RecordSeen, Seen
+    from stratalog.dump.log_values import Dumped, DumpedRecord, DumpOptions
     from stratalog.dump.report import DumpReport
 
 BULK_LINES_MIN: Final = 50_000
@@ -53,7 +53,7 @@ def dump_text(path: str, options: DumpOptions, report: DumpReport) -> Iterator[b
         else:
             yield from _blocks(_entry_lines(path, kind, options, report))
     except StratalogError as error:
-        report.problem(told(path, error))
+        report.problem(describe_error(path, error))
     except OSError as error:
         report.problem(f"{path}: {error.strerror}")
 
@@ -94,15 +94,15 @@ def _title(path: str) -> str:
 def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator[bytes]:
     yield _encoded([*options.notices, _title(path)])
     with LogFile(Path(path)) as file:
-        walk = LogWalk(file, path, options, report)
+        walk = LogDump(file, path, options, report)
 
-        def show(values: Iterable[Seen]) -> Iterator[bytes]:
+        def show(values: Iterable[Dumped]) -> Iterator[bytes]:
             return _blocks(_log_lines(values, path, options, report))
 
         if _is_bulk(walk, options):
-            from stratalog.dump.bulk import BulkWalk  # noqa: PLC0415  # compiled kernels
+            from stratalog.dump.bulk import BulkDump  # noqa: PLC0415  # compiled kernels
 
-            yield from BulkWalk(walk, options, report, show).blocks()
+            yield from BulkDump(walk, options, report, show).blocks()
         else:
             yield from show(walk.values())
         if options.is_whole and walk.position < walk.end and not is_done(options, report):
@@ -110,7 +110,7 @@ def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator
             yield _encoded([f"Found {size} invalid bytes at the end of {name}"])
 
 
-def _is_bulk(walk: LogWalk, options: DumpOptions) -> bool:
+def _is_bulk(walk: LogDump, options: DumpOptions) -> bool:
     """Whether there is enough to show for compiled kernels to pay off, loading included."""
     if options.print_data and not options.decoder.is_plain:
         return False
@@ -120,10 +120,10 @@ def _is_bulk(walk: LogWalk, options: DumpOptions) -> bool:
 
 
 def _log_lines(
-    values: Iterable[Seen], path: str, options: DumpOptions, report: DumpReport
+    values: Iterable[Dumped], path: str, options: DumpOptions, report: DumpReport
 ) -> Iterator[str]:
     for seen in values:
-        if isinstance(seen, BatchSeen):
+        if isinstance(seen, DumpedBatch):
             yield text.batch_line(seen)
         else:
             yield _record_line(seen, path, options, report)
@@ -131,7 +131,7 @@ def _log_lines(
             return
 
 
-def _record_line(seen: RecordSeen, path: str, options: DumpOptions, report: DumpReport) -> str:
+def _record_line(seen: DumpedRecord, path: str, options: DumpOptions, report: DumpReport) -> str:
     try:
         return text.record_line(seen, options)
     except StratalogError as error:

@@ -85,7 +85,7 @@ BATCH_BYTES_MAX: Final = 128 << 20
 _MAGIC_SIGN = 0x80  # Java's bytes are signed: a magic of 128 and more counts as below 2
 
 
-class BatchSeen(NamedTuple):
+class DumpedBatch(NamedTuple):
     """A batch, or a message of the old formats, wherever its header could be read."""
 
     header: EntryHeader
@@ -94,26 +94,26 @@ class BatchSeen(NamedTuple):
     """Its CRC is right."""
 
 
-class RecordSeen(NamedTuple):
+class DumpedRecord(NamedTuple):
     """A record, with what its own message says about it in the old formats."""
 
     record: Record
-    batch: BatchSeen
+    batch: DumpedBatch
     crc: int | None = None
     is_valid: bool | None = None
 
 
-Seen: TypeAlias = BatchSeen | RecordSeen
+Dumped: TypeAlias = DumpedBatch | DumpedRecord
 
 
-class Window(NamedTuple):
+class FileWindow(NamedTuple):
     """Bytes of the file, and where they start in it."""
 
     data: bytes
     position: int
 
 
-class LogWalk:
+class LogDump:
     """One file of batches, read from `position` on."""
 
     def __init__(self, file: LogFile, path: str, options: DumpOptions, report: DumpReport) -> None:
@@ -144,7 +144,7 @@ class LogWalk:
             at += size
         return lines * self.end // at if at else 0
 
-    def values(self, *, batches_max: int | None = None) -> Iterator[Seen]:
+    def values(self, *, batches_max: int | None = None) -> Iterator[Dumped]:
         """Every batch that passes the filters, and its records if they are asked for."""
         for window, entry in islice(self._entries(), batches_max):
             yield from self.batch_values(window, entry)
@@ -152,15 +152,15 @@ class LogWalk:
             self.position = window.position + entry.end
 
     def batch_values(
-        self, window: Window, entry: Entry, *, is_shown: bool = False, records_done: int = 0
-    ) -> Iterator[Seen]:
+        self, window: FileWindow, entry: Entry, *, is_shown: bool = False, records_done: int = 0
+    ) -> Iterator[Dumped]:
         """One batch, if it passes. It may be shown already, and some of its records dealt with."""
         header = self._header(window, entry)
         if header is None or not self._options.filters.may_hold(header):
             self.last_offset = -1  # what follows is not next to what came before
             return
         valid = self._is_valid(window, entry, header)
-        batch = BatchSeen(header, window.position + entry.position, valid)
+        batch = DumpedBatch(header, window.position + entry.position, valid)
         if not self._options.is_deep:
             self._report.shown += 1
             yield batch
@@ -182,9 +182,9 @@ class LogWalk:
             self.gaps.add(self.last_offset, offset)
         self.last_offset = offset
 
-    def _entries(self) -> Iterator[tuple[Window, Entry]]:
+    def _entries(self) -> Iterator[tuple[FileWindow, Entry]]:
         """Each entry with a window that holds all of it, and of its header what the file has."""
-        window, usable = Window(b"", 0), 0
+        window, usable = FileWindow(b"", 0), 0
         at = self.position
         while at < self.end:
             try:
@@ -203,15 +203,15 @@ class LogWalk:
             yield window, entry
             at = window.position + entry.end
 
-    def _read_around(self, at: int) -> Window:
+    def _read_around(self, at: int) -> FileWindow:
         """A window that starts at `at` and holds the whole entry there, if it is not oversized."""
-        window = Window(self.file.read(at, WINDOW_BYTES), at)
+        window = FileWindow(self.file.read(at, WINDOW_BYTES), at)
         size = declared_size(window.data)
         if len(window.data) < size <= min(self.end - at, BATCH_BYTES_MAX):
-            return Window(self.file.read(at, size), at)
+            return FileWindow(self.file.read(at, size), at)
         return window
 
-    def _oversized(self, window: Window, at: int) -> Entry | None:
+    def _oversized(self, window: FileWindow, at: int) -> Entry | None:
         """The entry at `at` when it lies in the file but is too large to read unseen."""
         size = declared_size(window.data)
         if not BATCH_BYTES_MAX < size <= self.end - at:
@@ -219,7 +219,7 @@ class LogWalk:
         offset = int.from_bytes(window.data[:8], signed=True)
         return Entry(0, offset, size, window.data[MAGIC_AT])
 
-    def _header(self, window: Window, entry: Entry) -> EntryHeader | None:
+    def _header(self, window: FileWindow, entry: Entry) -> EntryHeader | None:
         if _is_legacy(entry):
             return LegacyHeader.unpack(window.data, entry.position)
         if len(window.data) - entry.position < HEADER_BYTES:
@@ -227,7 +227,7 @@ class LogWalk:
             return None
         return BatchHeader.unpack(window.data, entry.position)
 
-    def _is_valid(self, window: Window, entry: Entry, header: EntryHeader) -> bool:
+    def _is_valid(self, window: FileWindow, entry: Entry, header: EntryHeader) -> bool:
         is_legacy = isinstance(header, LegacyHeader)
         covered_from = entry.position + (MAGIC_AT if is_legacy else ATTRIBUTES_AT)
         if not is_legacy and entry.size_bytes < HEADER_BYTES:
@@ -245,7 +245,9 @@ class LogWalk:
             at += len(piece)
         return crc == header.crc
 
-    def _records(self, window: Window, entry: Entry, batch: BatchSeen) -> Iterator[RecordSeen]:
+    def _records(
+        self, window: FileWindow, entry: Entry, batch: DumpedBatch
+    ) -> Iterator[DumpedRecord]:
         data, at = window.data, entry.position
         if entry.end > len(data):
             if not batch.is_valid:
@@ -256,7 +258,7 @@ class LogWalk:
             header = batch.header
             if isinstance(header, BatchHeader):
                 for record in decode_records(data, at, header):
-                    yield RecordSeen(record, batch)
+                    yield DumpedRecord(record, batch)
             else:
                 yield from _legacy_records(data, at, header, batch)
         except StratalogError as error:
@@ -277,15 +279,15 @@ def _is_legacy(entry: Entry) -> bool:
 
 
 def _legacy_records(
-    data: bytes, at: int, header: LegacyHeader, batch: BatchSeen
-) -> Iterator[RecordSeen]:
+    data: bytes, at: int, header: LegacyHeader, batch: DumpedBatch
+) -> Iterator[DumpedRecord]:
     records = decode_legacy_records(data, at, header, check_crc=False)
     if header.codec_id == Codec.NONE:
         for record in records:
-            yield RecordSeen(record, batch, header.crc, batch.is_valid)
+            yield DumpedRecord(record, batch, header.crc, batch.is_valid)
         return
     for record, (crc, valid) in zip(records, _inner_checksums(data, at, header), strict=False):
-        yield RecordSeen(record, batch, crc, valid)
+        yield DumpedRecord(record, batch, crc, valid)
 
 
 def _inner_checksums(data: bytes, at: int, header: LegacyHeader) -> Iterator[tuple[int, bool]]:

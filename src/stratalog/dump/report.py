@@ -42,7 +42,7 @@ class Pairs:
         self._flat.frombytes(longs)
 
 
-Findings: TypeAlias = "defaultdict[str, Pairs]"
+PairsByFile: TypeAlias = "defaultdict[str, Pairs]"
 
 
 def _ignore(_line: str) -> None:
@@ -63,15 +63,15 @@ class DumpReport:
         on_remark: Callable[[str], None] = _ignore,
         absolute: Callable[[str], str] = str,
     ) -> None:
-        self.index_mismatches: Findings = defaultdict(Pairs)
+        self.index_mismatches: PairsByFile = defaultdict(Pairs)
         """(indexed offset, offset in the log)"""
-        self.time_mismatches: Findings = defaultdict(Pairs)
+        self.time_mismatches: PairsByFile = defaultdict(Pairs)
         """(indexed timestamp, timestamp in the log)"""
-        self.time_disorders: Findings = defaultdict(Pairs)
+        self.time_disorders: PairsByFile = defaultdict(Pairs)
         """(indexed timestamp, the one before it)"""
-        self.offsets_not_found: Findings = defaultdict(Pairs)
+        self.offsets_not_found: PairsByFile = defaultdict(Pairs)
         """(indexed offset, offset in the log or -1)"""
-        self.gaps: Findings = defaultdict(Pairs)
+        self.gaps: PairsByFile = defaultdict(Pairs)
         """(offset, the one that follows it)"""
         self.problems = 0
         self.bytes_done = 0
@@ -119,7 +119,7 @@ class DumpReport:
                     yield line.format(*pair)
 
 
-def _listed(findings: Findings) -> Iterator[tuple[str, Pairs]]:
+def _listed(findings: PairsByFile) -> Iterator[tuple[str, Pairs]]:
     names = [name for name, pairs in findings.items() if pairs]
     slots = slots_after([len(names)], announced=False)
     for name in in_table_order(names, list(map(string_hash, names)), slots):

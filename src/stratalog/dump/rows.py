@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stratalog.dump.log_values import BatchSeen, LogWalk, RecordSeen
+from stratalog.dump.log_values import DumpedBatch, DumpedRecord, LogDump
 from stratalog.dump.text import codec_name, last_sequence
 from stratalog.dump.values import (
     LOG_KINDS,
     OFFSET_INDEX,
     TIME_INDEX,
     check_sanity,
+    describe_error,
     entries_of,
     is_done,
     kind_of,
-    told,
 )
 from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
@@ -50,16 +50,16 @@ def dump_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[R
         for row in rows(path, options, report):
             yield {"file": path, **row}
     except StratalogError as error:
-        report.problem(told(path, error))
+        report.problem(describe_error(path, error))
     except OSError as error:
         report.problem(f"{path}: {error.strerror}")
 
 
 def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
     with LogFile(Path(path)) as file:
-        walk = LogWalk(file, path, options, report)
+        walk = LogDump(file, path, options, report)
         for seen in walk.values():
-            yield _batch_row(seen) if isinstance(seen, BatchSeen) else _record_row(seen, options)
+            yield _batch_row(seen) if isinstance(seen, DumpedBatch) else _record_row(seen, options)
             if is_done(options, report):
                 return
         if options.is_whole and walk.position < walk.end:
@@ -77,7 +77,7 @@ def _entry_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator
             yield _entry_row(entry)
 
 
-def _batch_row(batch: BatchSeen) -> Row:
+def _batch_row(batch: DumpedBatch) -> Row:
     header = batch.header
     row: Row = {"kind": "batch", "baseOffset": header.base_offset, "lastOffset": header.last_offset}
     if isinstance(header, BatchHeader):
@@ -104,7 +104,7 @@ def _batch_row(batch: BatchSeen) -> Row:
     }
 
 
-def _record_row(seen: RecordSeen, options: DumpOptions) -> Row:
+def _record_row(seen: DumpedRecord, options: DumpOptions) -> Row:
     record, header = seen.record, seen.batch.header
     row: Row = {"kind": "record", "offset": record.offset}
     if not options.skip_record_metadata:

@@ -16,7 +16,7 @@ from stratalog.format.time_index import TimeEntry
 from stratalog.format.varint import wrapped_long
 
 if TYPE_CHECKING:
-    from stratalog.dump.log_values import BatchSeen, DumpOptions, RecordSeen
+    from stratalog.dump.log_values import DumpedBatch, DumpedRecord, DumpOptions
     from stratalog.dump.values import EntryValue
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
@@ -59,7 +59,7 @@ def _flags(attributes: int) -> _Flags:
     )
 
 
-def batch_line(batch: BatchSeen) -> str:
+def batch_line(batch: DumpedBatch) -> str:
     """The line of a batch, or of a message of the old formats."""
     header = batch.header
     valid = _BOOLEANS[batch.is_valid]
@@ -105,7 +105,7 @@ def optional_text(value: int | None) -> str:
     return _EMPTY if value is None else f"OptionalLong[{value}]"
 
 
-def record_line(seen: RecordSeen, options: DumpOptions) -> str:
+def record_line(seen: DumpedRecord, options: DumpOptions) -> str:
     """Without metadata, a control record is an empty line, and one without a key loses its bar."""
     is_control = seen.batch.header.is_control
     line = "" if options.skip_record_metadata else _metadata(seen)
@@ -118,7 +118,7 @@ def record_line(seen: RecordSeen, options: DumpOptions) -> str:
     return line
 
 
-def _metadata(seen: RecordSeen) -> str:
+def _metadata(seen: DumpedRecord) -> str:
     record, header = seen.record, seen.batch.header
     line = (
         f"| offset: {record.offset} {header.timestamp_type.kafka_name}: {record.timestamp} "

@@ -65,7 +65,7 @@ def is_done(options: DumpOptions, report: DumpReport) -> bool:
     return options.limit is not None and report.shown >= options.limit
 
 
-def told(path: str, error: StratalogError) -> str:
+def describe_error(path: str, error: StratalogError) -> str:
     """An error of the format layer, which knows no paths, told for a file."""
     if isinstance(error, CorruptError):
         return f"{path} at byte {error.position}: {error.reason}"

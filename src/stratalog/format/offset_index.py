@@ -69,7 +69,7 @@ class OffsetEntry(NamedTuple):
         return _ENTRY.pack(relative_offset, self.position)
 
 
-class OffsetHit(NamedTuple):
+class OffsetIndexHit(NamedTuple):
     """What a look-up found. Slot -1: no entry applies, scan from the start of the segment."""
 
     slot: int
@@ -79,16 +79,16 @@ class OffsetHit(NamedTuple):
 
 def lookup(
     buf: Buffer, entries: int, base_offset: int, target: int, trace: list[int] | None = None
-) -> OffsetHit:
+) -> OffsetIndexHit:
     """The greatest entry at or below the offset `target`; with none, (base offset, position 0).
 
     `trace` receives the slots that Kafka's own search compares, in its order.
     """
     slot = greatest_at_most(_RELATIVE_OFFSET, buf, entries, target - base_offset, trace)
     if slot == NO_SLOT:
-        return OffsetHit(NO_SLOT, base_offset, 0)
+        return OffsetIndexHit(NO_SLOT, base_offset, 0)
     relative_offset, position = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
-    return OffsetHit(slot, base_offset + relative_offset, position)
+    return OffsetIndexHit(slot, base_offset + relative_offset, position)
 
 
 def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> int:

@@ -56,13 +56,13 @@ _LENGTH = struct.Struct(">i")
 _HIGH_HALVES_MAX = 4
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """A whole batch (or legacy message) with the right CRC."""
 
     entry: Entry
 
 
-class Incomplete(NamedTuple):
+class IncompleteBatch(NamedTuple):
     """A candidate that the window does not hold whole.
 
     Search again from `position` with a window that reaches `end`. Whatever follows it in the window
@@ -73,13 +73,13 @@ class Incomplete(NamedTuple):
     end: int
 
 
-class Nothing(NamedTuple):
+class NoBatch(NamedTuple):
     """No candidate starts before `resume_at`; from there on the window is too short to tell."""
 
     resume_at: int
 
 
-Search: TypeAlias = Found | Incomplete | Nothing
+ResyncResult: TypeAlias = FoundBatch | IncompleteBatch | NoBatch
 
 
 def find_next_batch(
@@ -90,7 +90,7 @@ def find_next_batch(
     offset_min: int,
     offset_max: int | None = None,
     log_end: int | None = None,
-) -> Search:
+) -> ResyncResult:
     """The first batch or legacy message in `buf[start:end]` that is whole and right.
 
     It has a base offset (legacy: last offset) from `offset_min` to `offset_max`, the end of what a
@@ -113,15 +113,15 @@ def find_next_batch(
         if log_end is not None and entry.end > log_end:
             continue
         if entry.end > end:
-            return Incomplete(position, entry.end)
+            return IncompleteBatch(position, entry.end)
         budget -= entry.size_bytes
         if budget < 0:
             raise LimitExceededError(
                 f"too many look-alikes of a batch, the last at byte {position}"
             )
         if is_entry_crc_right(buf, entry, header):
-            return Found(entry)
-    return Nothing(max(start, end - HEADER_BYTES + 1))
+            return FoundBatch(entry)
+    return NoBatch(max(start, end - HEADER_BYTES + 1))
 
 
 def _candidates(

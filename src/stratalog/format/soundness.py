@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 
-class Verdict(enum.IntEnum):
+class Soundness(enum.IntEnum):
     """Of one batch. The first four are the kernel's."""
 
     GOOD = kernel.GOOD
@@ -59,11 +59,11 @@ class SoundnessChecker:
         """One row of `SOUNDNESS` for each batch of `table`, which must come from `buf`."""
         rows = table.rows
         found = np.zeros(len(rows), SOUNDNESS)
-        found["verdict"] = np.where(_are_headers_good(rows), Verdict.GOOD, Verdict.BAD_BATCH)
-        found["verdict"][~check_crcs(buf, table)] = Verdict.BAD_BATCH
+        found["verdict"] = np.where(_are_headers_good(rows), Soundness.GOOD, Soundness.BAD_BATCH)
+        found["verdict"][~check_crcs(buf, table)] = Soundness.BAD_BATCH
         found["last_record_offset"] = rows["last_offset"]
         found["max_timestamp"] = rows["max_timestamp"]
-        is_good = found["verdict"] == Verdict.GOOD
+        is_good = found["verdict"] == Soundness.GOOD
         is_current = rows["magic"] == MAGIC_2
         if is_current.all() and is_good.all():
             self._check_batches(buf, rows, found)
@@ -88,7 +88,7 @@ class SoundnessChecker:
                 done += count
                 is_next_bad = part.is_next_bad
             if is_next_bad:
-                found["verdict"][done] = Verdict.BAD_RECORDS
+                found["verdict"][done] = Soundness.BAD_RECORDS
                 done += 1
 
     def _check_legacy(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
@@ -108,7 +108,7 @@ class SoundnessChecker:
                 return
             except CorruptError as error:
                 bad = int(np.searchsorted(rows["position"], error.position, "right")) - 1
-                found["verdict"][bad] = Verdict.BAD_RECORDS
+                found["verdict"][bad] = Soundness.BAD_RECORDS
                 start = bad + 1
 
 

@@ -70,7 +70,7 @@ class TimeEntry(NamedTuple):
         return _ENTRY.pack(self.timestamp, relative_offset)
 
 
-class TimeHit(NamedTuple):
+class TimeIndexHit(NamedTuple):
     """What a look-up found. Slot -1: no entry applies, scan from the start of the segment."""
 
     slot: int
@@ -80,16 +80,16 @@ class TimeHit(NamedTuple):
 
 def lookup(
     buf: Buffer, entries: int, base_offset: int, target: int, trace: list[int] | None = None
-) -> TimeHit:
+) -> TimeIndexHit:
     """The greatest entry at or below the timestamp `target`; with none, (-1, base offset).
 
     `trace` receives the slots that Kafka's own search compares, in its order.
     """
     slot = greatest_at_most(_TIMESTAMP, buf, entries, target, trace)
     if slot == NO_SLOT:
-        return TimeHit(NO_SLOT, NO_TIMESTAMP, base_offset)
+        return TimeIndexHit(NO_SLOT, NO_TIMESTAMP, base_offset)
     timestamp, relative_offset = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
-    return TimeHit(slot, timestamp, base_offset + relative_offset)
+    return TimeIndexHit(slot, timestamp, base_offset + relative_offset)
 
 
 def last_entry(buf: Buffer, entries: int, base_offset: int) -> TimeEntry:

@@ -16,11 +16,11 @@ from stratalog.errors import CorruptSnapshotError, OutOfOrderSequenceError, Unsu
 from stratalog.format.snapshot import decode_snapshot, encode_snapshot
 from stratalog.log.appends import AppendOrigin
 from stratalog.log.producers import (
-    AppendRules,
     CachedBatch,
-    Change,
+    ProducerCheckRules,
     ProducerState,
     ProducerTable,
+    ProducerUpdate,
     check_data,
     check_epoch,
     check_has_sequence,
@@ -152,7 +152,7 @@ class CheckedAppend(NamedTuple):
 
     duplicate: CachedBatch | None = None
     """Answer with its offsets and timestamp, and write nothing."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ProducerUpdate, ...] = ()
     transactional: tuple[int, ...] = ()
     """Producers whose transaction has data or a marker now."""
 
@@ -174,7 +174,7 @@ class ProducerStateManager:
         self._unreplicated: list[tuple[int, int]] = []  # first offset, offset of the marker
         self._verifications = TxnVerifications()
         self._usual_rules = {
-            origin: AppendRules(
+            origin: ProducerCheckRules(
                 origin,
                 transaction_version=0,
                 guard=None,
@@ -223,9 +223,9 @@ class ProducerStateManager:
         self,
         headers: Sequence[BatchHeader],
         markers: Mapping[int, EndMarker] | None,
-        rules: AppendRules,
+        rules: ProducerCheckRules,
     ) -> CheckedAppend:
-        changes: list[Change] = []
+        changes: list[ProducerUpdate] = []
         transactional: list[int] = []
         latest: dict[int, ProducerState] = {}  # as the batches before this one leave them
         for header in headers:
@@ -273,7 +273,7 @@ class ProducerStateManager:
         if header.producer_id < 0 or (marker is None and header.is_control):
             return None
         before = self._table.state_of(header.producer_id)
-        txn = self._table.apply(Change.of_batch(before, header, marker))
+        txn = self._table.apply(ProducerUpdate.of_batch(before, header, marker))
         if txn is not None:
             self._unreplicated.append((txn.first_offset, txn.last_offset))
         return txn
@@ -414,16 +414,16 @@ def _checked_change(
     before: ProducerState,
     header: BatchHeader,
     markers: Mapping[int, EndMarker] | None,
-    rules: AppendRules,
-) -> Change | None:
+    rules: ProducerCheckRules,
+) -> ProducerUpdate | None:
     """None for a control batch that is no marker."""
     if not header.is_control:
         check_data(before, header, rules)
-        return Change.of_batch(before, header, None)
+        return ProducerUpdate.of_batch(before, header, None)
     if markers is None:
         raise TypeError("control batches are checked with their markers")
     marker = markers.get(header.base_offset)
     if marker is None:
         return None
     check_marker(before, header, marker, rules)
-    return Change.of_batch(before, header, marker)
+    return ProducerUpdate.of_batch(before, header, marker)

@@ -203,7 +203,7 @@ class CompletedTxn(NamedTuple):
         )
 
 
-class Change(NamedTuple):
+class ProducerUpdate(NamedTuple):
     """What one batch makes of its producer."""
 
     state: ProducerState
@@ -241,7 +241,7 @@ class ProducerTable:
         state = self.states.get(producer_id)
         return ProducerState.unknown(producer_id) if state is None else state
 
-    def apply(self, change: Change) -> CompletedTxn | None:
+    def apply(self, change: ProducerUpdate) -> CompletedTxn | None:
         """Take over the change; the transaction that it ended, if it did."""
         state = change.state
         producer_id, first_offset = state.producer_id, state.open_txn_first_offset
@@ -308,7 +308,7 @@ class ProducerReplay(ProducerTable):
 
     def _add(self, header: BatchHeader, marker: EndMarker | None) -> None:
         before = self.state_of(header.producer_id)
-        completed = self.apply(Change.of_batch(before, header, marker))
+        completed = self.apply(ProducerUpdate.of_batch(before, header, marker))
         if completed is not None and completed.is_aborted:
             self.aborted.append(completed.index_entry())
 
@@ -340,7 +340,7 @@ def markers_in(buf: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[
 EPOCH_PER_TRANSACTION: Final = 2  # the transaction version from which each one has its own epoch
 
 
-class AppendRules(NamedTuple):
+class ProducerCheckRules(NamedTuple):
     """How strictly one append is checked."""
 
     origin: AppendOrigin
@@ -361,7 +361,7 @@ def check_has_sequence(header: BatchHeader) -> None:
         raise InvalidRecordError(f"{named(header)} has base sequence {header.base_sequence}")
 
 
-def check_data(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
+def check_data(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:
     """Raise unless the producer may write this batch of data."""
     if rules.origin is not AppendOrigin.REPLICATION:
         check_epoch(before, header)
@@ -377,7 +377,7 @@ def check_data(before: ProducerState, header: BatchHeader, rules: AppendRules) -
 
 
 def check_marker(
-    before: ProducerState, header: BatchHeader, marker: EndMarker, rules: AppendRules
+    before: ProducerState, header: BatchHeader, marker: EndMarker, rules: ProducerCheckRules
 ) -> None:
     """Raise unless this marker may end the producer's transaction."""
     if rules.origin is AppendOrigin.REPLICATION:
@@ -413,7 +413,7 @@ def named(header: BatchHeader) -> str:
     return f"batch at offset {header.base_offset} of producer {header.producer_id}"
 
 
-def _check_verified(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
+def _check_verified(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:
     is_known = not header.is_transactional or is_in_transaction(before, header)
     if not is_known and not rules.verifications.is_verified(header.producer_id, rules.guard):
         raise InvalidTxnStateError(f"{named(header)} belongs to no open transaction")
@@ -421,7 +421,7 @@ def _check_verified(before: ProducerState, header: BatchHeader, rules: AppendRul
         rules.verifications.check_sequence(header)
 
 
-def _check_sequence(before: ProducerState, header: BatchHeader, rules: AppendRules) -> None:
+def _check_sequence(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:
     """A client's batches follow each other without a gap, from 0 in each epoch."""
     begins_epoch = rules.has_epoch_per_transaction and header.is_transactional
     if before.producer_epoch == NO_PRODUCER_EPOCH and not begins_epoch:

@@ -52,8 +52,8 @@ from stratalog.maintenance.recovery_plan import (
 )
 from stratalog.maintenance.settling import (
     classify,
-    make_directory,
-    settle_files,
+    create_directory,
+    finish_swaps,
     split_segment,
 )
 from stratalog.storage.segment import Segment
@@ -125,9 +125,9 @@ class _Loader:
         if directory is None:
             raise InvalidNameError(f"{self._path.name!r} is not the name of a partition")
         self._topic_partition = directory.topic_partition
-        make_directory(self._disk, self._path)
+        create_directory(self._disk, self._path)
         while True:
-            settle_files(self._disk, self._path)
+            finish_swaps(self._disk, self._path)
             try:
                 self._load_segments(point)
                 break

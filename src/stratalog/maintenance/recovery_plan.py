@@ -93,7 +93,7 @@ class Truncation(NamedTuple):
         return self.text()
 
 
-class Split(NamedTuple):
+class SegmentSplit(NamedTuple):
     """A segment that recovery splits, because an index cannot store offsets so far above its base
     offset. Nothing is dropped."""
 
@@ -115,7 +115,7 @@ class RecoveryPlan(NamedTuple):
     """What opening one log for writing would change of its segments."""
 
     truncations: tuple[Truncation, ...]
-    splits: tuple[Split, ...]
+    splits: tuple[SegmentSplit, ...]
 
 
 def _counted(number: int, noun: str) -> str:
@@ -271,7 +271,7 @@ class _Planner:
         self._point = point
         self._end = segments[-1].base_offset if segments else 0
         self._found: list[Truncation] = []
-        self._splits: list[Split] = []
+        self._splits: list[SegmentSplit] = []
 
     def run(self) -> RecoveryPlan:
         while True:  # as the loader does: from the start again after a split
@@ -355,7 +355,7 @@ class _Planner:
         for kind in (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX):
             self._names.discard(segment_file_name(base_offset, kind))
         bases = tuple(base for base, _ in starts)
-        self._splits.append(Split(self._topic_partition, view.path, bases))
+        self._splits.append(SegmentSplit(self._topic_partition, view.path, bases))
 
     def _is_index_sound(self, segment: _Segment) -> bool:
         log = segment.path

@@ -55,7 +55,7 @@ class ReindexTask:
     """Replace indexes that are right, too, if recovery would write them otherwise."""
 
 
-class Change(enum.StrEnum):
+class IndexChange(enum.StrEnum):
     """What becomes of an index file."""
 
     UNCHANGED = "unchanged"
@@ -70,7 +70,7 @@ class FileChange(NamedTuple):
     """One index file, before and after."""
 
     path: str
-    change: Change
+    change: IndexChange
     bytes_before: int
     bytes_after: int
     """As recovery would write it, if it is kept."""
@@ -78,7 +78,7 @@ class FileChange(NamedTuple):
     @property
     def is_made(self) -> bool:
         """Whether anything is done to the file."""
-        return self.change not in {Change.UNCHANGED, Change.KEPT}
+        return self.change not in {IndexChange.UNCHANGED, IndexChange.KEPT}
 
 
 class Reindexed(NamedTuple):
@@ -166,7 +166,7 @@ def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) 
 
 def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
     """The same, but that files stay which are right as they are."""
-    doubtful = [change.path for change in changes if change.change is Change.REPLACED]
+    doubtful = [change.path for change in changes if change.change is IndexChange.REPLACED]
     if not doubtful:
         return changes
     from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415 - kernels
@@ -182,7 +182,7 @@ def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
         if finding.code not in _HARMLESS or finding.severity is not Severity.NOTE
     }
     return [
-        change._replace(change=Change.KEPT)
+        change._replace(change=IndexChange.KEPT)
         if change.path in doubtful and change.path not in wrong
         else change
         for change in changes
@@ -195,18 +195,18 @@ def _change(path: Path, data: bytes, *, is_needed: bool) -> FileChange:
     except FileNotFoundError:
         before = None
     if before == data or (before is None and not is_needed):
-        change = Change.UNCHANGED
+        change = IndexChange.UNCHANGED
     elif not is_needed:
-        change = Change.REMOVED
+        change = IndexChange.REMOVED
     else:
-        change = Change.CREATED if before is None else Change.REPLACED
+        change = IndexChange.CREATED if before is None else IndexChange.REPLACED
     return FileChange(str(path), change, len(before or b""), len(data))
 
 
-def _apply(disk: Disk, path: Path, data: bytes, change: Change) -> None:
-    if change in {Change.CREATED, Change.REPLACED}:
+def _apply(disk: Disk, path: Path, data: bytes, change: IndexChange) -> None:
+    if change in {IndexChange.CREATED, IndexChange.REPLACED}:
         disk.write_atomically(path, data)
-    elif change is Change.REMOVED:
+    elif change is IndexChange.REMOVED:
         disk.unlink(path)
         disk.fsync_dir(path.parent)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MS_NS: Final = 1_000_000
 
 
-class SegmentFacts(NamedTuple):
+class RetentionSegment(NamedTuple):
     """What retention asks of a segment."""
 
     path: Path
@@ -56,7 +56,7 @@ class SegmentFacts(NamedTuple):
         return self.mtime_ms if self.uses_mtime else self.largest_timestamp
 
 
-class LogFacts(NamedTuple):
+class RetentionLog(NamedTuple):
     """What retention asks of a log."""
 
     topic_partition: TopicPartition
@@ -64,7 +64,7 @@ class LogFacts(NamedTuple):
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[RetentionSegment, ...]
     """In offset order, at least one; the last is active."""
 
 
@@ -76,7 +76,7 @@ class _Seen(NamedTuple):
     size_bytes: int
 
 
-def facts_of_log(log: PartitionLog, now_ms: int) -> LogFacts:
+def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
     """Of a log that is being written."""
     with log.changing():
         end_offset, segments = log.log_end_offset, log.writable_segments
@@ -84,12 +84,12 @@ def facts_of_log(log: PartitionLog, now_ms: int) -> LogFacts:
     return _facts_of(log, seen, end_offset, now_ms)
 
 
-def facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
+def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
     """Of a partition that is only read: the facts that a writer would find on opening it."""
     return view.looking_again(lambda: _facts_of_view(view, now_ms))
 
 
-def _facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
+def _facts_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
     end_offset, segments = view.log_end_offset, view.segments
     seen = [
         _Seen(segment, segments.largest_timestamp(slot), segment.size_bytes)
@@ -101,11 +101,11 @@ def _facts_of_view(view: PartitionView, now_ms: int) -> LogFacts:
 
 def _facts_of(
     log: PartitionLog | PartitionView, seen: Sequence[_Seen], end_offset: int, now_ms: int
-) -> LogFacts:
+) -> RetentionLog:
     bounds = [*(after.segment.base_offset for after in seen[1:]), end_offset]
     segments = [_facts_of_segment(*pair, now_ms) for pair in zip(seen, bounds, strict=True)]
     segments[-1] = segments[-1]._replace(is_active=True)
-    return LogFacts(
+    return RetentionLog(
         topic_partition=log.topic_partition,
         path=log.path,
         log_start_offset=log.log_start_offset,
@@ -115,11 +115,11 @@ def _facts_of(
     )
 
 
-def _facts_of_segment(seen: _Seen, end_offset: int, now_ms: int) -> SegmentFacts:
+def _facts_of_segment(seen: _Seen, end_offset: int, now_ms: int) -> RetentionSegment:
     segment, largest = seen.segment, seen.largest
     if largest.timestamp > now_ms:
         largest = _exactly(segment, largest)
-    return SegmentFacts(
+    return RetentionSegment(
         path=segment.path,
         base_offset=segment.base_offset,
         end_offset=end_offset,
@@ -166,7 +166,7 @@ def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
 _log = logging.getLogger(__name__)
 
 
-class Pass(enum.StrEnum):
+class RetentionRule(enum.StrEnum):
     """Why segments may go, in the order in which Kafka looks."""
 
     START_OFFSET = "start-offset"
@@ -174,7 +174,7 @@ class Pass(enum.StrEnum):
     TIME = "time"
 
 
-class Reason(enum.StrEnum):
+class RetentionReason(enum.StrEnum):
     """What a pass found of a segment."""
 
     BELOW_LOG_START = "below-log-start"
@@ -194,14 +194,18 @@ class Reason(enum.StrEnum):
     BEHIND_KEPT = "behind-kept"
 
 
-_DELETES: Final = {Reason.BELOW_LOG_START, Reason.OVER_SIZE, Reason.EXPIRED}
+_DELETES: Final = {
+    RetentionReason.BELOW_LOG_START,
+    RetentionReason.OVER_SIZE,
+    RetentionReason.EXPIRED,
+}
 
 
-class Finding(NamedTuple):
+class RuleResult(NamedTuple):
     """What one pass says of one segment."""
 
-    by: Pass
-    reason: Reason
+    by: RetentionRule
+    reason: RetentionReason
     amount: int = 0
     """By how much. Offsets: from the log start to the end of the segment, or from the high
     watermark. Bytes: how far the log is over the limit (over-size), or by how many more it would
@@ -213,11 +217,11 @@ class Finding(NamedTuple):
         return self.reason in _DELETES
 
 
-class SegmentVerdict(NamedTuple):
+class SegmentDecision(NamedTuple):
     """Delete or keep, and why."""
 
-    segment: SegmentFacts
-    findings: tuple[Finding, ...]
+    segment: RetentionSegment
+    findings: tuple[RuleResult, ...]
     """For a segment that goes, the finding of the pass that takes it. For one that stays, one for
     each pass, of the log as the plan leaves it."""
     leaves_ms: int | None = None
@@ -225,14 +229,14 @@ class SegmentVerdict(NamedTuple):
     it goes now, or time alone will never do it."""
 
     @property
-    def deleted_by(self) -> Pass | None:
+    def deleted_by(self) -> RetentionRule | None:
         return self.findings[0].by if self.findings[0].is_deletion else None
 
     @property
     def is_deleted(self) -> bool:
         return self.deleted_by is not None
 
-    def finding(self, by: Pass) -> Finding | None:
+    def finding(self, by: RetentionRule) -> RuleResult | None:
         """Of one pass, if it was asked."""
         return next((found for found in self.findings if found.by is by), None)
 
@@ -241,19 +245,19 @@ class SegmentVerdict(NamedTuple):
 class RetentionPlan:
     """What retention would do to one log at one time."""
 
-    log: LogFacts
+    log: RetentionLog
     config: LogConfig
     now_ms: int
-    verdicts: tuple[SegmentVerdict, ...]
+    verdicts: tuple[SegmentDecision, ...]
     """One for each segment, in order: first those that go."""
 
     @property
-    def deleted(self) -> tuple[SegmentFacts, ...]:
+    def deleted(self) -> tuple[RetentionSegment, ...]:
         """The segments that go, oldest first."""
         return tuple(verdict.segment for verdict in self.verdicts if verdict.is_deleted)
 
     @property
-    def kept(self) -> tuple[SegmentFacts, ...]:
+    def kept(self) -> tuple[RetentionSegment, ...]:
         """The segments that stay."""
         return tuple(verdict.segment for verdict in self.verdicts if not verdict.is_deleted)
 
@@ -282,16 +286,16 @@ class RetentionPlan:
 # -- deciding
 
 
-def plan_retention(log: LogFacts, config: LogConfig, now_ms: int) -> RetentionPlan:
+def plan_retention(log: RetentionLog, config: LogConfig, now_ms: int) -> RetentionPlan:
     """What Kafka's retention would do to a log with these settings, at this time."""
     judge = _Judge(log, config, now_ms)
-    verdicts: list[SegmentVerdict] = []
-    for by in Pass:
+    verdicts: list[SegmentDecision] = []
+    for by in RetentionRule:
         for segment in log.segments[len(verdicts) :]:
             finding = judge.look(by, segment)
             if not finding.is_deletion:
                 break
-            verdicts.append(SegmentVerdict(segment, (finding,)))
+            verdicts.append(SegmentDecision(segment, (finding,)))
             judge.note_deleted(segment)
     verdicts += judge.kept(log.segments[len(verdicts) :])
     return RetentionPlan(log, config, now_ms, tuple(verdicts))
@@ -300,7 +304,7 @@ def plan_retention(log: LogFacts, config: LogConfig, now_ms: int) -> RetentionPl
 class _Judge:
     """Looks at one segment at a time, of the log as it is once those before it are gone."""
 
-    def __init__(self, log: LogFacts, config: LogConfig, now_ms: int) -> None:
+    def __init__(self, log: RetentionLog, config: LogConfig, now_ms: int) -> None:
         self._log = log
         self._config = config
         self._now_ms = now_ms
@@ -308,65 +312,75 @@ class _Judge:
         self._excess_bytes = size_bytes - config.retention_bytes
         self._log_start_offset = log.log_start_offset
 
-    def note_deleted(self, segment: SegmentFacts) -> None:
+    def note_deleted(self, segment: RetentionSegment) -> None:
         self._excess_bytes -= segment.size_bytes
         self._log_start_offset = max(self._log_start_offset, segment.end_offset)
 
-    def look(self, by: Pass, segment: SegmentFacts) -> Finding:
+    def look(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult:
         """What the pass says, provided that nothing before the segment is kept."""
         if segment.is_active and not segment.size_bytes:
-            return Finding(by, Reason.EMPTY_ACTIVE)
+            return RuleResult(by, RetentionReason.EMPTY_ACTIVE)
         if segment.end_offset > self._log.high_watermark:
             beyond = segment.end_offset - self._log.high_watermark
-            return Finding(by, Reason.ABOVE_HIGH_WATERMARK, beyond)
-        if by is Pass.START_OFFSET:
+            return RuleResult(by, RetentionReason.ABOVE_HIGH_WATERMARK, beyond)
+        if by is RetentionRule.START_OFFSET:
             return self._by_start_offset(segment)
         if not self._config.is_deleted:
-            return Finding(by, Reason.NO_DELETE_POLICY)
+            return RuleResult(by, RetentionReason.NO_DELETE_POLICY)
         if self._config.remote_storage_enable:
-            return Finding(by, Reason.REMOTE_STORAGE)
-        return self._by_size(segment) if by is Pass.SIZE else self._by_time(segment)
+            return RuleResult(by, RetentionReason.REMOTE_STORAGE)
+        return self._by_size(segment) if by is RetentionRule.SIZE else self._by_time(segment)
 
-    def _by_start_offset(self, segment: SegmentFacts) -> Finding:
+    def _by_start_offset(self, segment: RetentionSegment) -> RuleResult:
         above = segment.end_offset - self._log_start_offset
         if segment.is_active or above > 0:
-            return Finding(Pass.START_OFFSET, Reason.ABOVE_LOG_START, above)
-        return Finding(Pass.START_OFFSET, Reason.BELOW_LOG_START, -above)
+            return RuleResult(RetentionRule.START_OFFSET, RetentionReason.ABOVE_LOG_START, above)
+        return RuleResult(RetentionRule.START_OFFSET, RetentionReason.BELOW_LOG_START, -above)
 
-    def _by_size(self, segment: SegmentFacts) -> Finding:
+    def _by_size(self, segment: RetentionSegment) -> RuleResult:
         if self._config.retention_bytes < 0:
-            return Finding(Pass.SIZE, Reason.NO_LIMIT)
+            return RuleResult(RetentionRule.SIZE, RetentionReason.NO_LIMIT)
         missing = segment.size_bytes - self._excess_bytes
         if missing > 0:
-            return Finding(Pass.SIZE, Reason.WITHIN_SIZE, missing)
-        return Finding(Pass.SIZE, Reason.OVER_SIZE, self._excess_bytes)
+            return RuleResult(RetentionRule.SIZE, RetentionReason.WITHIN_SIZE, missing)
+        return RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, self._excess_bytes)
 
-    def _by_time(self, segment: SegmentFacts) -> Finding:
+    def _by_time(self, segment: RetentionSegment) -> RuleResult:
         if self._config.retention_ms < 0:
-            return Finding(Pass.TIME, Reason.NO_LIMIT)
+            return RuleResult(RetentionRule.TIME, RetentionReason.NO_LIMIT)
         age_ms = self._now_ms - segment.newest_ms
         if age_ms > self._config.retention_ms:
-            return Finding(Pass.TIME, Reason.EXPIRED, age_ms - self._config.retention_ms)
+            return RuleResult(
+                RetentionRule.TIME, RetentionReason.EXPIRED, age_ms - self._config.retention_ms
+            )
         if age_ms < 0 and not segment.uses_mtime:
-            return Finding(Pass.TIME, Reason.FUTURE_TIMESTAMP, -age_ms)
+            return RuleResult(RetentionRule.TIME, RetentionReason.FUTURE_TIMESTAMP, -age_ms)
         # It has to be older than the limit, by a millisecond at least.
-        return Finding(Pass.TIME, Reason.NOT_EXPIRED, self._config.retention_ms - age_ms + 1)
+        return RuleResult(
+            RetentionRule.TIME, RetentionReason.NOT_EXPIRED, self._config.retention_ms - age_ms + 1
+        )
 
-    def kept(self, segments: Sequence[SegmentFacts]) -> Iterator[SegmentVerdict]:
+    def kept(self, segments: Sequence[RetentionSegment]) -> Iterator[SegmentDecision]:
         """The first of them stops every pass, and so keeps those behind it."""
         leaves_ms: int | None = 0
         for slot, segment in enumerate(segments):
             if slot == 0:
-                findings = tuple(self.look(by, segment) for by in Pass)
+                findings = tuple(self.look(by, segment) for by in RetentionRule)
             else:
                 first = segments[0].base_offset
-                findings = tuple(Finding(by, Reason.BEHIND_KEPT, first) for by in Pass)
-            by_time = self.look(Pass.TIME, segment).reason
-            is_timed = by_time in {Reason.EXPIRED, Reason.NOT_EXPIRED, Reason.FUTURE_TIMESTAMP}
+                findings = tuple(
+                    RuleResult(by, RetentionReason.BEHIND_KEPT, first) for by in RetentionRule
+                )
+            by_time = self.look(RetentionRule.TIME, segment).reason
+            is_timed = by_time in {
+                RetentionReason.EXPIRED,
+                RetentionReason.NOT_EXPIRED,
+                RetentionReason.FUTURE_TIMESTAMP,
+            }
             if leaves_ms is not None:
                 due_ms = segment.newest_ms + self._config.retention_ms + 1
                 leaves_ms = max(leaves_ms, due_ms) if is_timed else None
-            yield SegmentVerdict(segment, findings, leaves_ms)
+            yield SegmentDecision(segment, findings, leaves_ms)
 
 
 # -- acting
@@ -401,9 +415,9 @@ def apply(log: PartitionLog, plan: RetentionPlan) -> int:
 
 def retain(log: PartitionLog, now_ms: int) -> RetentionPlan:
     """Plan by the log's own settings and do it; the plan, which is what was done."""
-    plan = plan_retention(facts_of_log(log, now_ms), log.config, now_ms)
+    plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
     if plan.deleted:
         with log.changing():  # what had to be read for the plan is known by now
-            plan = plan_retention(facts_of_log(log, now_ms), log.config, now_ms)
+            plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
             apply(log, plan)
     return plan

@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
 
 COPY_BYTES: Final = 1024 * 1024
-ROUND_DIRECTORY: Final = "cleaning.work"
+CLEANING_DIRECTORY: Final = "cleaning.work"
 """Inside a partition's directory: what a round of cleaning keeps that is spread over processes.
 Kafka's loader looks at plain files only."""
 
 
-def make_directory(disk: Disk, path: Path) -> None:
+def create_directory(disk: Disk, path: Path) -> None:
     """The directory of a partition, durable if it was not there."""
     if not disk.exists(path):
         disk.mkdir(path, exist_ok=True)
         disk.fsync_dir(path.parent)
 
 
-def settle_files(disk: Disk, path: Path) -> None:
+def finish_swaps(disk: Disk, path: Path) -> None:
     """Finish or undo what a crash interrupted: deletions, and replacements of segments.
 
     Unfinished (`.cleaned`) files go, and before them finished ones at or above: they belong to the
     same replacement. Other `.swap` files are complete: the segments they stand for go, and they
     take their places.
     """
-    if disk.exists(path / ROUND_DIRECTORY):
-        disk.remove_tree(path / ROUND_DIRECTORY)
+    if disk.exists(path / CLEANING_DIRECTORY):
+        disk.remove_tree(path / CLEANING_DIRECTORY)
     files = _files(disk, path)
     _unlink(
         disk,
@@ -67,10 +67,10 @@ def settle_files(disk: Disk, path: Path) -> None:
         if _unlink(disk, undone):
             disk.fsync_dir(path)  # a `.swap` that outlived its `.cleaned` would pass for complete
         _unlink(disk, [path / name for name, _ in cleaned])
-    _finish_swaps(disk, path)
+    _install_swaps(disk, path)
 
 
-def _finish_swaps(disk: Disk, path: Path) -> None:
+def _install_swaps(disk: Disk, path: Path) -> None:
     files = _files(disk, path)
     swaps = [(name, file) for name, file in files if file.state is FileState.SWAP]
     if not swaps:
@@ -109,7 +109,7 @@ def _range_of(disk: Disk, path: Path, swaps: Iterable[tuple[str, PartitionFile]]
 def split_segment(disk: Disk, path: Path, base_offset: int) -> None:
     """Spread a segment whose offsets are out of reach of its base offset over several.
 
-    Old brokers could write such segments. Leaves complete replacements, for `settle_files` to put
+    Old brokers could write such segments. Leaves complete replacements, for `finish_swaps` to put
     in place; they have no indexes, so they are to be recovered.
     """
     source = path / segment_file_name(base_offset, FileKind.LOG)

@@ -50,7 +50,7 @@ from stratalog.format.names import (
     parse_partition_file,
 )
 from stratalog.format.record import decode_records
-from stratalog.format.resync import Found, find_next_batch
+from stratalog.format.resync import FoundBatch, find_next_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -413,7 +413,9 @@ def _batches(data: bytes, base_offset: int, *, is_last: bool) -> Iterator[tuple[
 def _is_followed(data: bytes, at: int, offset_min: int) -> bool:
     """Whether there is a batch with a right CRC from `at` on."""
     end = len(data)
-    return isinstance(find_next_batch(data, at, end, offset_min=offset_min, log_end=end), Found)
+    return isinstance(
+        find_next_batch(data, at, end, offset_min=offset_min, log_end=end), FoundBatch
+    )
 
 
 def _checked(data: bytes, at: int) -> BatchHeader:

@@ -21,7 +21,7 @@ from stratalog.errors import (
     UnknownSettingsError,
 )
 from stratalog.maintenance.cleaning.passes import Throttle
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.retention import retain
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.cleaner import Cleaner
-    from stratalog.maintenance.cleaning.passes import CleaningResult, PassCleaner
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.passes import CleaningResult, LogCleaner
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext, PartitionSlot
     from stratalog.service.health import Health
@@ -57,7 +57,7 @@ class PartitionCleaning(NamedTuple):
     status: CleaningStatus
     rounds: int
     """Done since the directory was opened."""
-    last_selection: Selection | None
+    last_selection: CleaningPlan | None
     """Of the last look at it."""
     last_round_ms: int | None
     """When the last round ended."""
@@ -76,7 +76,7 @@ class CleaningTask:
     pauses: int = 0
     is_failed: bool = False
     rounds: int = 0
-    last_selection: Selection | None = None
+    last_selection: CleaningPlan | None = None
     last_round_ms: int | None = None
     error: Exception | None = None
     stops: threading.Event = field(default_factory=threading.Event)
@@ -146,7 +146,7 @@ class CleanerLocks:
                     work.is_busy = False
                     self._released.notify_all()
 
-    def note_selection(self, work: CleaningTask, selection: Selection) -> None:
+    def note_selection(self, work: CleaningTask, selection: CleaningPlan) -> None:
         with self._released:
             work.last_selection = selection
 
@@ -248,7 +248,7 @@ class PassReport(NamedTuple):
     """One round: done or failed."""
 
     topic_partition: TopicPartition
-    selection: Selection
+    selection: CleaningPlan
     result: CleaningResult | None
     error: Exception | None
 
@@ -267,11 +267,11 @@ class CleanerManager:
 
     # -- looking
 
-    def selection(self, log: PartitionLog) -> Selection:
+    def selection(self, log: PartitionLog) -> CleaningPlan:
         """What a round of this log would do now. Changes nothing."""
         slot = self._catalog.slot(log.topic_partition)
         checkpoint = slot.root.cleaned().get(log.topic_partition)
-        return select(facts_of(log, checkpoint), log.config, self._engine.now_ms())
+        return plan_cleaning(cleaner_log(log, checkpoint), log.config, self._engine.now_ms())
 
     def states(self) -> list[PartitionCleaning]:
         """Every compacted partition that was looked at, by name."""
@@ -280,7 +280,7 @@ class CleanerManager:
     # -- working
 
     def clean_dirtiest(
-        self, cleaner: PassCleaner, *, on_progress: Callable[[int], None] = _ignore
+        self, cleaner: LogCleaner, *, on_progress: Callable[[int], None] = _ignore
     ) -> PassReport | None:
         """Clean the log that needs it most; None when none does now."""
         for slot in self._candidates():
@@ -295,7 +295,7 @@ class CleanerManager:
     def clean(
         self,
         topic_partition: TopicPartition,
-        cleaner: PassCleaner,
+        cleaner: LogCleaner,
         *,
         is_forced: bool = False,
         on_progress: Callable[[int], None] = _ignore,
@@ -378,7 +378,7 @@ class CleanerManager:
         due.sort(key=lambda pair: pair[0], reverse=True)
         return [slot for _, slot in due]
 
-    def _look(self, slot: PartitionSlot, work: CleaningTask) -> Selection | None:
+    def _look(self, slot: PartitionSlot, work: CleaningTask) -> CleaningPlan | None:
         """None when it cannot be looked at. A checkpoint that is not in the log is set right."""
         try:
             log = slot.log()
@@ -396,7 +396,7 @@ class CleanerManager:
         self._claims.note_selection(work, selection)
         return selection
 
-    def _report_reset(self, selection: Selection, config: LogConfig) -> None:
+    def _report_reset(self, selection: CleaningPlan, config: LogConfig) -> None:
         """Retention moves the log start above the checkpoint as a matter of course."""
         level = logging.WARNING
         if CleanupPolicy.DELETE in config.cleanup_policy:
@@ -413,8 +413,8 @@ class CleanerManager:
         self,
         slot: PartitionSlot,
         work: CleaningTask,
-        selection: Selection,
-        cleaner: PassCleaner,
+        selection: CleaningPlan,
+        cleaner: LogCleaner,
         on_progress: Callable[[int], None],
     ) -> PassReport | None:
         topic_partition = slot.topic_partition

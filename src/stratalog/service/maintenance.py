@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from stratalog.errors import LogOfflineError, NotALogDirError, UnknownSettingsError
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.retention import facts_of_view, plan_retention, retain
+from stratalog.maintenance.retention import plan_retention, retain, retention_log_of_view
 from stratalog.partitions.schedule import Schedule
 from stratalog.service.cleaners import CLEANING
 
@@ -259,7 +259,7 @@ class Maintenance:
             config = self._catalog.topic(slot.topic_partition.topic).config
             try:
                 with PartitionView(slot.path, log_start_offset=start) as view:
-                    plan = plan_retention(facts_of_view(view, now_ms), config, now_ms)
+                    plan = plan_retention(retention_log_of_view(view, now_ms), config, now_ms)
             except NotALogDirError:
                 return None  # it has no segment yet
             if not plan.deleted:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.format.index_entries import IndexBuilder
-    from stratalog.format.offset_index import OffsetHit
-    from stratalog.format.time_index import TimeEntry, TimeHit
+    from stratalog.format.offset_index import OffsetIndexHit
+    from stratalog.format.time_index import TimeEntry, TimeIndexHit
     from stratalog.format.txn_index import AbortedTxns
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment_view import SegmentEnd
@@ -188,7 +188,7 @@ class OffsetIndexFile(IndexFile):
         _pack_offset_entry(self.buffer, entries * 8, relative_offset, position)
         self.entries = entries + 1
 
-    def lookup(self, target: int) -> OffsetHit:
+    def lookup(self, target: int) -> OffsetIndexHit:
         """The greatest entry at or below the offset `target`; with none, (base offset, 0)."""
         entries = self.entries
         return offset_index.lookup(self.buffer, entries, self.base_offset, target)
@@ -262,7 +262,7 @@ class TimeIndexFile(IndexFile):
         super().truncate_to(offset)
         self.last_timestamp = self.last.timestamp
 
-    def lookup(self, target: int) -> TimeHit:
+    def lookup(self, target: int) -> TimeIndexHit:
         """The greatest entry at or below the timestamp `target`; with none, (-1, base offset)."""
         entries = self.entries
         return time_index.lookup(self.buffer, entries, self.base_offset, target)

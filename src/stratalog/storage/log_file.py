@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import AccessDeniedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
-from stratalog.format.resync import Found, Incomplete, find_next_batch
+from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
 from stratalog.storage.disk import storage_error
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ def next_valid_batch(file: LogFile, position: int, end: int, *, offset_min: int)
         search = find_next_batch(
             window, 0, len(window), offset_min=offset_min, log_end=end - position
         )
-        if isinstance(search, Found):
+        if isinstance(search, FoundBatch):
             return position + search.entry.position
-        if isinstance(search, Incomplete):
+        if isinstance(search, IncompleteBatch):
             # A look-alike may claim any length, so the window grows for this candidate alone.
             window_bytes = max(RESYNC_WINDOW_BYTES, search.end - search.position)
             if search.position == 0 and search.end <= len(window):

@@ -25,7 +25,7 @@ class RollReason(enum.Enum):
     OFFSET_OVERFLOW = "the last offset is too far above the base offset"
 
 
-class SegmentFacts(NamedTuple):
+class ActiveSegment(NamedTuple):
     """The active segment before the append."""
 
     base_offset: int
@@ -54,7 +54,9 @@ class RollLimits(NamedTuple):
     """Less the jitter that was drawn for this segment."""
 
 
-def roll_reason(segment: SegmentFacts, incoming: Incoming, limits: RollLimits) -> RollReason | None:
+def roll_reason(
+    segment: ActiveSegment, incoming: Incoming, limits: RollLimits
+) -> RollReason | None:
     """Why `incoming` has to go to a new segment; None when it may go to this one.
 
     An empty segment too may have to roll, when its index has no room for a single entry.

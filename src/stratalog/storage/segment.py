@@ -17,10 +17,10 @@ from stratalog.storage.index_file import IndexPair, TxnIndexFile
 from stratalog.storage.recovery import check_segment
 from stratalog.storage.roll import (
     NO_FIRST_TIMESTAMP,
+    ActiveSegment,
     Incoming,
     RollLimits,
     RollReason,
-    SegmentFacts,
     roll_reason,
 )
 from stratalog.storage.segment_view import (
@@ -110,7 +110,7 @@ class SegmentWriter:
             and self.base_offset <= last_offset < self._next_offset_max
         ):
             return None
-        facts = SegmentFacts(
+        facts = ActiveSegment(
             base_offset=self.base_offset,
             size_bytes=self._state[0],
             first_timestamp=first_timestamp,

@@ -12,7 +12,7 @@ from stratalog.format.entry import header_of
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_state import ProducerStateConfig
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.golden.cases import CompactionCase, compaction_cases
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import LogFacts, Selection
+    from stratalog.maintenance.cleaning.selection import CleanerLog, CleaningPlan
     from tests.golden.cases import Json
 
 over_cases = pytest.mark.parametrize("case", compaction_cases(), ids=str)
@@ -48,12 +48,12 @@ class GoldenRound(NamedTuple):
     def was_cleaned(self) -> bool:
         return self.after is not None and "exception" not in self.told
 
-    def facts(self) -> LogFacts:
+    def facts(self) -> CleanerLog:
         with PartitionView(self.before, log_start_offset=self.told["log_start_offset"]) as view:
-            return facts_of(view, self.told["checkpoint_before"])
+            return cleaner_log(view, self.told["checkpoint_before"])
 
-    def selection(self) -> Selection:
-        return select(self.facts(), self.config, self.now_ms)
+    def selection(self) -> CleaningPlan:
+        return plan_cleaning(self.facts(), self.config, self.now_ms)
 
 
 def rounds_of(case: CompactionCase, root: Path) -> Iterator[GoldenRound]:

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.format.control import read_control_key
 from stratalog.format.entry import header_of, records_of
-from stratalog.maintenance.cleaning.filtering import CleanedTransactions, PassRules, filter_entry
+from stratalog.maintenance.cleaning.filtering import (
+    CleanedTransactions,
+    CleaningRules,
+    filter_batch,
+)
 from stratalog.maintenance.cleaning.selection import group_segments, legacy_delete_horizon_ms
 
 if TYPE_CHECKING:
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.reader import LogReader
-    from stratalog.maintenance.cleaning.filtering import FilteredEntry, LastRecord
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.filtering import FilteredBatch, LastRecord
+    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
     from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
 
@@ -37,7 +41,7 @@ class CleanedGroup(NamedTuple):
 
     bases: tuple[int, ...]
     """Of the segments it replaces; the first one is its own."""
-    entries: tuple[FilteredEntry, ...]
+    entries: tuple[FilteredBatch, ...]
     aborted: tuple[AbortedTxn, ...]
 
     @property
@@ -58,7 +62,7 @@ class ReferenceRound(NamedTuple):
 
 def clean(
     log: LogReader,
-    selection: Selection,
+    selection: CleaningPlan,
     config: LogConfig,
     producers: Mapping[int, LastRecord],
     *,
@@ -68,7 +72,7 @@ def clean(
     views = {view.base_offset: view for view in log.segments}
     key_map = map_keys(log, selection, views, keys_max)
     bound = selection.first_uncleanable_offset
-    rules = PassRules(
+    rules = CleaningRules(
         newest_offset_of=lambda key: key_map.offsets.get(key, -1),
         map_latest_offset=key_map.latest_offset,
         bound=bound,
@@ -95,18 +99,18 @@ def clean(
 def _filtered(
     log: LogReader,
     view: SegmentView,
-    facts: SegmentFacts,
-    rules: PassRules,
+    facts: CleanerSegment,
+    rules: CleaningRules,
     transactions: CleanedTransactions,
-) -> Iterator[FilteredEntry]:
+) -> Iterator[FilteredBatch]:
     end = view.end.next_offset
     transactions.add_aborted(log.aborted_transactions(facts.base_offset, end))
     for batch in view.batches(0, view.size_bytes):
-        yield filter_entry(batch.buf, batch.entry, rules, transactions, facts.mtime_ms)
+        yield filter_batch(batch.buf, batch.entry, rules, transactions, facts.mtime_ms)
 
 
 def map_keys(
-    log: LogReader, selection: Selection, views: Mapping[int, SegmentView], keys_max: int
+    log: LogReader, selection: CleaningPlan, views: Mapping[int, SegmentView], keys_max: int
 ) -> KeyMap:
     """Stops at the first record that would be put into a full map."""
     first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset

@@ -19,10 +19,10 @@ from stratalog.format.legacy import encode_legacy
 from stratalog.format.names import FileKind, FileState
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Written
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewrittenBatches
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.settling import settle_files
+from stratalog.maintenance.settling import finish_swaps
 from stratalog.storage.disk import SystemCalls
 from tests.crash.cleaned_history import CONFIG, START_MS, UNSYNCED, open_at, write_history
 from tests.disks import FaultyDisk
@@ -38,9 +38,9 @@ def batch(offset: int, key: bytes = b"k", size: int = 50) -> bytes:
     return encode_batch([Record(offset, START_MS + offset, key, b"v" * size)], BatchFields())
 
 
-def written(*batches: bytes) -> Written:
+def written(*batches: bytes) -> RewrittenBatches:
     data = b"".join(batches)
-    return Written(data, scan_batches(data).rows)
+    return RewrittenBatches(data, scan_batches(data).rows)
 
 
 def names_in(path: Path) -> list[str]:
@@ -56,7 +56,7 @@ def test_a_replacement_takes_the_place_of_all_files_of_its_segment(
     for suffix in (".index", ".timeindex", ".txnindex"):
         (path / log_name(64, suffix)).write_bytes(b"stale")
     (path / log_name(64, ".log.swap")).write_bytes(data)
-    settle_files(UNSYNCED, path)
+    finish_swaps(UNSYNCED, path)
     assert names_in(path) == [log_name(64), log_name(80)]
     assert (path / log_name(64)).read_bytes() == data
 
@@ -116,7 +116,7 @@ def test_an_index_has_no_more_entries_than_the_topic_allows(tmp_path: Path) -> N
 
 
 def clean(log: PartitionLog, checkpoint: int | None = None) -> int:
-    selection = select(facts_of(log, checkpoint), log.config, START_MS)
+    selection = plan_cleaning(cleaner_log(log, checkpoint), log.config, START_MS)
     return Cleaner(24 * 1000).clean(log, selection).end_offset
 
 

@@ -11,7 +11,7 @@ from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of, opened, over_cases, rounds_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound
 
@@ -43,8 +43,8 @@ def test_kafkas_rounds(
         path = tmp_path / f"{golden.told['round']}" / golden.before.name
         copy_of(golden.before, path)
         with opened(golden, path, case) as log:
-            selection = select(
-                facts_of(log, golden.told["checkpoint_before"]), golden.config, golden.now_ms
+            selection = plan_cleaning(
+                cleaner_log(log, golden.told["checkpoint_before"]), golden.config, golden.now_ms
             )
             check_selection(golden, selection)
             if golden.was_cleaned:
@@ -54,7 +54,7 @@ def test_kafkas_rounds(
                 check_files(golden, path, log)
 
 
-def check_selection(golden: GoldenRound, selection: Selection) -> None:
+def check_selection(golden: GoldenRound, selection: CleaningPlan) -> None:
     told = golden.told
     assert selection.first_dirty_offset == told["first_dirty_offset"]
     assert selection.first_uncleanable_offset == told["first_uncleanable_offset"]

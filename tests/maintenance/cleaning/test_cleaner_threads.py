@@ -14,7 +14,7 @@ from stratalog.errors import CleaningAbortedError, LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from tests.crash.cleaned_history import CONFIG, RETENTION_MS, UNSYNCED
 
@@ -95,7 +95,9 @@ def check(record: Record, isolation: IsolationLevel) -> None:
 
 
 def clean_all(log: PartitionLog, checkpoint: int | None = None) -> CleaningResult | None:
-    selection = select(facts_of(log, checkpoint), log.config, START_MS + log.log_end_offset)
+    selection = plan_cleaning(
+        cleaner_log(log, checkpoint), log.config, START_MS + log.log_end_offset
+    )
     if not selection.cleanable_bytes:
         return None
     return Cleaner(MAP_BYTES).clean(log, selection)
@@ -233,7 +235,7 @@ class Interruption:
 
     def clean(self) -> CleaningResult | None:
         log = self.log
-        selection = select(facts_of(log, None), log.config, START_MS + RETENTION_MS)
+        selection = plan_cleaning(cleaner_log(log, None), log.config, START_MS + RETENTION_MS)
         try:
             return Cleaner(MAP_BYTES).clean(log, selection, on_progress=self)
         except CleaningAbortedError:

@@ -16,14 +16,14 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.filtering import (
+    BatchAction,
     BatchReason,
     CleanedTransactions,
-    Fate,
-    FilteredEntry,
+    CleaningRules,
+    FilteredBatch,
     LastRecord,
-    PassRules,
     RecordReason,
-    filter_entry,
+    filter_batch,
 )
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.batch_contents import contents
@@ -54,7 +54,7 @@ def test_kafkas_rounds(case: CompactionCase, compaction_dir: Callable[[str], Pat
             log = golden.after / f"{group.bases[0]:020d}.log"
             kept = log.read_bytes()
             assert list(contents(group.data)) == list(contents(kept))
-            assert all(e.data in kept for e in group.entries if e.fate is Fate.COPIED)
+            assert all(e.data in kept for e in group.entries if e.fate is BatchAction.COPIED)
             index = log.with_suffix(".txnindex")
             told = index.read_bytes() if index.exists() else b""
             assert list(group.aborted) == list(read_entries(told))
@@ -83,7 +83,7 @@ def test_kafkas_counts(case: CompactionCase, compaction_dir: Callable[[str], Pat
         assert sum(len(entry.kept) for entry in entries) == told["messages_written"]
         lost = [v for entry in entries for v in entry.verdicts if v.reason is RecordReason.NO_KEY]
         assert len(lost) == told["invalid_messages_read"]
-        rebuilt = [entry for entry in entries if entry.fate is Fate.REBUILT]
+        rebuilt = [entry for entry in entries if entry.fate is BatchAction.REBUILT]
         if all(entry.header.codec_id == Codec.NONE for entry in rebuilt):
             assert sum(len(entry.data) for entry in entries) == told["bytes_written"]
 
@@ -120,9 +120,9 @@ def rules(
     producers: Mapping[int, LastRecord] | None = None,
     now_ms: int = NOW_MS,
     bound: int = BOUND,
-) -> PassRules:
+) -> CleaningRules:
     offsets = newest or {}
-    return PassRules(
+    return CleaningRules(
         newest_offset_of=lambda key: offsets.get(key.decode(), -1),
         map_latest_offset=latest,
         bound=bound,
@@ -135,24 +135,24 @@ def rules(
 
 def filtered(
     data: bytes,
-    by: PassRules,
+    by: CleaningRules,
     transactions: CleanedTransactions | None = None,
     *,
     mtime_ms: int = 0,
-) -> FilteredEntry:
+) -> FilteredBatch:
     entry = next_entry(data, 0)
     assert entry is not None
-    return filter_entry(data, entry, by, transactions or CleanedTransactions(), mtime_ms)
+    return filter_batch(data, entry, by, transactions or CleanedTransactions(), mtime_ms)
 
 
-def reasons(entry: FilteredEntry) -> list[RecordReason]:
+def reasons(entry: FilteredBatch) -> list[RecordReason]:
     return [verdict.reason for verdict in entry.verdicts]
 
 
 def test_untouched_batch_is_copied() -> None:
     data = encode_batch([record(3, "a"), record(4, "b")], BatchFields(codec=Codec.GZIP, level=1))
     found = filtered(data, rules({"a": 3}))
-    assert (found.fate, found.reason) == (Fate.COPIED, BatchReason.ALL_KEPT)
+    assert (found.fate, found.reason) == (BatchAction.COPIED, BatchReason.ALL_KEPT)
     assert found.data == data
     assert reasons(found) == [RecordReason.NEWEST, RecordReason.NOT_MAPPED]
     assert (found.max_offset, found.max_timestamp) == (4, 1004)
@@ -161,7 +161,7 @@ def test_untouched_batch_is_copied() -> None:
 def test_superseded_records_go() -> None:
     data = encode_batch([record(3, "a"), record(4, "b"), record(5, "c")])
     found = filtered(data, rules({"a": 9, "b": 4, "c": 7}))
-    assert (found.fate, found.reason) == (Fate.REBUILT, BatchReason.RECORDS_DROPPED)
+    assert (found.fate, found.reason) == (BatchAction.REBUILT, BatchReason.RECORDS_DROPPED)
     assert found.verdicts[0] == (3, False, RecordReason.SUPERSEDED, 9)
     assert found.kept == (record(4, "b"),)
     header = BatchHeader.unpack(found.data)
@@ -181,13 +181,13 @@ def test_record_beyond_the_map_stays() -> None:
 
 def test_empty_key_is_a_key_and_an_empty_value_a_value() -> None:
     data = encode_batch([record(4, ""), record(5, "k", "")])
-    assert filtered(data, rules()).fate is Fate.COPIED
+    assert filtered(data, rules()).fate is BatchAction.COPIED
 
 
 def test_tombstone_lives_until_its_horizon() -> None:
     data = encode_batch([record(4, "a", None)])
     first = filtered(data, rules({"a": 4}))
-    assert (first.fate, first.reason) == (Fate.REBUILT, BatchReason.HORIZON_SET)
+    assert (first.fate, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
     assert reasons(first) == [RecordReason.TOMBSTONE_PROTECTED]
     horizon = NOW_MS + RETENTION_MS
     header = BatchHeader.unpack(first.data)
@@ -196,7 +196,7 @@ def test_tombstone_lives_until_its_horizon() -> None:
     before = filtered(first.data, rules({"a": 4}, now_ms=horizon - 1))
     assert before.data == first.data
     at = filtered(first.data, rules({"a": 4}, now_ms=horizon))
-    assert (at.fate, at.reason) == (Fate.DROPPED, BatchReason.NOTHING_LEFT)
+    assert (at.fate, at.reason) == (BatchAction.DROPPED, BatchReason.NOTHING_LEFT)
     assert reasons(at) == [RecordReason.TOMBSTONE_EXPIRED]
 
 
@@ -226,14 +226,14 @@ def test_last_batch_of_a_producer_stays_empty() -> None:
     data = encode_batch([record(4, "a"), record(5, "b")], PRODUCER)
     gone = {"a": 9, "b": 9}
     found = filtered(data, rules(gone, producers={7: LastRecord(5, 2)}))
-    assert (found.fate, found.reason) == (Fate.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     header = BatchHeader.unpack(found.data)
     assert len(found.data) == 61
     assert (header.record_count, header.last_sequence, header.last_offset) == (0, 41, 5)
     assert header.base_timestamp == -1
-    assert filtered(data, rules(gone, producers={7: LastRecord(9, 2)})).fate is Fate.DROPPED
-    assert filtered(data, rules(gone, producers={8: LastRecord(5, 2)})).fate is Fate.DROPPED
-    assert filtered(data, rules(gone, producers={7: LastRecord(-1, 2)})).fate is Fate.DROPPED
+    assert filtered(data, rules(gone, producers={7: LastRecord(9, 2)})).fate is BatchAction.DROPPED
+    assert filtered(data, rules(gone, producers={8: LastRecord(5, 2)})).fate is BatchAction.DROPPED
+    assert filtered(data, rules(gone, producers={7: LastRecord(-1, 2)})).fate is BatchAction.DROPPED
 
 
 def test_empty_batch_stays_empty_and_then_goes() -> None:
@@ -241,14 +241,14 @@ def test_empty_batch_stays_empty_and_then_goes() -> None:
     emptied = filtered(data, rules({"a": 9}, producers={7: LastRecord(4, 2)})).data
     again = filtered(emptied, rules(producers={7: LastRecord(4, 2)}))
     assert again.data == emptied
-    assert filtered(emptied, rules()).fate is Fate.DROPPED
+    assert filtered(emptied, rules()).fate is BatchAction.DROPPED
 
 
 def test_batch_at_the_bound_stays_empty() -> None:
     data = encode_batch([record(99, None)])
     found = filtered(data, rules())
-    assert (found.fate, found.reason) == (Fate.EMPTIED, BatchReason.ENDS_AT_BOUND)
-    assert filtered(data, rules(bound=101)).fate is Fate.DROPPED
+    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.ENDS_AT_BOUND)
+    assert filtered(data, rules(bound=101)).fate is BatchAction.DROPPED
 
 
 # -- transactions
@@ -275,9 +275,9 @@ def test_aborted_data_goes_and_its_marker_stays() -> None:
     transactions = CleanedTransactions()
     transactions.add_aborted([aborted(4, 6)])
     data = filtered(encode_batch([record(4, "a")], TXN), rules(), transactions)
-    assert (data.fate, data.reason, data.verdicts) == (Fate.DROPPED, BatchReason.ABORTED, ())
+    assert (data.fate, data.reason, data.verdicts) == (BatchAction.DROPPED, BatchReason.ABORTED, ())
     plain = filtered(encode_batch([record(5, "b")]), rules(), transactions)
-    assert plain.fate is Fate.COPIED
+    assert plain.fate is BatchAction.COPIED
     end = marker(ControlType.ABORT, 6)
     assert filtered(end, rules(), transactions).data == end
     assert transactions.take_kept() == [aborted(4, 6)]
@@ -289,7 +289,7 @@ def test_aborted_batch_of_a_live_producer_loses_its_records_only() -> None:
     transactions.add_aborted([aborted(4, 6)])
     by = rules(producers={7: LastRecord(4, 2)})
     found = filtered(encode_batch([record(4, "a")], TXN), by, transactions)
-    assert (found.fate, found.reason) == (Fate.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     assert reasons(found) == [RecordReason.ABORTED]
 
 
@@ -306,18 +306,24 @@ def test_data_before_and_after_an_aborted_transaction_is_committed() -> None:
             encode_batch([record(8, "a")], TXN),
         )
     ]
-    assert fates == [Fate.COPIED, Fate.COPIED, Fate.DROPPED, Fate.COPIED, Fate.COPIED]
+    assert fates == [
+        BatchAction.COPIED,
+        BatchAction.COPIED,
+        BatchAction.DROPPED,
+        BatchAction.COPIED,
+        BatchAction.COPIED,
+    ]
 
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_marker_without_data_gets_a_horizon_and_goes(kind: ControlType) -> None:
     first = filtered(marker(kind, 6), rules())
-    assert (first.fate, first.reason) == (Fate.REBUILT, BatchReason.HORIZON_SET)
+    assert (first.fate, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
     horizon = NOW_MS + RETENTION_MS
     assert BatchHeader.unpack(first.data).delete_horizon_ms == horizon
     assert filtered(first.data, rules(now_ms=horizon - 1)).data == first.data
     gone = filtered(first.data, rules(now_ms=horizon))
-    assert (gone.fate, gone.reason) == (Fate.DROPPED, BatchReason.MARKER_EXPIRED)
+    assert (gone.fate, gone.reason) == (BatchAction.DROPPED, BatchReason.MARKER_EXPIRED)
 
 
 def test_marker_past_its_horizon_stays_while_there_is_data() -> None:
@@ -326,7 +332,9 @@ def test_marker_past_its_horizon_stays_while_there_is_data() -> None:
     filtered(encode_batch([record(4, "a")], TXN), rules({"a": 9}), transactions)
     late = rules(now_ms=NOW_MS + RETENTION_MS)
     assert filtered(first.data, late, transactions).data == first.data
-    assert filtered(first.data, late, transactions).fate is Fate.DROPPED  # the next one has none
+    assert (
+        filtered(first.data, late, transactions).fate is BatchAction.DROPPED
+    )  # the next one has none
 
 
 def test_marker_of_a_producer_without_data_stays_as_a_header() -> None:
@@ -334,12 +342,12 @@ def test_marker_of_a_producer_without_data_stays_as_a_header() -> None:
     late = NOW_MS + RETENTION_MS
     live = {7: LastRecord(-1, 2)}
     emptied = filtered(first.data, rules(now_ms=late, producers=live))
-    assert (emptied.fate, emptied.reason) == (Fate.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (emptied.fate, emptied.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     assert reasons(emptied) == [RecordReason.MARKER_EXPIRED]
     assert BatchHeader.unpack(emptied.data).is_control
-    assert filtered(emptied.data, rules()).fate is Fate.DROPPED
+    assert filtered(emptied.data, rules()).fate is BatchAction.DROPPED
     fenced = {7: LastRecord(-1, 3)}
-    assert filtered(first.data, rules(now_ms=late, producers=fenced)).fate is Fate.DROPPED
+    assert filtered(first.data, rules(now_ms=late, producers=fenced)).fate is BatchAction.DROPPED
 
 
 # -- old formats
@@ -352,7 +360,7 @@ def test_legacy_tombstones_go_by_the_age_of_their_segment(magic: int, codec: Cod
     young = filtered(data, rules(), mtime_ms=5001)
     assert young.data == data
     assert young.delete_horizon_ms is None
-    assert filtered(data, rules(), mtime_ms=5000).fate is Fate.DROPPED
+    assert filtered(data, rules(), mtime_ms=5000).fate is BatchAction.DROPPED
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -368,7 +376,7 @@ def test_set_of_two_formats_is_mended() -> None:
     inner = encode_legacy([record(4, "a"), record(5, "b")], 0)
     wrapper = Record(5, 1005, None, compress(Codec.GZIP, inner))
     found = filtered(encode_message(wrapper, 1, codec=Codec.GZIP), rules())
-    assert (found.fate, found.reason) == (Fate.REBUILT, BatchReason.MAGIC_MENDED)
+    assert (found.fate, found.reason) == (BatchAction.REBUILT, BatchReason.MAGIC_MENDED)
     entry = next_entry(found.data, 0)
     assert entry is not None
     header = header_of(found.data, entry)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
 from stratalog.maintenance.cleaning.selection import (
-    SegmentFacts,
+    CleanerSegment,
     group_segments,
     legacy_delete_horizon_ms,
 )
@@ -38,8 +38,8 @@ def test_kafkas_groups(case: CompactionCase, compaction_dir: Callable[[str], Pat
 
 def segment(
     base_offset: int, size_bytes: int = 100, index_bytes: int = 8, time_index_bytes: int = 12
-) -> SegmentFacts:
-    return SegmentFacts(
+) -> CleanerSegment:
+    return CleanerSegment(
         base_offset=base_offset,
         size_bytes=size_bytes,
         offset_index_bytes=index_bytes,
@@ -50,7 +50,7 @@ def segment(
 
 
 def bases(
-    segments: Sequence[SegmentFacts], end: int, bound: int, **settings: int
+    segments: Sequence[CleanerSegment], end: int, bound: int, **settings: int
 ) -> list[list[int]]:
     config = LogConfig.parse({name.replace("_", "."): value for name, value in settings.items()})
     return [[s.base_offset for s in g] for g in group_segments(segments, end, bound, config)]

@@ -27,7 +27,11 @@ from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.layout import PAYLOAD
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
 from stratalog.maintenance.cleaning import offset_map, rewriting
-from stratalog.maintenance.cleaning.filtering import CleanedTransactions, PassRules, filter_entry
+from stratalog.maintenance.cleaning.filtering import (
+    CleanedTransactions,
+    CleaningRules,
+    filter_batch,
+)
 from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from stratalog.maintenance.cleaning.sources import BatchRun
@@ -90,8 +94,8 @@ def run_of(raw: bytes) -> BatchRun | None:
     return BatchRun(Path("x.log"), buf, 0, rows, payloads)  # type: ignore[arg-type]
 
 
-def rules_of(found: OffsetMap, bound: int) -> PassRules:
-    return PassRules(
+def rules_of(found: OffsetMap, bound: int) -> CleaningRules:
+    return CleaningRules(
         newest_offset_of=found.get,
         map_latest_offset=found.latest_offset,
         bound=bound,
@@ -169,7 +173,7 @@ def check_rewriting(found: OffsetMap, run: BatchRun, raw: bytes) -> None:
     assert entry is not None
     rules = rules_of(found, bound=1)
     try:
-        expected = filter_entry(raw, entry, rules, CleanedTransactions(), 0)
+        expected = filter_batch(raw, entry, rules, CleanedTransactions(), 0)
     except (CorruptError, ValueError):  # the latter: offsets that no batch can hold
         expected = None
     try:

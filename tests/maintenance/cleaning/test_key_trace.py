@@ -10,7 +10,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.filtering import RecordReason
 from stratalog.maintenance.cleaning.key_trace import KeyTrace, NextEvent, trace_key
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
@@ -73,7 +73,7 @@ def traced(
                 log.roll()
             else:
                 log.append_as_follower(part)
-        selection = select(facts_of(log, checkpoint), config, NOW_MS)
+        selection = plan_cleaning(cleaner_log(log, checkpoint), config, NOW_MS)
         return trace_key(log, b"k", selection, config)
 
 
@@ -155,7 +155,7 @@ def test_of_many_records_the_newest_are_shown(tmp_path: Path) -> None:
     with open_log(tmp_path / "orders-0", config, disk=Disk(), now_ms=lambda: NOW_MS) as log:
         for offset in range(10):
             log.append_as_follower(batch(offset, "v"))
-        selection = select(facts_of(log, None), config, NOW_MS)
+        selection = plan_cleaning(cleaner_log(log, None), config, NOW_MS)
         passed: list[int] = []
         trace = trace_key(log, b"k", selection, config, records_max=3, on_progress=passed.append)
         assert trace.record_count == 10

@@ -16,7 +16,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.segments import OPEN_SEGMENTS_MAX
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
 
@@ -72,7 +72,7 @@ def compact(log: PartitionLog) -> None:
     config = replace(CONFIG, segment_bytes=4000)
     log.update_config(config)
     before = len(log.segments)
-    Cleaner(1 << 20).clean(log, select(facts_of(log, 0), config, NOW_MS))
+    Cleaner(1 << 20).clean(log, plan_cleaning(cleaner_log(log, 0), config, NOW_MS))
     assert len(log.segments) < before / 3
 
 

@@ -21,16 +21,16 @@ from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.maintenance.cleaning import offset_map, rewriting
 from stratalog.maintenance.cleaning import sources as batch_runs
 from stratalog.maintenance.cleaning.filtering import (
+    BatchAction,
     CleanedTransactions,
-    Fate,
-    PassRules,
+    CleaningRules,
     RecordReason,
-    filter_entry,
+    filter_batch,
 )
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Rewriter
-from stratalog.maintenance.cleaning.selection import SegmentFacts
-from stratalog.maintenance.cleaning.sources import BatchReader, Source
+from stratalog.maintenance.cleaning.selection import CleanerSegment
+from stratalog.maintenance.cleaning.sources import BatchReader, SourceSegment
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of
@@ -90,18 +90,18 @@ def reference_map(segment: DirtySegment, first_dirty: int, keys_max: int) -> Key
     return KeyMap(offsets, max(latest, segment.end_offset - 1))
 
 
-def reference(segment: DirtySegment, rules: PassRules, mtime_ms: int) -> Done:
+def reference(segment: DirtySegment, rules: CleaningRules, mtime_ms: int) -> Done:
     transactions = CleanedTransactions()
     transactions.add_aborted(segment.aborted)
     data, read, kept, without_key = [], 0, 0, 0
     for raw in segment.batches:
         entry = next_entry(raw, 0)
         assert entry is not None
-        done = filter_entry(raw, entry, rules, transactions, mtime_ms)
+        done = filter_batch(raw, entry, rules, transactions, mtime_ms)
         read += _record_count(raw)
         kept += len(done.kept)
         without_key += sum(v.reason is RecordReason.NO_KEY for v in done.verdicts)
-        if done.fate is not Fate.DROPPED:
+        if done.fate is not BatchAction.DROPPED:
             data.append(done.data)
     return Done(b"".join(data), transactions.take_kept(), (read, kept, without_key))
 
@@ -112,10 +112,10 @@ def _record_count(raw: bytes) -> int:
     return sum(1 for _ in records_of(raw, entry, check_crc=False))
 
 
-def source_of(segment: DirtySegment, path: Path, mtime_ms: int) -> Source:
+def source_of(segment: DirtySegment, path: Path, mtime_ms: int) -> SourceSegment:
     path.write_bytes(segment.raw)
-    facts = SegmentFacts(segment.base_offset, len(segment.raw), 0, 0, mtime_ms, is_active=False)
-    return Source(path, facts, segment.end_offset, segment.aborted)
+    facts = CleanerSegment(segment.base_offset, len(segment.raw), 0, 0, mtime_ms, is_active=False)
+    return SourceSegment(path, facts, segment.end_offset, segment.aborted)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, phases=PHASES)
@@ -145,7 +145,7 @@ def test_compiled_and_readable_agree(
             check_map(found, expected)
             if not found.is_full:
                 assert sum(told) == len(segment.raw)
-            rules = PassRules(
+            rules = CleaningRules(
                 newest_offset_of=lambda key: expected.offsets.get(key, -1),
                 map_latest_offset=expected.latest_offset,
                 bound=bound,
@@ -165,7 +165,11 @@ def check_map(found: OffsetMap, expected: KeyMap) -> None:
 
 
 def compare(
-    segment: DirtySegment, source: Source, found: OffsetMap, rules: PassRules, reader: BatchReader
+    segment: DirtySegment,
+    source: SourceSegment,
+    found: OffsetMap,
+    rules: CleaningRules,
+    reader: BatchReader,
 ) -> None:
     directory = source.path.parent
     cleaned = CleanedSegment(UNSYNCED, directory, segment.base_offset, CONFIG)
@@ -217,7 +221,7 @@ def test_records_that_grow_by_all_they_can(
     source = source_of(segment, tmp_path / "a.log", 0)
     with BatchReader() as reader:
         map_keys(found, [source], 0, reader, lambda _: None)
-        rules = PassRules(found.get, count - 1, count, NOW_MS, 0, 0, {})
+        rules = CleaningRules(found.get, count - 1, count, NOW_MS, 0, 0, {})
         compare(segment, source, found, rules, reader)
     (cleaned,) = tmp_path.glob("*.log.cleaned")
     growth = cleaned.stat().st_size - len(raw)

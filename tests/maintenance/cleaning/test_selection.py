@@ -13,9 +13,9 @@ from stratalog.format.names import TopicPartition
 from stratalog.maintenance.cleaning.selection import (
     BoundKind,
     CheckpointReset,
-    LogFacts,
-    SegmentFacts,
-    select,
+    CleanerLog,
+    CleanerSegment,
+    plan_cleaning,
 )
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from tests.golden.cases import CompactionCase
 
 NOW_MS = 1_000_000
@@ -67,8 +67,8 @@ def test_facts(case: CompactionCase, compaction_dir: Callable[[str], Path]) -> N
 # -- by hand: three sealed segments of 100 bytes and an active one
 
 
-def sealed(base_offset: int, **changes: int) -> SegmentFacts:
-    plain = SegmentFacts(
+def sealed(base_offset: int, **changes: int) -> CleanerSegment:
+    plain = CleanerSegment(
         base_offset=base_offset,
         size_bytes=100,
         offset_index_bytes=0,
@@ -81,9 +81,9 @@ def sealed(base_offset: int, **changes: int) -> SegmentFacts:
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]  # no bool among them
 
 
-def log_of(*segments: SegmentFacts, **changes: int | None) -> LogFacts:
+def log_of(*segments: CleanerSegment, **changes: int | None) -> CleanerLog:
     active = dataclasses.replace(sealed(30), is_active=True)
-    facts = LogFacts(
+    facts = CleanerLog(
         topic_partition=TopicPartition("orders", 0),
         log_start_offset=0,
         log_end_offset=40,
@@ -95,10 +95,10 @@ def log_of(*segments: SegmentFacts, **changes: int | None) -> LogFacts:
     return dataclasses.replace(facts, **changes)  # type: ignore[arg-type]  # one field at a time
 
 
-def decide(facts: LogFacts, **settings: object) -> Selection:
+def decide(facts: CleanerLog, **settings: object) -> CleaningPlan:
     names = {name.replace("_", "."): value for name, value in settings.items()}
     config = LogConfig.parse({"cleanup.policy": "compact", **names})
-    return select(facts, config, NOW_MS)
+    return plan_cleaning(facts, config, NOW_MS)
 
 
 def test_all_is_dirty_without_a_checkpoint() -> None:
@@ -171,7 +171,7 @@ def test_empty_log() -> None:
 
 
 def test_log_that_is_not_compacted() -> None:
-    selection = select(log_of(), LogConfig(), NOW_MS)
+    selection = plan_cleaning(log_of(), LogConfig(), NOW_MS)
     assert not selection.is_selected
     assert selection.reasons == ("cleanup.policy is delete, so the log is not compacted",)
 

@@ -13,8 +13,8 @@ from stratalog.errors import CleaningAbortedError, CorruptBatchError
 from stratalog.maintenance.cleaning import distributed as spread
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
-from stratalog.maintenance.settling import ROUND_DIRECTORY
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.settling import CLEANING_DIRECTORY
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.cleaning_cases import opened, over_cases, rounds_of
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         RewrittenGroup,
     )
     from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound
 
@@ -85,8 +85,8 @@ def clean(
 ) -> CleaningResult:
     shutil.copytree(golden.before, path)
     with opened(golden, path, case) as log:
-        looked = facts_of(log, golden.told["checkpoint_before"])
-        result = cleaner.clean(log, select(looked, golden.config, golden.now_ms))
+        looked = cleaner_log(log, golden.told["checkpoint_before"])
+        result = cleaner.clean(log, plan_cleaning(looked, golden.config, golden.now_ms))
         log.remove_discarded(golden.now_ms, at_once=True)
     return result
 
@@ -141,11 +141,11 @@ class Plain(NamedTuple):
     def open(self) -> PartitionLog:
         return opened(self.golden, self.path, self.case)
 
-    def select(self, log: PartitionLog) -> Selection:
-        return select(facts_of(log, None), self.golden.config, self.golden.now_ms)
+    def select(self, log: PartitionLog) -> CleaningPlan:
+        return plan_cleaning(cleaner_log(log, None), self.golden.config, self.golden.now_ms)
 
     def check_nothing_is_left(self) -> None:
-        assert not (self.path / ROUND_DIRECTORY).exists()
+        assert not (self.path / CLEANING_DIRECTORY).exists()
         assert not list(self.path.glob("*.cleaned"))
 
 
@@ -214,8 +214,8 @@ def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:
 
 
 def test_opening_sweeps_what_a_dead_leader_left(plain: Plain) -> None:
-    left = plain.path / ROUND_DIRECTORY / "group-0-0123"
+    left = plain.path / CLEANING_DIRECTORY / "group-0-0123"
     left.mkdir(parents=True)
     (left / f"{0:020d}.log.cleaned").write_bytes(b"half a")
     with plain.open():
-        assert not (plain.path / ROUND_DIRECTORY).exists()
+        assert not (plain.path / CLEANING_DIRECTORY).exists()

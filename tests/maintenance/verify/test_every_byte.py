@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.maintenance.verify.directory import Plan, run_plan, verify_directory
+from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_directory
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
@@ -18,14 +18,14 @@ from tests.log.building import copy_partition
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.maintenance.verify.segment import SegmentTask
+    from stratalog.maintenance.verify.segment import VerifyTask
 
 SEGMENT = "00000000000000000011"
 NEXT_SNAPSHOT = "00000000000000000039.snapshot"
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> SegmentTask:
+def task(tmp_path: Path) -> VerifyTask:
     """A segment with transactions of two producers, three of them aborted. Whatever file is there
     is verified: a file that changes between listing and reading counts as another one."""
     (source,) = (GOLDEN_DIR / "txn").glob("*-0")
@@ -46,7 +46,7 @@ def task(tmp_path: Path) -> SegmentTask:
     ],
 )
 def test_no_byte_can_be_turned_over_unnoticed(
-    name: str, step: int, task: SegmentTask, tmp_path: Path
+    name: str, step: int, task: VerifyTask, tmp_path: Path
 ) -> None:
     path = tmp_path / "txn-0" / name
     whole = path.read_bytes()
@@ -62,7 +62,7 @@ def test_no_byte_can_be_turned_over_unnoticed(
 
 
 @pytest.mark.parametrize("name", [f"{SEGMENT}.log", f"{SEGMENT}.txnindex", NEXT_SNAPSHOT])
-def test_no_file_can_be_cut_unnoticed(name: str, task: SegmentTask, tmp_path: Path) -> None:
+def test_no_file_can_be_cut_unnoticed(name: str, task: VerifyTask, tmp_path: Path) -> None:
     path = tmp_path / "txn-0" / name
     whole = path.read_bytes()
     for length in range(0, len(whole), 11):
@@ -85,7 +85,7 @@ def test_junk_gives_findings_never_an_exception(seed: int, tmp_path: Path) -> No
         assert finding.advice
 
 
-def test_a_file_that_may_not_be_read_is_told(task: SegmentTask, tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read_is_told(task: VerifyTask, tmp_path: Path) -> None:
     """A directory in its place stands for any error of the system."""
     path = tmp_path / "txn-0" / f"{SEGMENT}.index"
     path.unlink()
@@ -96,4 +96,4 @@ def test_a_file_that_may_not_be_read_is_told(task: SegmentTask, tmp_path: Path) 
 
 
 def test_the_empty_plan() -> None:
-    assert run_plan(Plan()).findings == ()
+    assert run_plan(VerifyPlan()).findings == ()

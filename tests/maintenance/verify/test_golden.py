@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.maintenance.verify.directory import (
-    Plan,
+    VerifyPlan,
     conclude,
     verify_directory,
     verify_partition,
 )
-from stratalog.maintenance.verify.findings import Counts, Fault, Severity
+from stratalog.maintenance.verify.findings import Fault, Severity, VerifyCounts
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from tests.golden.cases import (
@@ -29,7 +29,7 @@ from tests.golden.cases import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.maintenance.verify.findings import Report
+    from stratalog.maintenance.verify.findings import VerifyReport
 
 DAMAGED = {
     "u-badcrc": Fault.BAD_BATCH,
@@ -39,7 +39,7 @@ DAMAGED = {
 TORN = {"u-torn", "u-header", "u-lz4"}
 
 
-def codes(report: Report, severity: Severity) -> set[str]:
+def codes(report: VerifyReport, severity: Severity) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity is severity}
 
 
@@ -88,7 +88,7 @@ def test_a_whole_log_directory() -> None:
 
 def test_tasks_and_reports_may_travel_and_come_back_in_any_order() -> None:
     path = GoldenCase("txn").partition_dir
-    plan = Plan((plan_partition(path),))
+    plan = VerifyPlan((plan_partition(path),))
     reports = [verify_segment(pickle.loads(pickle.dumps(task))) for task in plan.tasks]
     there_and_back = pickle.loads(pickle.dumps(reports[::-1]))
     assert conclude(plan, there_and_back) == verify_partition(path)
@@ -96,7 +96,7 @@ def test_tasks_and_reports_may_travel_and_come_back_in_any_order() -> None:
 
 def test_counts_are_those_of_the_files() -> None:
     counts = verify_partition(GoldenCase("multiseg").partition_dir).counts
-    assert counts == Counts(
+    assert counts == VerifyCounts(
         partitions=1,
         segments=10,
         files=10 * 3 + 10 + 2,  # with snapshots, leader epochs and topic id

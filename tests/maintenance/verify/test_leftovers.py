@@ -11,8 +11,8 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import facts_of, select
-from stratalog.maintenance.verify.directory import Plan, run_plan, verify_partition
+from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.maintenance.verify.partition import plan_partition
 from tests.handmade import Head, Rec, batch, plain, write_segment
@@ -101,7 +101,7 @@ def abort_marker(offset: int) -> bytes:
 
 def severities(path: Path, *faults: Fault) -> set[Severity]:
     codes = {fault.code for fault in faults}
-    findings = run_plan(Plan((plan_partition(path, is_compacted=True),)), threads=1).findings
+    findings = run_plan(VerifyPlan((plan_partition(path, is_compacted=True),)), threads=1).findings
     return {finding.severity for finding in findings if finding.code in codes}
 
 
@@ -172,7 +172,9 @@ def clean(setup: Setup) -> None:
     setup.now_ms += 10_000
     setup.log.append(keyed(b"last"))
     setup.log.roll()
-    Cleaner(24 * 1000).clean(setup.log, select(facts_of(setup.log, None), COMPACTED, setup.now_ms))
+    Cleaner(24 * 1000).clean(
+        setup.log, plan_cleaning(cleaner_log(setup.log, None), COMPACTED, setup.now_ms)
+    )
 
 
 def log_with_removed_marker(setup: Setup, *, has_second: bool) -> Path:

@@ -8,7 +8,7 @@ from stratalog.config import LogConfig
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, encode_batch
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.verify.directory import Plan, conclude, verify_partition
+from stratalog.maintenance.verify.directory import VerifyPlan, conclude, verify_partition
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
@@ -52,7 +52,7 @@ def append_some(log: PartitionLog, turns: int) -> None:
 def test_what_is_appended_after_the_plan(tmp_path: Path) -> None:
     with opened(tmp_path / "t-0") as log:
         append_some(log, 3)
-        plan = Plan((plan_partition(tmp_path / "t-0"),))
+        plan = VerifyPlan((plan_partition(tmp_path / "t-0"),))
         append_some(log, 2)
         report = conclude(plan, map(verify_segment, plan.tasks))
     assert report.at_least(Severity.WARNING) == ()
@@ -62,7 +62,7 @@ def test_what_is_appended_after_the_plan(tmp_path: Path) -> None:
 def test_a_log_that_rolls_meanwhile(tmp_path: Path) -> None:
     with opened(tmp_path / "t-0") as log:
         append_some(log, 3)
-        plan = Plan((plan_partition(tmp_path / "t-0"),))
+        plan = VerifyPlan((plan_partition(tmp_path / "t-0"),))
         append_some(log, 20)
         assert len(log.segments) > len(plan.tasks)
         report = conclude(plan, map(verify_segment, plan.tasks))
@@ -80,7 +80,7 @@ def test_transactions_that_are_aborted_while_the_log_is_read(tmp_path: Path) -> 
     """The index is read before the log and again after it."""
     with opened(tmp_path / "t-0") as log:
         append_some(log, 2)
-        plan = Plan((plan_partition(tmp_path / "t-0"),))
+        plan = VerifyPlan((plan_partition(tmp_path / "t-0"),))
         told: list[int] = []
 
         def append_more(count: int) -> None:

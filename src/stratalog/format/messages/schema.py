@@ -79,11 +79,11 @@ def read_message(
     """The message at `at`, and the position after it."""
     if not message.version_min <= version <= message.version_max:
         raise UnsupportedError(f"Can't read version {version} of {message.name}")
-    reader = _Reader(data, at, version, is_flexible=version >= message.flexible_since)
+    reader = _MessageReader(data, at, version, is_flexible=version >= message.flexible_since)
     return reader.read_struct(message.fields), reader.at
 
 
-class _Reader:
+class _MessageReader:
     def __init__(self, data: bytes, at: int, version: int, *, is_flexible: bool) -> None:
         self.data = data
         self.at = at
@@ -237,12 +237,12 @@ def write_message(message: Message, values: Mapping[str, Value], version: int) -
     tagged one, which then has its default."""
     if not message.version_min <= version <= message.version_max:
         raise UnsupportedError(f"Can't write version {version} of {message.name}")
-    writer = _Writer(version, is_flexible=version >= message.flexible_since)
+    writer = _MessageWriter(version, is_flexible=version >= message.flexible_since)
     writer.write_struct(message.fields, values)
     return bytes(writer.out)
 
 
-class _Writer:
+class _MessageWriter:
     def __init__(self, version: int, *, is_flexible: bool) -> None:
         self.out = bytearray()
         self.version = version
@@ -263,7 +263,7 @@ class _Writer:
     def _write_tagged(self, fields: list[tuple[Field, Value]]) -> None:
         self._write_unsigned(len(fields))
         for field, value in sorted(fields, key=lambda item: item[0].tag or 0):
-            inner = _Writer(self.version, is_flexible=True)
+            inner = _MessageWriter(self.version, is_flexible=True)
             inner._write(field, value)
             self._write_unsigned(field.tag or 0)
             self._write_unsigned(len(inner.out))

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
-from stratalog.maintenance.cleaning.passes import CleaningResult, Throttle, given_up_if_cut
+from stratalog.maintenance.cleaning.passes import CleaningResult, Throttle, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
-from stratalog.maintenance.cleaning.sources import BatchReader, sources_of
+from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import Selection
-    from stratalog.maintenance.cleaning.sources import Source
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.sources import SourceSegment
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
 MEMORY_BYTES_MAX: Final = (1 << 31) - 1  # as in Kafka, whatever the setting
@@ -48,7 +48,7 @@ class Cleaner:
     def clean(
         self,
         log: PartitionLog,
-        selection: Selection,
+        selection: CleaningPlan,
         *,
         on_progress: Callable[[int], None] = lambda _: None,
         may_go_on: Callable[[], bool] = lambda: True,
@@ -67,14 +67,14 @@ class Cleaner:
                 raise CleaningAbortedError(log.path, "it was told to stop")
             on_progress(bytes_done)
 
-        with given_up_if_cut(log.path, is_cut):
+        with abort_if_truncated(log.path, is_cut):
             rewrite = self._rewrite(log, selection, is_cut, step)
         return rewrite.result(selection, self._map, time.monotonic() - started)
 
     def _rewrite(
         self,
         log: PartitionLog,
-        selection: Selection,
+        selection: CleaningPlan,
         is_cut: Callable[[], bool],
         step: Callable[[int], None],
     ) -> _Rewrite:
@@ -82,7 +82,7 @@ class Cleaner:
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
             raise CleaningAbortedError(log.path, "it was cut since it was selected")
-        sources = sources_of(log, selection)
+        sources = source_segments(log, selection)
         with BatchReader() as reader:
             dirty = [source for source in sources if source.end_offset > first_dirty]
             map_keys(self._map, dirty, first_dirty, reader, step)
@@ -112,7 +112,7 @@ class _Rewrite:
         self._bytes_read = self._bytes_written = 0
 
     def group(
-        self, sources: Sequence[Source], reader: BatchReader, step: Callable[[int], None]
+        self, sources: Sequence[SourceSegment], reader: BatchReader, step: Callable[[int], None]
     ) -> None:
         """Rewrite neighbours into one segment, and put it in their place."""
         log, bases = self._log, [source.base_offset for source in sources]
@@ -129,7 +129,9 @@ class _Rewrite:
         self._bytes_read += bytes_read
         self._bytes_written += new.size_bytes
 
-    def result(self, selection: Selection, offset_map: OffsetMap, seconds: float) -> CleaningResult:
+    def result(
+        self, selection: CleaningPlan, offset_map: OffsetMap, seconds: float
+    ) -> CleaningResult:
         plan, rewriter = self._plan, self._rewriter
         return CleaningResult(
             first_dirty_offset=selection.first_dirty_offset,

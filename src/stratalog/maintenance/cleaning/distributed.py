@@ -28,10 +28,10 @@ from stratalog.format.kernels.offset_map import SLOT_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
-from stratalog.maintenance.cleaning.passes import CleaningResult, given_up_if_cut
+from stratalog.maintenance.cleaning.passes import CleaningResult, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
-from stratalog.maintenance.cleaning.sources import BatchReader, sources_of
-from stratalog.maintenance.settling import ROUND_DIRECTORY
+from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
+from stratalog.maintenance.settling import CLEANING_DIRECTORY
 from stratalog.storage.disk import Disk
 from stratalog.storage.segment import Segment
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.offset_map import SavedMap, TxnEvent
-    from stratalog.maintenance.cleaning.selection import Selection
-    from stratalog.maintenance.cleaning.sources import BatchRun, Source
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.sources import BatchRun, SourceSegment
 
 SPILL_BYTES: Final = 64 << 20
 MERGE_ENTRIES: Final = 1 << 20
@@ -61,7 +61,7 @@ SEGMENT_KINDS: Final = (
 class MapTask:
     """Note the last offset of each key of one segment."""
 
-    source: Source
+    source: SourceSegment
     first_dirty_offset: int
     secret: tuple[int, int]
     directory: Path
@@ -164,7 +164,7 @@ def _twice(keys: OffsetMap, secret: tuple[int, int], first_dirty_offset: int) ->
 class RewriteTask:
     """Rewrite a group of neighbours into one segment."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceSegment, ...]
     plan: RewritePlan
     keys: SavedMap
     transactions: CleanedTransactions
@@ -223,7 +223,7 @@ class RewrittenGroup:
 
 
 def transactions_before(
-    groups: Sequence[Sequence[Source]], parts: Iterable[MapPart]
+    groups: Sequence[Sequence[SourceSegment]], parts: Iterable[MapPart]
 ) -> list[CleanedTransactions]:
     """What a pass knows of transactions when it comes to each group."""
     events = {part.base_offset: part.events for part in parts}
@@ -259,27 +259,29 @@ class DistributedCleaner:
     def clean(
         self,
         log: PartitionLog,
-        selection: Selection,
+        selection: CleaningPlan,
         *,
         on_progress: Callable[[int], None] = lambda _: None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> CleaningResult:
         """One round, as `Cleaner.clean`, with the same errors if the runner raises what tasks do.
         Progress is told when a pass, or a group, is done."""
-        directory, disk = log.path / ROUND_DIRECTORY, log.disk
+        directory, disk = log.path / CLEANING_DIRECTORY, log.disk
         disk.remove_tree(directory)
         disk.mkdir(directory)
         try:
-            return _Round(log, selection, directory, may_go_on, on_progress).run(self._runner)
+            return _DistributedPass(log, selection, directory, may_go_on, on_progress).run(
+                self._runner
+            )
         finally:
             disk.remove_tree(directory)
 
 
-class _Round:
+class _DistributedPass:
     def __init__(
         self,
         log: PartitionLog,
-        selection: Selection,
+        selection: CleaningPlan,
         directory: Path,
         may_go_on: Callable[[], bool],
         on_progress: Callable[[int], None],
@@ -293,7 +295,7 @@ class _Round:
         self._started = time.monotonic()
 
     def run(self, runner: TaskRunner) -> CleaningResult:
-        with given_up_if_cut(self._log.path, self._is_cut):
+        with abort_if_truncated(self._log.path, self._is_cut):
             return self._run(runner)
 
     def _run(self, runner: TaskRunner) -> CleaningResult:
@@ -301,7 +303,7 @@ class _Round:
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
             raise CleaningAbortedError(log.path, "it was cut since it was selected")
-        sources = sources_of(log, selection)
+        sources = source_segments(log, selection)
         secret = random_secret()
         parts = runner.map_all(
             [MapTask(source, first_dirty, secret, self._directory) for source in sources]
@@ -320,7 +322,7 @@ class _Round:
     def _rewrite_tasks(
         self,
         plan: RewritePlan,
-        groups: Sequence[tuple[Source, ...]],
+        groups: Sequence[tuple[SourceSegment, ...]],
         parts: Sequence[MapPart],
         keys: OffsetMap,
     ) -> list[RewriteTask]:
@@ -332,14 +334,14 @@ class _Round:
             for group, before in zip(groups, befores, strict=True)
         ]
 
-    def _install(self, group: Sequence[Source], rewritten: RewrittenGroup) -> None:
+    def _install(self, group: Sequence[SourceSegment], rewritten: RewrittenGroup) -> None:
         log, bases = self._log, [source.base_offset for source in group]
         path = rewritten.move_to(log.path, log.disk)
         new = Segment(log.disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
         old_bytes = sum(source.facts.size_bytes for source in group)
         log.replace_segments(bases, new, old_bytes=old_bytes, is_cut=self._is_cut)
 
-    def _step(self, sources: Sequence[Source]) -> None:
+    def _step(self, sources: Sequence[SourceSegment]) -> None:
         if not self._may_go_on():
             raise CleaningAbortedError(self._log.path, "it was told to stop")
         self._on_progress(sum(source.facts.size_bytes for source in sources))

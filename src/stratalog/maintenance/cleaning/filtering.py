@@ -44,7 +44,7 @@ class RecordReason(enum.StrEnum):
     MARKER_EXPIRED = "marker of a transaction without data, past its delete horizon"
 
 
-class Fate(enum.StrEnum):
+class BatchAction(enum.StrEnum):
     """What becomes of a batch."""
 
     COPIED = "copied"
@@ -67,7 +67,7 @@ class BatchReason(enum.StrEnum):
     MARKER_EXPIRED = "a marker without data, past its delete horizon"
 
 
-class Verdict(NamedTuple):
+class RecordDecision(NamedTuple):
     """What becomes of one record."""
 
     offset: int
@@ -77,16 +77,16 @@ class Verdict(NamedTuple):
     """With SUPERSEDED: of the record that took its place."""
 
 
-class FilteredEntry(NamedTuple):
+class FilteredBatch(NamedTuple):
     """What a pass makes of one batch."""
 
     header: EntryHeader
-    fate: Fate
+    fate: BatchAction
     reason: BatchReason
     data: bytes
     """What is written; empty when the batch is dropped."""
     kept: tuple[Record, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[RecordDecision, ...]
     """One per record; none when the batch goes as a whole, whatever its records are."""
     max_offset: int
     """What an index entry names: the last kept record when rebuilt, else the batch's last offset;
@@ -185,7 +185,7 @@ class LastRecord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PassRules:
+class CleaningRules:
     """What one pass over a log goes by."""
 
     newest_offset_of: Callable[[bytes], int]
@@ -211,13 +211,13 @@ def last_records(producers: Iterable[ProducerState]) -> dict[int, LastRecord]:
     }
 
 
-def filter_entry(
+def filter_batch(
     buf: Buffer,
     entry: Entry,
-    rules: PassRules,
+    rules: CleaningRules,
     transactions: CleanedTransactions,
     source_mtime_ms: int,
-) -> FilteredEntry:
+) -> FilteredBatch:
     """Judge the batch at `entry` and write what stays of it.
 
     `transactions` is moved on: give it every batch of the pass once, in order. `source_mtime_ms` is
@@ -232,9 +232,9 @@ def filter_entry(
         return _dropped(header, BatchReason[why_all_go.name], ())
     records = tuple(records_of(buf, entry, check_crc=False))
     if why_all_go is not None:
-        verdicts = tuple(Verdict(r.offset, False, why_all_go) for r in records)
+        verdicts = tuple(RecordDecision(r.offset, False, why_all_go) for r in records)
     else:
-        judge = RecordJudge(rules, header, source_mtime_ms)
+        judge = RecordFilter(rules, header, source_mtime_ms)
         verdicts = tuple(judge.verdict(record) for record in records)
     kept = tuple(r for r, verdict in zip(records, verdicts, strict=True) if verdict.is_kept)
     if not kept:
@@ -270,10 +270,10 @@ def rebuild(
     return encode_batch(kept, fields)
 
 
-class RecordJudge:
+class RecordFilter:
     """Of the records of one batch that does not go as a whole."""
 
-    def __init__(self, rules: PassRules, header: EntryHeader, source_mtime_ms: int) -> None:
+    def __init__(self, rules: CleaningRules, header: EntryHeader, source_mtime_ms: int) -> None:
         self._rules = rules
         self._is_control = header.is_control
         horizon = header.delete_horizon_ms
@@ -282,17 +282,17 @@ class RecordJudge:
         else:
             self._retains_tombstones = horizon is None or rules.now_ms < horizon
 
-    def verdict(self, record: Record) -> Verdict:
+    def verdict(self, record: Record) -> RecordDecision:
         offset = record.offset
         if self._is_control:
-            return Verdict(offset, True, RecordReason.MARKER)
+            return RecordDecision(offset, True, RecordReason.MARKER)
         if offset > self._rules.map_latest_offset:
-            return Verdict(offset, True, RecordReason.BEYOND_MAP)
+            return RecordDecision(offset, True, RecordReason.BEYOND_MAP)
         if record.key is None:
-            return Verdict(offset, False, RecordReason.NO_KEY)
+            return RecordDecision(offset, False, RecordReason.NO_KEY)
         newest = self._rules.newest_offset_of(record.key)
         if offset < newest:
-            return Verdict(offset, False, RecordReason.SUPERSEDED, newest)
+            return RecordDecision(offset, False, RecordReason.SUPERSEDED, newest)
         if record.value is not None:
             is_mapped = newest != NOT_MAPPED
             reason = RecordReason.NEWEST if is_mapped else RecordReason.NOT_MAPPED
@@ -300,7 +300,7 @@ class RecordJudge:
             reason = RecordReason.TOMBSTONE_PROTECTED
         else:
             reason = RecordReason.TOMBSTONE_EXPIRED
-        return Verdict(offset, reason is not RecordReason.TOMBSTONE_EXPIRED, reason)
+        return RecordDecision(offset, reason is not RecordReason.TOMBSTONE_EXPIRED, reason)
 
 
 def _is_done(
@@ -327,7 +327,7 @@ def _why_all_go(header: EntryHeader, now_ms: int) -> RecordReason | None:
     return RecordReason.MARKER_EXPIRED if horizon is not None and horizon <= now_ms else None
 
 
-def _why_it_stays_empty(header: EntryHeader, rules: PassRules) -> BatchReason | None:
+def _why_it_stays_empty(header: EntryHeader, rules: CleaningRules) -> BatchReason | None:
     if header.has_producer:
         last = rules.producers.get(header.producer_id)
         if last is not None and _is_last_of(header, last):
@@ -354,9 +354,9 @@ def _kept(
     buf: Buffer,
     entry: Entry,
     header: EntryHeader,
-    judged: tuple[tuple[Record, ...], tuple[Verdict, ...]],
+    judged: tuple[tuple[Record, ...], tuple[RecordDecision, ...]],
     new_horizon: int | None,
-) -> FilteredEntry:
+) -> FilteredBatch:
     kept, verdicts = judged
     reason = BatchReason.ALL_KEPT
     if len(kept) < len(verdicts):
@@ -366,13 +366,17 @@ def _kept(
     elif _is_of_two_formats(buf, entry, header):
         reason = BatchReason.MAGIC_MENDED
     horizon = header.delete_horizon_ms if new_horizon is None else new_horizon
-    fate, max_offset, max_timestamp = Fate.COPIED, header.next_offset - 1, header.max_timestamp
+    fate, max_offset, max_timestamp = (
+        BatchAction.COPIED,
+        header.next_offset - 1,
+        header.max_timestamp,
+    )
     data = bytes(memoryview(buf)[entry.position : entry.end])
     if reason is not BatchReason.ALL_KEPT:
-        fate, data = Fate.REBUILT, rebuild(header, kept, horizon)
+        fate, data = BatchAction.REBUILT, rebuild(header, kept, horizon)
         max_offset = max(record.offset for record in kept)
         max_timestamp = max(record.timestamp for record in kept)
-    return FilteredEntry(
+    return FilteredBatch(
         header, fate, reason, data, kept, verdicts, max_offset, max_timestamp, horizon
     )
 
@@ -385,14 +389,16 @@ def _is_of_two_formats(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
 
 
 def _dropped(
-    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...]
-) -> FilteredEntry:
-    return FilteredEntry(header, Fate.DROPPED, reason, b"", (), verdicts, NOT_MAPPED, -1, None)
+    header: EntryHeader, reason: BatchReason, verdicts: tuple[RecordDecision, ...]
+) -> FilteredBatch:
+    return FilteredBatch(
+        header, BatchAction.DROPPED, reason, b"", (), verdicts, NOT_MAPPED, -1, None
+    )
 
 
 def _emptied(
-    header: EntryHeader, reason: BatchReason, verdicts: tuple[Verdict, ...]
-) -> FilteredEntry:
+    header: EntryHeader, reason: BatchReason, verdicts: tuple[RecordDecision, ...]
+) -> FilteredBatch:
     if not isinstance(header, BatchHeader):
         raise UnsupportedError(
             f"the message at offset {header.last_offset}, of format {header.magic}, loses its "
@@ -401,6 +407,14 @@ def _emptied(
         )
     data = encode_empty_batch(header)
     last_offset = header.last_offset
-    return FilteredEntry(
-        header, Fate.EMPTIED, reason, data, (), verdicts, last_offset, header.max_timestamp, None
+    return FilteredBatch(
+        header,
+        BatchAction.EMPTIED,
+        reason,
+        data,
+        (),
+        verdicts,
+        last_offset,
+        header.max_timestamp,
+        None,
     )

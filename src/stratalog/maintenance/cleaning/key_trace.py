@@ -16,10 +16,10 @@ from stratalog.format.batch import MAGIC_2
 from stratalog.log.reader import AbortedRanges
 from stratalog.maintenance.cleaning.filtering import (
     NOT_MAPPED,
-    PassRules,
-    RecordJudge,
+    CleaningRules,
+    RecordDecision,
+    RecordFilter,
     RecordReason,
-    Verdict,
 )
 from stratalog.maintenance.cleaning.selection import legacy_delete_horizon_ms
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.log.reader import Location, LogReader
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
 
 RECORDS_MAX: Final = 1000
 _KEY_COLUMNS: Final = ("offset", "key")
@@ -56,7 +56,7 @@ class RecordTrace(NamedTuple):
     timestamp: int
     value_bytes: int | None
     """None for a tombstone."""
-    verdict: Verdict | None
+    verdict: RecordDecision | None
     """Of a round now; None where it would not come."""
     next_event: NextEvent
     next_event_ms: int | None
@@ -68,7 +68,7 @@ class KeyTrace:
     """All about one key."""
 
     key: bytes
-    selection: Selection
+    selection: CleaningPlan
     record_count: int
     records: tuple[RecordTrace, ...]
     """In offset order; of very many, the newest."""
@@ -81,7 +81,7 @@ class KeyTrace:
 def trace_key(
     log: LogReader,
     key: bytes,
-    selection: Selection,
+    selection: CleaningPlan,
     config: LogConfig,
     *,
     records_max: int = RECORDS_MAX,
@@ -114,7 +114,7 @@ class _Tracer:
         self,
         log: LogReader,
         offsets: Sequence[int],
-        selection: Selection,
+        selection: CleaningPlan,
         config: LogConfig,
     ) -> None:
         self._log = log
@@ -126,7 +126,7 @@ class _Tracer:
         self._located = lru_cache(maxsize=2 * RECORDS_MAX)(self._locate)
         mapped = self._newest_mapped()
         bound = selection.first_uncleanable_offset
-        self._rules = PassRules(
+        self._rules = CleaningRules(
             newest_offset_of=lambda _key: mapped,
             map_latest_offset=bound - 1,
             bound=bound,
@@ -177,16 +177,18 @@ class _Tracer:
             return False
         return self._aborted.covers(header.producer_id, header.base_offset)
 
-    def _verdict(self, found: Location) -> Verdict | None:
+    def _verdict(self, found: Location) -> RecordDecision | None:
         offset = found.record.offset
         if offset >= self._rules.bound:
             return None
         if self._is_aborted(found):
-            return Verdict(offset, False, RecordReason.ABORTED)
+            return RecordDecision(offset, False, RecordReason.ABORTED)
         slot = max(0, bisect_right(self._bases, offset) - 1)
-        return RecordJudge(self._rules, found.header, self._mtimes[slot]).verdict(found.record)
+        return RecordFilter(self._rules, found.header, self._mtimes[slot]).verdict(found.record)
 
-    def _next_event(self, found: Location, verdict: Verdict | None) -> tuple[NextEvent, int | None]:
+    def _next_event(
+        self, found: Location, verdict: RecordDecision | None
+    ) -> tuple[NextEvent, int | None]:
         if verdict is None:
             return NextEvent.SEGMENT_REACHED, self._selection.bound.cleanable_from_ms
         if not verdict.is_kept:

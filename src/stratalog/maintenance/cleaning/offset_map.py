@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.control import ControlType
-    from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, Source
+    from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, SourceSegment
 
 LOAD_FACTOR: Final = 0.9
 SLOTS_MAX: Final = 1 << 31
@@ -206,7 +206,7 @@ def _address(data: bytes) -> int:
 
 def map_keys(
     offset_map: OffsetMap,
-    sources: Sequence[Source],
+    sources: Sequence[SourceSegment],
     first_dirty_offset: int,
     reader: BatchReader,
     on_progress: Callable[[int], None],

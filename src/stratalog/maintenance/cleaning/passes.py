@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import Selection
+    from stratalog.maintenance.cleaning.selection import CleaningPlan
 
 _NAP_S: Final = 0.1
 
@@ -71,13 +71,13 @@ class CleaningResult:
     seconds: float
 
 
-class PassCleaner(Protocol):
+class LogCleaner(Protocol):
     """Whoever cleans a log: this process, or a cluster."""
 
     def clean(
         self,
         log: PartitionLog,
-        selection: Selection,
+        selection: CleaningPlan,
         *,
         on_progress: Callable[[int], None] = ...,
         may_go_on: Callable[[], bool] = ...,
@@ -87,7 +87,7 @@ class PassCleaner(Protocol):
 
 
 @contextmanager
-def given_up_if_cut(path: Path, is_cut: Callable[[], bool]) -> Iterator[None]:
+def abort_if_truncated(path: Path, is_cut: Callable[[], bool]) -> Iterator[None]:
     """What looks like damage in a log that is being cut is none: then the round is given up."""
     try:
         yield

@@ -30,11 +30,11 @@ from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.offset_index import ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.filtering import (
+    BatchAction,
     CleanedTransactions,
-    Fate,
-    PassRules,
+    CleaningRules,
     RecordReason,
-    filter_entry,
+    filter_batch,
     last_records,
 )
 from stratalog.maintenance.cleaning.offset_map import events_of
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.filtering import LastRecord
     from stratalog.maintenance.cleaning.offset_map import OffsetMap, TxnEvent
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
-    from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, Source
+    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
+    from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, SourceSegment
     from stratalog.storage.disk import Disk
 
 
@@ -64,7 +64,7 @@ class RewritePlan:
     """What the second pass does: which segments become one, and what decides on their records."""
 
     end_offset: int
-    groups: tuple[tuple[SegmentFacts, ...], ...]
+    groups: tuple[tuple[CleanerSegment, ...], ...]
     config: LogConfig
     bound: int
     now_ms: int
@@ -72,7 +72,7 @@ class RewritePlan:
     producers: dict[int, LastRecord]
 
     @classmethod
-    def of(cls, log: PartitionLog, selection: Selection, end_offset: int) -> RewritePlan:
+    def of(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
         """For a round whose first pass came up to `end_offset`."""
         config, bound = log.config, selection.first_uncleanable_offset
         with log.changing():
@@ -89,9 +89,9 @@ class RewritePlan:
             producers=producers,
         )
 
-    def rules(self, newest_offset_of: Callable[[bytes], int]) -> PassRules:
+    def rules(self, newest_offset_of: Callable[[bytes], int]) -> CleaningRules:
         """With the offset map in its readable form."""
-        return PassRules(
+        return CleaningRules(
             newest_offset_of=newest_offset_of,
             map_latest_offset=self.end_offset - 1,
             bound=self.bound,
@@ -101,7 +101,7 @@ class RewritePlan:
             producers=self.producers,
         )
 
-    def grouped(self, sources: Iterable[Source]) -> list[tuple[Source, ...]]:
+    def grouped(self, sources: Iterable[SourceSegment]) -> list[tuple[SourceSegment, ...]]:
         """The sources of each group."""
         by_base = {source.base_offset: source for source in sources}
         return [tuple(by_base[facts.base_offset] for facts in group) for group in self.groups]
@@ -121,7 +121,7 @@ class RewritePlan:
 OUT_BYTES: Final = 8 << 20
 
 
-class Written(NamedTuple):
+class RewrittenBatches(NamedTuple):
     """Batches end to end, to be appended; `rows` tell where each lies in `data`."""
 
     data: Buffer
@@ -129,7 +129,7 @@ class Written(NamedTuple):
     is_unpacked: NDArray[np.bool_] | None = None
     """Batches whose records are still to be compressed."""
 
-    def packed(self) -> Written:
+    def packed(self) -> RewrittenBatches:
         """With everything compressed that was compressed before."""
         if self.is_unpacked is None or not self.is_unpacked.any():
             return self
@@ -144,7 +144,7 @@ class Written(NamedTuple):
             pieces.append(_compressed(batch) if is_unpacked else batch)
         rows["size_bytes"] = [len(piece) for piece in pieces]
         rows["position"] = np.cumsum(rows["size_bytes"]) - rows["size_bytes"]
-        return Written(b"".join(pieces), rows)
+        return RewrittenBatches(b"".join(pieces), rows)
 
 
 class Rewriter:
@@ -153,7 +153,7 @@ class Rewriter:
     def __init__(
         self,
         offset_map: OffsetMap,
-        rules: PassRules,
+        rules: CleaningRules,
         transactions: CleanedTransactions | None = None,
     ) -> None:
         """`transactions` is what the pass has seen before, if it does not begin here."""
@@ -196,7 +196,7 @@ class Rewriter:
 
     def rewrite_segment(
         self,
-        source: Source,
+        source: SourceSegment,
         cleaned: CleanedSegment,
         reader: BatchReader,
         on_progress: Callable[[int], None],
@@ -210,7 +210,7 @@ class Rewriter:
             on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
         cleaned.wait()
 
-    def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
+    def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[RewrittenBatches]:
         """What stays of a run, in parts. One is valid until the part after the next is asked for,
         so that it can be written meanwhile."""
         if run.payloads is None:
@@ -251,7 +251,7 @@ class Rewriter:
 
     def _rewrite_batches(
         self, run: BatchRun, payloads: NDArray[Any], orders: NDArray[np.uint8]
-    ) -> Iterator[Written]:
+    ) -> Iterator[RewrittenBatches]:
         rows, state = run.rows, self.state
         self._decisions = _at_least(self._decisions, int(rows["record_count"].max()))
         source = pa.py_buffer(run.buf)
@@ -276,13 +276,13 @@ class Rewriter:
                 actions = orders[done : done + count]
                 self._out, self._other_out = self._other_out, self._out
                 actions = actions[actions != kernel.DROPPED]
-                yield Written(data, written, actions == kernel.UNPACKED)
+                yield RewrittenBatches(data, written, actions == kernel.UNPACKED)
             done += count
 
-    def _rewrite_legacy(self, run: BatchRun, source_mtime_ms: int) -> Iterator[Written]:
+    def _rewrite_legacy(self, run: BatchRun, source_mtime_ms: int) -> Iterator[RewrittenBatches]:
         for row in range(len(run.rows)):
             try:
-                filtered = filter_entry(
+                filtered = filter_batch(
                     run.buf, run.entry(row), self._rules, self._transactions, source_mtime_ms
                 )
             except UnsupportedError as error:
@@ -290,14 +290,14 @@ class Rewriter:
             self._legacy[0] += len(filtered.verdicts)
             self._legacy[1] += len(filtered.kept)
             self._legacy[2] += sum(v.reason is RecordReason.NO_KEY for v in filtered.verdicts)
-            if filtered.fate is Fate.DROPPED:
+            if filtered.fate is BatchAction.DROPPED:
                 continue
             written = run.rows[row : row + 1].copy()
             written["position"] = 0
             written["size_bytes"] = len(filtered.data)
             written["last_offset"] = filtered.max_offset
             written["max_timestamp"] = filtered.max_timestamp
-            yield Written(filtered.data, written)
+            yield RewrittenBatches(filtered.data, written)
 
     def _fill(self, values: dict[int, int]) -> None:
         for slot, value in values.items():
@@ -307,7 +307,7 @@ class Rewriter:
 class _LastBatches:
     """Which batches hold the last sequence number of a live producer."""
 
-    def __init__(self, rules: PassRules) -> None:
+    def __init__(self, rules: CleaningRules) -> None:
         with_data = {
             last.last_data_offset: producer_id
             for producer_id, last in rules.producers.items()
@@ -370,7 +370,7 @@ class CleanedSegment:
         self._thread = ThreadPoolExecutor(1, "write-behind")
         self._writing: Future[None] | None = None
 
-    def append(self, written: Written) -> None:
+    def append(self, written: RewrittenBatches) -> None:
         """Write batches. They must stay as they are until `wait` or the next call returns: packing
         and writing goes on behind the caller's back."""
         self.wait()
@@ -385,7 +385,7 @@ class CleanedSegment:
         if writing is not None:
             writing.result()
 
-    def _write_batches(self, written: Written) -> None:
+    def _write_batches(self, written: RewrittenBatches) -> None:
         packed = written.packed()
         add_batches(self._indexes, packed.rows, self._log.size_bytes)
         self._log.write(packed.data)

@@ -33,7 +33,7 @@ class CheckpointReset(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class CleanerSegment:
     """What cleaning asks of one segment."""
 
     base_offset: int
@@ -50,7 +50,7 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class LogFacts:
+class CleanerLog:
     """What cleaning asks of one log at one moment."""
 
     topic_partition: TopicPartition
@@ -58,23 +58,23 @@ class LogFacts:
     log_end_offset: int
     last_stable_offset: int
     high_watermark: int
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[CleanerSegment, ...]
     """All of them in offset order; the last one is the active one."""
     checkpoint: int | None
     """First dirty offset as the last round left it; None before the first round."""
 
 
-def facts_of(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
+def cleaner_log(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
     """The log as it is now. Looks at the times of dirty segments only: reading them costs I/O."""
     return log.looking_again(lambda: _look(log, checkpoint))
 
 
-def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts:
+def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
     segments, start, end = log.segments, log.log_start_offset, log.log_end_offset
     first_dirty_offset, _ = dirty_start(start, end, checkpoint)
     dirty_from = segments.slot_of(first_dirty_offset)
     last = len(segments) - 1
-    return LogFacts(
+    return CleanerLog(
         topic_partition=log.topic_partition,
         log_start_offset=start,
         log_end_offset=end,
@@ -92,7 +92,7 @@ def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> LogFacts
 
 def _segment_facts(
     segments: SegmentList, slot: int, *, is_active: bool, is_timed: bool
-) -> SegmentFacts:
+) -> CleanerSegment:
     view = segments[slot]
     try:
         mtime_ms = view.path.stat().st_mtime_ns // _MS_NS
@@ -104,7 +104,7 @@ def _segment_facts(
         largest = mtime_ms if largest < 0 else largest
         batch = view.file.peek(0) if view.size_bytes else None
         first = NO_TIMESTAMP if batch is None else batch.max_timestamp
-    return SegmentFacts(
+    return CleanerSegment(
         base_offset=view.base_offset,
         size_bytes=view.size_bytes,
         offset_index_bytes=_size_of(view.sibling(FileKind.OFFSET_INDEX.value)),
@@ -149,8 +149,8 @@ NO_LEGACY_HORIZON_MS: Final = 0
 
 
 def group_segments(
-    segments: Sequence[SegmentFacts], end_offset: int, bound: int, config: LogConfig
-) -> list[tuple[SegmentFacts, ...]]:
+    segments: Sequence[CleanerSegment], end_offset: int, bound: int, config: LogConfig
+) -> list[tuple[CleanerSegment, ...]]:
     """Groups of the sealed segments that begin below `end_offset`, left to right, as full as can.
 
     `bound` is the first uncleanable offset: no record of the last segment reaches it.
@@ -169,18 +169,18 @@ def group_segments(
 class _Group:
     """Segments that become one, with running sums: a log may have very many small ones."""
 
-    def __init__(self, first: SegmentFacts) -> None:
-        self.segments: list[SegmentFacts] = []
+    def __init__(self, first: CleanerSegment) -> None:
+        self.segments: list[CleanerSegment] = []
         self._size_bytes = self._offset_index_bytes = self._time_index_bytes = 0
         self.add(first)
 
-    def add(self, segment: SegmentFacts) -> None:
+    def add(self, segment: CleanerSegment) -> None:
         self.segments.append(segment)
         self._size_bytes += segment.size_bytes
         self._offset_index_bytes += segment.offset_index_bytes
         self._time_index_bytes += segment.time_index_bytes
 
-    def has_room_for(self, segment: SegmentFacts, last_offset: int, config: LogConfig) -> bool:
+    def has_room_for(self, segment: CleanerSegment, last_offset: int, config: LogConfig) -> bool:
         if self._size_bytes + segment.size_bytes > config.segment_bytes:
             return False
         index_bytes_max = config.segment_index_bytes
@@ -194,7 +194,7 @@ class _Group:
 
 
 def legacy_delete_horizon_ms(
-    segments: Sequence[SegmentFacts], first_dirty_offset: int, delete_retention_ms: int
+    segments: Sequence[CleanerSegment], first_dirty_offset: int, delete_retention_ms: int
 ) -> int:
     """Tombstones of magic 0 and 1 stay in segments whose mtime is above this.
 
@@ -228,7 +228,7 @@ class BoundKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CleaningBound:
     """Where the part of a log ends that may be cleaned, and why."""
 
     kind: BoundKind
@@ -261,7 +261,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class CleaningPlan:
     """The range that a round would clean, and whether one is due."""
 
     topic_partition: TopicPartition
@@ -269,7 +269,7 @@ class Selection:
     first_dirty_offset: int
     checkpoint_reset: CheckpointReset | None
     """Set: the checkpoint is to be overwritten with `first_dirty_offset`."""
-    bound: Bound
+    bound: CleaningBound
     clean_bytes: int
     """Of the segments that begin below the first dirty offset."""
     cleanable_bytes: int
@@ -279,7 +279,7 @@ class Selection:
     """How much longer than `max.compaction.lag.ms` the oldest dirty segment has waited; or 0."""
     is_selected: bool
     reasons: tuple[str, ...]
-    segments: tuple[SegmentFacts, ...]
+    segments: tuple[CleanerSegment, ...]
     """Every segment below the bound: what a round may rewrite."""
 
     @property
@@ -300,12 +300,12 @@ class Selection:
         return self.max_lag_exceeded_ms > NO_DELAY
 
     @property
-    def dirty_segments(self) -> tuple[SegmentFacts, ...]:
+    def dirty_segments(self) -> tuple[CleanerSegment, ...]:
         """Those that the offset map is built from."""
         return _between(self.segments, self.first_dirty_offset, self.bound.offset)
 
 
-def select(facts: LogFacts, config: LogConfig, now_ms: int) -> Selection:
+def plan_cleaning(facts: CleanerLog, config: LogConfig, now_ms: int) -> CleaningPlan:
     """The range to clean at `now_ms`, and whether to."""
     segments = facts.segments
     first_dirty, reset = dirty_start(facts.log_start_offset, facts.log_end_offset, facts.checkpoint)
@@ -316,7 +316,7 @@ def select(facts: LogFacts, config: LogConfig, now_ms: int) -> Selection:
     cleanable_bytes = sum(segment.size_bytes for segment in cleanable)
     exceeded_ms = _max_lag_exceeded_ms(waiting, config, now_ms)
     is_selected, reasons = _judged(clean_bytes, cleanable_bytes, exceeded_ms, config)
-    return Selection(
+    return CleaningPlan(
         topic_partition=facts.topic_partition,
         now_ms=now_ms,
         first_dirty_offset=first_dirty,
@@ -332,8 +332,8 @@ def select(facts: LogFacts, config: LogConfig, now_ms: int) -> Selection:
 
 
 def _between(
-    segments: Sequence[SegmentFacts], start_offset: int, end_offset: int
-) -> tuple[SegmentFacts, ...]:
+    segments: Sequence[CleanerSegment], start_offset: int, end_offset: int
+) -> tuple[CleanerSegment, ...]:
     """The segment that holds `start_offset` and those after it that begin below `end_offset`."""
     if start_offset >= end_offset:
         return ()
@@ -343,12 +343,12 @@ def _between(
 
 
 def _bound(
-    facts: LogFacts,
+    facts: CleanerLog,
     config: LogConfig,
     first_dirty: int,
-    waiting: Sequence[SegmentFacts],
+    waiting: Sequence[CleanerSegment],
     now_ms: int,
-) -> Bound:
+) -> CleaningBound:
     """The lowest of three limits. One young segment holds back older ones behind it, too."""
     limit, kind = facts.segments[-1].base_offset, BoundKind.ACTIVE_SEGMENT
     if facts.last_stable_offset < limit:
@@ -363,23 +363,23 @@ def _bound(
     if young is not None and kind is BoundKind.MIN_LAG:
         timestamp = young.largest_timestamp
         cleanable_from = timestamp + config.min_compaction_lag_ms
-    return Bound(kind, raw, _base_of_holder(facts.segments, raw), timestamp, cleanable_from)
+    return CleaningBound(kind, raw, _base_of_holder(facts.segments, raw), timestamp, cleanable_from)
 
 
 def _first_too_young(
-    waiting: Sequence[SegmentFacts], min_lag_ms: int, now_ms: int
-) -> SegmentFacts | None:
+    waiting: Sequence[CleanerSegment], min_lag_ms: int, now_ms: int
+) -> CleanerSegment | None:
     if min_lag_ms <= 0:
         return None
     return next((s for s in waiting if s.largest_timestamp > now_ms - min_lag_ms), None)
 
 
-def _base_of_holder(segments: Sequence[SegmentFacts], offset: int) -> int:
+def _base_of_holder(segments: Sequence[CleanerSegment], offset: int) -> int:
     bases = [segment.base_offset for segment in segments]
     return bases[max(0, bisect_right(bases, offset) - 1)]
 
 
-def _max_lag_exceeded_ms(waiting: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> int:
+def _max_lag_exceeded_ms(waiting: Sequence[CleanerSegment], config: LogConfig, now_ms: int) -> int:
     """By the oldest first batch. All dirty sealed segments count, also those behind the bound."""
     started = [s.first_batch_timestamp for s in waiting if s.first_batch_timestamp > 0]
     if not started:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog.format.control import ControlType
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import SegmentFacts, Selection
+    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
 
 CHUNK_BYTES: Final = 4 << 20
 PART_BYTES: Final = 8 << 20
@@ -228,12 +228,12 @@ def marker_of(run: BatchRun, row: int) -> ControlType | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceSegment:
     """One segment below the bound of a round."""
 
     path: Path
     """Of the log file."""
-    facts: SegmentFacts
+    facts: CleanerSegment
     end_offset: int
     """Where the next segment begins, or the round ends."""
     aborted: tuple[AbortedTxn, ...]
@@ -255,7 +255,7 @@ class Source:
             yield from reader.read(file, self.path, self.base_offset, start)
 
 
-def sources_of(log: PartitionLog, selection: Selection) -> tuple[Source, ...]:
+def source_segments(log: PartitionLog, selection: CleaningPlan) -> tuple[SourceSegment, ...]:
     """The segments that a round may rewrite, in order."""
     paths = {view.base_offset: view.path for view in log.segments}
     bases = [facts.base_offset for facts in selection.segments]
@@ -266,5 +266,5 @@ def sources_of(log: PartitionLog, selection: Selection) -> tuple[Source, ...]:
         if path is None:
             raise CleaningAbortedError(log.path, "segments were deleted meanwhile")
         aborted = log.aborted_transactions(facts.base_offset, end_offset)
-        sources.append(Source(path, facts, end_offset, tuple(aborted)))
+        sources.append(SourceSegment(path, facts, end_offset, tuple(aborted)))
     return tuple(sources)

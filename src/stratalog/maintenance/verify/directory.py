@@ -18,7 +18,13 @@ from stratalog.format.names import (
     parse_partition_dir,
     parse_root_file,
 )
-from stratalog.maintenance.verify.findings import Counts, Fault, Findings, Report, Severity
+from stratalog.maintenance.verify.findings import (
+    Fault,
+    Findings,
+    Severity,
+    VerifyCounts,
+    VerifyReport,
+)
 from stratalog.maintenance.verify.partition import conclude_partition, plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from stratalog.storage.log_dir_scan import scan_log_dir
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.maintenance.verify.partition import PartitionPlan, PartitionReport
-    from stratalog.maintenance.verify.segment import SegmentReport, SegmentTask
+    from stratalog.maintenance.verify.segment import SegmentReport, VerifyTask
 
 T = TypeVar("T")
 
@@ -42,14 +48,14 @@ _CHECKPOINTS: Final = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class VerifyPlan:
     """All that is to be verified, as values: tasks may be done anywhere, in any order."""
 
     partitions: tuple[PartitionPlan, ...] = ()
     directories: tuple[DirectoryPlan, ...] = ()
 
     @property
-    def tasks(self) -> tuple[SegmentTask, ...]:
+    def tasks(self) -> tuple[VerifyTask, ...]:
         """Large ones first, so that none is left over at the end."""
         tasks = (task for partition in self.partitions for task in partition.tasks)
         return tuple(sorted(tasks, key=lambda task: -task.size_bytes))
@@ -58,8 +64,8 @@ class Plan:
     def size_bytes(self) -> int:
         return sum(partition.size_bytes for partition in self.partitions)
 
-    def plus(self, other: Plan) -> Plan:
-        return Plan(self.partitions + other.partitions, self.directories + other.directories)
+    def plus(self, other: VerifyPlan) -> VerifyPlan:
+        return VerifyPlan(self.partitions + other.partitions, self.directories + other.directories)
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class DirectoryPlan:
 
 def plan_directory(
     path: Path, has_compacted_topic: Callable[[Path], bool] = lambda _partition: False
-) -> Plan:
+) -> VerifyPlan:
     """Everything in a log directory. Raises NotALogDirError if it is none.
 
     `has_compacted_topic` says of a partition whether its topic is known to be compacted. It was,
@@ -111,10 +117,10 @@ def plan_directory(
             )
         )
     root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
-    return Plan(tuple(plans), (root,))
+    return VerifyPlan(tuple(plans), (root,))
 
 
-def conclude(plan: Plan, segments: Iterable[SegmentReport]) -> Report:
+def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyReport:
     """The findings of everything that was planned, once all tasks are done."""
     by_directory: dict[str, list[SegmentReport]] = {}
     for segment in segments:
@@ -124,7 +130,7 @@ def conclude(plan: Plan, segments: Iterable[SegmentReport]) -> Report:
         for partition in plan.partitions
     ]
     roots = [_conclude_root(root, partitions) for root in plan.directories]
-    return Report.sum([*roots, *(partition.report for partition in partitions)])
+    return VerifyReport.sum([*roots, *(partition.report for partition in partitions)])
 
 
 def _is_partition(entry: os.DirEntry[str], findings: Findings) -> bool:
@@ -159,7 +165,7 @@ def _decoded(
     return None
 
 
-def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> Report:
+def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> VerifyReport:
     findings = Findings()
     ours = [partition for partition in partitions if str(Path(partition.path).parent) == root.path]
     ends = {partition.topic_partition: partition.log_end_offset for partition in ours}
@@ -169,7 +175,7 @@ def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -
             if end is None and topic_partition in ends:
                 continue  # it could not be read: nothing can be said of its offsets
             _check_checkpoint(Path(root.path) / file.value, topic_partition, offset, end, findings)
-    return Report((*root.findings, *findings.close()), Counts(files=root.files))
+    return VerifyReport((*root.findings, *findings.close()), VerifyCounts(files=root.files))
 
 
 def _check_checkpoint(
@@ -203,19 +209,19 @@ def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) ->
 
 
 def run_plan(
-    plan: Plan, *, threads: int | None = None, on_bytes: Callable[[int], None] | None = None
-) -> Report:
+    plan: VerifyPlan, *, threads: int | None = None, on_bytes: Callable[[int], None] | None = None
+) -> VerifyReport:
     """Do all tasks of `plan`. `on_bytes` is called from any thread with bytes that are done."""
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         segments = list(pool.map(lambda task: verify_segment(task, on_bytes), plan.tasks))
     return conclude(plan, segments)
 
 
-def verify_partition(path: Path, *, threads: int | None = None) -> Report:
+def verify_partition(path: Path, *, threads: int | None = None) -> VerifyReport:
     """All findings about one partition directory."""
-    return run_plan(Plan((plan_partition(path),)), threads=threads)
+    return run_plan(VerifyPlan((plan_partition(path),)), threads=threads)
 
 
-def verify_directory(path: Path, *, threads: int | None = None) -> Report:
+def verify_directory(path: Path, *, threads: int | None = None) -> VerifyReport:
     """All findings about a log directory: root files, partitions, every record."""
     return run_plan(plan_directory(path), threads=threads)

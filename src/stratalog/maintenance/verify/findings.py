@@ -201,7 +201,7 @@ class Finding(NamedTuple):
         return f"{self.severity}: {where}: {self.what} [{self.code}]"
 
 
-class Counts(NamedTuple):
+class VerifyCounts(NamedTuple):
     """How much was verified."""
 
     partitions: int = 0
@@ -214,23 +214,23 @@ class Counts(NamedTuple):
     """Control records included; those of old compressed sets are not counted."""
     index_entries: int = 0
 
-    def plus(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+    def plus(self, other: VerifyCounts) -> VerifyCounts:
+        return VerifyCounts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Report(NamedTuple):
+class VerifyReport(NamedTuple):
     """All findings about something, and how much there was to look at."""
 
     findings: tuple[Finding, ...] = ()
-    counts: Counts = Counts()
+    counts: VerifyCounts = VerifyCounts()
 
-    def plus(self, other: Report) -> Report:
-        return Report(self.findings + other.findings, self.counts.plus(other.counts))
+    def plus(self, other: VerifyReport) -> VerifyReport:
+        return VerifyReport(self.findings + other.findings, self.counts.plus(other.counts))
 
     @classmethod
-    def sum(cls, reports: Iterable[Report]) -> Report:
+    def sum(cls, reports: Iterable[VerifyReport]) -> VerifyReport:
         findings: list[Finding] = []
-        counts = Counts()
+        counts = VerifyCounts()
         for report in reports:
             findings += report.findings
             counts = counts.plus(report.counts)

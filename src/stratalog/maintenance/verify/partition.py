@@ -26,14 +26,14 @@ from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.listing import list_partition
 from stratalog.maintenance.verify.findings import (
     EXPLAINED_BY_COMPACTION,
-    Counts,
     Fault,
     Findings,
-    Report,
+    VerifyCounts,
+    VerifyReport,
     excused,
     excused_by_kill,
 )
-from stratalog.maintenance.verify.segment import SegmentTask
+from stratalog.maintenance.verify.segment import VerifyTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ class PartitionPlan:
 
     path: str
     topic_partition: TopicPartition
-    tasks: tuple[SegmentTask, ...]
+    tasks: tuple[VerifyTask, ...]
     epochs: tuple[EpochEntry, ...]
     findings: tuple[Finding, ...]
     files: int
@@ -81,7 +81,7 @@ class PartitionReport(NamedTuple):
     topic_partition: TopicPartition
     log_end_offset: int | None
     """None when it is not known: the end of the log could not be read."""
-    report: Report
+    report: VerifyReport
 
 
 def plan_partition(
@@ -141,11 +141,11 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
         where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
         findings.add(Fault.EPOCHS_PAST_END, where, what)
     told = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
-    counts = Counts(partitions=1, files=plan.files)
+    counts = VerifyCounts(partitions=1, files=plan.files)
     for segment in in_order:
         counts = counts.plus(segment.counts)
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
-    report = Report(excused(told, codes=codes), counts)
+    report = VerifyReport(excused(told, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)
 
 
@@ -175,7 +175,7 @@ def _identity(path: Path) -> TopicPartition:
 
 def _tasks(
     listing: Listing, epochs: tuple[EpochEntry, ...], findings: Findings, *, was_clean: bool
-) -> tuple[SegmentTask, ...]:
+) -> tuple[VerifyTask, ...]:
     segments = listing.segments
     bases = [segment.base_offset for segment in segments]
     paths = {offset: str(path) for offset, path in listing.snapshots}
@@ -192,7 +192,7 @@ def _tasks(
         high = len(offsets) if next_base is None else bisect_left(offsets, next_base + 1)
         above = offsets[low:high]
         tasks.append(
-            SegmentTask(
+            VerifyTask(
                 str(segment.path),
                 segment.base_offset,
                 segment.size_bytes,

@@ -19,11 +19,11 @@ from stratalog.format.batch_table import BatchTable, Stop, scan_batches
 from stratalog.format.index_table import first_offsets
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
-from stratalog.format.soundness import SoundnessChecker, Verdict, reason_of
+from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
 from stratalog.log.listing import list_partition
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import has_data
-from stratalog.maintenance.verify.findings import Counts, Fault, Finding, Findings, Severity
+from stratalog.maintenance.verify.findings import Fault, Finding, Findings, Severity, VerifyCounts
 from stratalog.maintenance.verify.index_checks import (
     OffsetIndexCheck,
     TimeIndexCheck,
@@ -145,7 +145,7 @@ class Chunk(NamedTuple):
         return copy
 
 
-class Damage(NamedTuple):
+class CorruptRange(NamedTuple):
     """A stretch of bytes that holds no good batch."""
 
     position: int
@@ -158,10 +158,10 @@ class Damage(NamedTuple):
     is_zero: bool
 
 
-Step: TypeAlias = Chunk | Damage
+Step: TypeAlias = Chunk | CorruptRange
 
 
-class LogWalk:
+class SegmentScan:
     """One pass over a segment. Use it once."""
 
     def __init__(self, segment: SegmentView) -> None:
@@ -176,7 +176,7 @@ class LogWalk:
             if not buf:
                 return  # the file has shrunk
             found = self._checker.check(buf, table)
-            is_bad = found["verdict"] == Verdict.BAD_BATCH
+            is_bad = found["verdict"] == Soundness.BAD_BATCH
             good = int(np.argmax(is_bad)) if is_bad.any() else len(table)
             if good:
                 rows = table.rows[:good].copy()
@@ -207,7 +207,7 @@ class LogWalk:
                 table = scan_batches(buf)
         return buf, table
 
-    def _damage(self, position: int, reason: str) -> Damage:
+    def _damage(self, position: int, reason: str) -> CorruptRange:
         segment, end = self._segment, self._end
         batch = peek(segment.file.read(position, PEEK_BYTES))
         declared = position + batch.size_bytes if batch is not None else -1
@@ -223,7 +223,7 @@ class LogWalk:
         if not reason:
             reason = f"{end - position} bytes that are no whole batch"
         is_zero = is_tail and self._is_zero(position, end)
-        return Damage(position, stop, reason, is_tail, is_cut, is_zero)
+        return CorruptRange(position, stop, reason, is_tail, is_cut, is_zero)
 
     def _may_be_batch(self, batch: Peek | None) -> bool:
         """Whether these may be the first bytes of one; so few tell nothing."""
@@ -244,20 +244,20 @@ class LogWalk:
 
 # One segment: its log, its indexes, and what its batches say about snapshots and epochs.
 #
-# A `SegmentTask` has everything that is to be known beforehand, so that it can be sent to another
+# A `VerifyTask` has everything that is to be known beforehand, so that it can be sent to another
 # process or machine that sees the same files; a `SegmentReport` has what the partition needs to
 # know afterwards. Nothing is written, no lock is taken: a segment that a broker removes meanwhile
 # gives a note.
 
 _FAULTS: Final = {
-    Verdict.BAD_RECORDS: Fault.BAD_RECORDS,
-    Verdict.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
-    Verdict.BAD_TIMESTAMP: Fault.BAD_MAX_TIMESTAMP,
+    Soundness.BAD_RECORDS: Fault.BAD_RECORDS,
+    Soundness.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
+    Soundness.BAD_TIMESTAMP: Fault.BAD_MAX_TIMESTAMP,
 }
 
 
 @dataclass(frozen=True)
-class SegmentTask:
+class VerifyTask:
     """A segment to be verified."""
 
     path: str
@@ -289,20 +289,20 @@ class SegmentReport(NamedTuple):
     is_compacted: bool
     """It has gaps in its batches, or other traces that only compaction leaves."""
     findings: tuple[Finding, ...]
-    counts: Counts
+    counts: VerifyCounts
     is_unreadable: bool = False
     """The system did not let it be read to its end: where it ends is not known."""
 
 
 def verify_segment(
-    task: SegmentTask, on_bytes: Callable[[int], None] | None = None
+    task: VerifyTask, on_bytes: Callable[[int], None] | None = None
 ) -> SegmentReport:
     """Read all of it. `on_bytes` is told how many bytes of the log were done, bit by bit."""
     return _SegmentCheck(task, on_bytes).run()
 
 
 class _SegmentCheck:
-    def __init__(self, task: SegmentTask, on_bytes: Callable[[int], None] | None) -> None:
+    def __init__(self, task: VerifyTask, on_bytes: Callable[[int], None] | None) -> None:
         self._task = task
         self._on_bytes = on_bytes
         self._path = Path(task.path)
@@ -313,7 +313,7 @@ class _SegmentCheck:
         self._offset_index: OffsetIndexCheck | None = None
         self._time_index: TimeIndexCheck | None = None
         self._producers: ProducerCheck
-        self._counts = Counts(segments=1, files=1, size_bytes=task.size_bytes)
+        self._counts = VerifyCounts(segments=1, files=1, size_bytes=task.size_bytes)
         self._is_compacted = False
         self._is_unreadable = False
         self._has_gaps = False
@@ -357,7 +357,7 @@ class _SegmentCheck:
             self._has_data,
             is_first=task.is_first,
         )
-        for step in LogWalk(self._segment):
+        for step in SegmentScan(self._segment):
             if isinstance(step, Chunk):
                 self._take(step)
             else:
@@ -429,13 +429,13 @@ class _SegmentCheck:
         )
 
     def _check_verdicts(self, chunk: Chunk) -> None:
-        for at in np.flatnonzero(chunk.found["verdict"] != Verdict.GOOD).tolist():
-            row, verdict = chunk.rows[at], Verdict(int(chunk.found["verdict"][at]))
+        for at in np.flatnonzero(chunk.found["verdict"] != Soundness.GOOD).tolist():
+            row, verdict = chunk.rows[at], Soundness(int(chunk.found["verdict"][at]))
             where = f"batch {row['base_offset']} to {row['last_offset']}"
-            if verdict is Verdict.BAD_TIMESTAMP:
+            if verdict is Soundness.BAD_TIMESTAMP:
                 found = int(chunk.found["max_timestamp"][at])
                 reason = f"largest timestamp {row['max_timestamp']}, but the records' is {found}"
-            elif verdict is Verdict.BAD_OFFSETS:
+            elif verdict is Soundness.BAD_OFFSETS:
                 reason = "its records' offsets do not rise, or lie outside it"
             else:
                 reason = reason_of(chunk.buf, chunk.in_buf(row)) or "records break the format"
@@ -486,7 +486,7 @@ class _SegmentCheck:
 
     # -- damage
 
-    def _tell_damage(self, damage: Damage) -> None:
+    def _tell_damage(self, damage: CorruptRange) -> None:
         if damage.is_tail:
             fault, severity = self._tail_fault(damage)
         else:
@@ -502,7 +502,7 @@ class _SegmentCheck:
         if self._on_bytes is not None:
             self._on_bytes(size)
 
-    def _tail_fault(self, damage: Damage) -> tuple[Fault, Severity | None]:
+    def _tail_fault(self, damage: CorruptRange) -> tuple[Fault, Severity | None]:
         """The end of the last segment may be missing after a crash, or not be written yet."""
         is_sealed = self._task.next_base is not None
         if damage.is_zero:

@@ -18,7 +18,7 @@ import numpy as np
 
 from stratalog.config import LogConfig
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.retention import facts_of_view, plan_retention
+from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.spark.jobs.key_counts import (
     RECORD_OVERHEAD_BYTES,
     KeyCounts,
@@ -188,7 +188,7 @@ class _Log(NamedTuple):
         with PartitionView(path) as view:
             for name, value in what_if.items():
                 config = LogConfig.parse({**_NO_LIMITS, "cleanup.policy": policy, name: value})
-                plan = plan_retention(facts_of_view(view, now_ms), config, now_ms)
+                plan = plan_retention(retention_log_of_view(view, now_ms), config, now_ms)
                 freed.append((f"{name}={value}", plan.deleted_bytes))
             return cls(view.topic_partition, path, view.size_bytes, tuple(freed))
 

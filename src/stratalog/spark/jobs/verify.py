@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.maintenance.verify.directory import Plan, conclude, plan_directory
-from stratalog.maintenance.verify.findings import Finding, Report
+from stratalog.maintenance.verify.directory import VerifyPlan, conclude, plan_directory
+from stratalog.maintenance.verify.findings import Finding, VerifyReport
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
 from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
@@ -26,7 +26,7 @@ SCHEMA = "severity string, code string, path string, position long, what string,
 class VerifyResult(JobResult):
     """Findings, and how fast they were found."""
 
-    report: Report = field(default_factory=Report)
+    report: VerifyReport = field(default_factory=VerifyReport)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -55,16 +55,16 @@ def verify(
 
 def plan_verify(
     directories: Iterable[Path | str] = (), partitions: Iterable[Path | str] = ()
-) -> Plan:
+) -> VerifyPlan:
     """All of them together."""
-    plan = Plan(tuple(plan_partition(Path(path).absolute()) for path in partitions))
+    plan = VerifyPlan(tuple(plan_partition(Path(path).absolute()) for path in partitions))
     for path in directories:
         plan = plan.plus(plan_directory(Path(path).absolute()))
     return plan
 
 
 def verify_plan(
-    spark: SparkSession, plan: Plan, *, on_progress: OnProgress | None = None
+    spark: SparkSession, plan: VerifyPlan, *, on_progress: OnProgress | None = None
 ) -> VerifyResult:
     """Do what was planned."""
     clock = Clock()
