@@ -96,3 +96,19 @@ def test_one_segment_too_many_is_noticed(place: Place) -> None:
         logs.partition("timed", 0).delete_oldest(11)
     with pytest.raises(AssertionError, match="11 segments where 10 may"):
         noted(place)
+
+
+def test_young_records_go_by_size_and_old_ones_after_them_by_time(tmp_path: Path) -> None:
+    """Late rows have older timestamps than the records before them. The log is smaller than
+    retention.bytes afterwards, and lacks records that are younger than retention.ms."""
+    place = Place(tmp_path, (tmp_path / "data",), 0)
+    with opened(place) as logs:
+        logs.create_topic("timed", TIMED.partitions, config=TIMED.settings)
+        for number in range(35):
+            at_ms = now_ms() + 60_000 if number < 10 else now_ms() - 60_000
+            logs.append("timed", bytes(20_000), partition=0, timestamp=at_ms)
+        log = logs.partition("timed", 0)
+        assert Deletion.of(log, 0).count_allowed(TIMED) == 35
+        assert logs.partition("timed", 0).size_bytes > 400_000
+        logs.maintenance.run_once()
+        assert (log.log_start_offset, log.size_bytes) == (35, 0)
