@@ -20,7 +20,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PYTHON_PAGES = [README, DOCS / "python.md", DOCS / "configuration.md"]
 WALK = DOCS / "how-kafkas-log-works.md"
-TRANSCRIPT_PAGES = [README, DOCS / "maintenance.md", WALK]
+TRANSCRIPT_PAGES = [README, DOCS / "cli.md", DOCS / "maintenance.md", WALK]
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
 
 
