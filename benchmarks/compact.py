@@ -30,7 +30,7 @@ from stratalog.format.encode_columns import encode_columns
 from stratalog.format.record import BatchFields
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 

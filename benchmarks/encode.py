@@ -17,7 +17,7 @@ from aiokafka.record import default_records
 from benchmarks.logs import BATCH_BYTES, TIMESTAMP_MS
 from benchmarks.report import Work
 from stratalog.format.batch import Codec
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.encode_columns import BatchLimits, encode_columns
 from stratalog.format.record import BatchFields
 

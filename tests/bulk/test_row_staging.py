@@ -31,7 +31,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.batch import BatchHeader, Codec
-from stratalog.format.keys import UNPLACED, place_keys
+from stratalog.format.hashing import UNPLACED, place_keys
 from stratalog.log.appends import AppendRules
 from stratalog.producing.partitioner import murmur2, partition_for_key
 from stratalog.storage.disk import Disk, SystemCalls

@@ -15,7 +15,7 @@ from stratalog.format.batch import NO_SEQUENCE, BatchHeader, next_entry
 from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
 from stratalog.format.entry import header_of, is_entry_crc_right
 from stratalog.format.kernels import crc
-from stratalog.format.kernels.layout import BATCH
+from stratalog.format.kernels.memory import BATCH
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch
 from tests.format.decoding import guarded

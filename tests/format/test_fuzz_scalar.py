@@ -23,7 +23,7 @@ from stratalog.format.batch import (
     TimestampType,
     next_entry,
 )
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.control import (
     ControlType,
     EndMarker,

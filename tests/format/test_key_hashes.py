@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stratalog.format.keys import hash_keys
+from stratalog.format.hashing import hash_keys
 
 KEYS = [b"", b"a", None, b"a" * 7, b"a" * 8, b"a" * 9, b"b" * 100, b"a", b"\x00", b"\x00\x00"]
 

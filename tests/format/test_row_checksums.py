@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from stratalog.format.checksum import crc32c
-from stratalog.format.row_checksums import checksum_rows
+from stratalog.format.buffers import crc32c
+from stratalog.format.hashing import checksum_rows
 
 KEYS = [b"a", None, b"", b"a", b"k" * 500]
 VALUES = [b"1", b"2", None, b"", b"v" * 5000]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptSnapshotError, StratalogError, UnsupportedError
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 
 EMPTY = bytes.fromhex("000148674bc700000000")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stratalog.errors import StratalogError
 from stratalog.format.batch import next_entry
 from stratalog.format.batch_table import scan_batches
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of

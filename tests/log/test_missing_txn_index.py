@@ -15,7 +15,7 @@ from stratalog.format.txn_index import ENTRY_BYTES, read_entries
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault as Verified

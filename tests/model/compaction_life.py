@@ -18,10 +18,10 @@ from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.filtering import last_records
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
-from tests.maintenance.cleaning import reference_round
+from tests.maintenance.cleaning import reference_pass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.filtering import BatchAction, BatchReason
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
-    from tests.maintenance.cleaning.reference_round import ReferenceRound
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
+    from tests.maintenance.cleaning.reference_pass import ReferenceRound
 
 START_MS = 1_700_000_000_000
 EXPIRATION_MS = 100_000
@@ -299,7 +299,7 @@ class CompactionLife:
         self._check_readers(before)
 
     def _expected(self, selection: CleaningPlan, memory: str) -> ReferenceRound:
-        return reference_round.clean(
+        return reference_pass.clean(
             self.log,
             selection,
             self._config,

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir import LogDir
-    from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 500, "file.delete.delay.ms": 0}
 ORDERS = TopicPartition("orders", 0)

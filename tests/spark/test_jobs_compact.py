@@ -15,7 +15,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.maintenance.settling import CLEANING_DIRECTORY
+from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
 from stratalog.service.cleaners import CleaningStatus
 from stratalog.spark.jobs.compact import ClusterTasks, compact
 from stratalog.spark.jobs.running import ThreadWorkers

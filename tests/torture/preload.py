@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stratalog.format import batch_table, index_table
-from stratalog.format.kernels import decompress as expand
-from stratalog.format.kernels import decompress as zstd
+from stratalog.format import batch_table
+from stratalog.format.kernels import decompress, index
 from stratalog.log import column_reading
 from stratalog.maintenance.cleaning import cleaner
 from tests.torture import run  # and with it what it starts
@@ -15,10 +14,9 @@ __all__ = [
     "batch_table",
     "cleaner",
     "column_reading",
-    "expand",
-    "index_table",
+    "decompress",
+    "index",
     "run",
-    "zstd",
 ]
 
 pa.array([b""])  # the first one imports pandas

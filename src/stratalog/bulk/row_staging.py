@@ -19,9 +19,8 @@ from stratalog.errors import InvalidRecordError, InvalidTimestampError, UnknownT
 from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.column_types import numpy_column
 from stratalog.format.encode_columns import BatchLimits, encode_columns
-from stratalog.format.keys import UNPLACED, place_keys
+from stratalog.format.hashing import UNPLACED, checksum_rows, place_keys
 from stratalog.format.record import BatchFields
-from stratalog.format.row_checksums import checksum_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

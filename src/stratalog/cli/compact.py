@@ -40,7 +40,7 @@ from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.partitions.settings import EffectiveConfig
 from stratalog.partitions.view import LogDirsView, open_dirs
 
@@ -52,8 +52,12 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
     from stratalog.maintenance.cleaning.key_trace import KeyTrace
-    from stratalog.maintenance.cleaning.passes import CleaningResult, LogCleaner
-    from stratalog.maintenance.cleaning.selection import CleanerLog, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import (
+        CleanerLog,
+        CleaningPlan,
+        CleaningResult,
+        LogCleaner,
+    )
 
 FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
@@ -298,7 +302,7 @@ def _cleaner(
     """This process, or a cluster."""
     if master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
-        from stratalog.maintenance.cleaning.passes import Throttle  # noqa: PLC0415
+        from stratalog.maintenance.cleaning.plan import Throttle  # noqa: PLC0415
 
         yield Cleaner(
             broker.log_cleaner_dedupe_buffer_size,

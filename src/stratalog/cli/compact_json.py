@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from stratalog.cli.compact_text import Outcome
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
-    from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult
     from stratalog.partitions.settings import EffectiveConfig
 
 

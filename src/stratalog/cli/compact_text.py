@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.cli.record_text import visible
 from stratalog.cli.tables import NOTHING, Column, counted, human_size, print_table, table_time
 from stratalog.cli.when import format_time
-from stratalog.maintenance.cleaning.selection import BoundKind, group_segments
+from stratalog.maintenance.cleaning.plan import BoundKind, group_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stratalog.config import LogConfig
     from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
-    from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import CleaningBound, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningBound, CleaningPlan, CleaningResult
     from stratalog.partitions.settings import EffectiveConfig
 
 NOTHING_COMPACTED: Final = (

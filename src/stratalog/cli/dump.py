@@ -20,11 +20,14 @@ from stratalog.dump.decoders import (
     deprecation_notice,
     format_of_class,
 )
-from stratalog.dump.filters import Filters
-from stratalog.dump.log_values import MAX_BYTES_DEFAULT, MESSAGE_BYTES_MAX_DEFAULT, DumpOptions
+from stratalog.dump.files import KINDS, LOG_KINDS, absolute_path, files_of, files_of_topic, kind_of
+from stratalog.dump.log_contents import (
+    MAX_BYTES_DEFAULT,
+    MESSAGE_BYTES_MAX_DEFAULT,
+    DumpOptions,
+    Filters,
+)
 from stratalog.dump.report import DumpReport
-from stratalog.dump.targets import absolute_path, files_of, files_of_topic
-from stratalog.dump.values import KINDS, LOG_KINDS, kind_of
 from stratalog.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -282,7 +285,7 @@ def _blocks(
         while lines := [json_line(row) + "\n" for row in islice(rows, _BLOCK_ROWS)]:
             yield "".join(lines).encode("utf-8", "surrogateescape")
         return
-    from stratalog.dump.lines import dump_text  # noqa: PLC0415  # only text needs it
+    from stratalog.dump.text import dump_text  # noqa: PLC0415  # only text needs it
 
     for path in files:
         yield from dump_text(path, options, report)

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.dump import render, words
-from stratalog.dump.log_values import BATCH_BYTES_MAX, FileWindow, declared_size
+from stratalog.dump.log_contents import BATCH_BYTES_MAX, FileWindow, declared_size
 from stratalog.errors import StratalogError
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, next_entry
 from stratalog.format.buffers import Scratch
 from stratalog.format.compression import decompress_into
 from stratalog.format.kernels import crc, scan
-from stratalog.format.kernels.layout import BATCH, PAYLOAD
+from stratalog.format.kernels.memory import BATCH, PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from stratalog.dump.filters import Filters
-    from stratalog.dump.log_values import Dumped, DumpOptions, LogDump
+    from stratalog.dump.log_contents import Dumped, DumpOptions, Filters, LogDump
     from stratalog.dump.report import DumpReport
 
 BLOCK_BYTES: Final = 2 << 20

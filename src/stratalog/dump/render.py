@@ -21,9 +21,8 @@ from stratalog.format.batch import (
     TRANSACTIONAL_BIT,
 )
 from stratalog.format.kernels.jit import kernel, outlined, spliced
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
-from stratalog.format.kernels.memory import load_u8, store_u8
-from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.memory import BATCHES, PAYLOADS, load_u8, store_u8
+from stratalog.format.kernels.record_fields import read_int, read_long
 from stratalog.format.record import RECORD_BYTES_MIN
 
 # Why a call ended. Within it, GO_ON.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stratalog.dump.log_values import DumpedBatch, DumpedRecord, LogDump
-from stratalog.dump.text import codec_name, last_sequence
-from stratalog.dump.values import (
+from stratalog.dump.files import (
     LOG_KINDS,
     OFFSET_INDEX,
     TIME_INDEX,
@@ -17,6 +15,8 @@ from stratalog.dump.values import (
     is_done,
     kind_of,
 )
+from stratalog.dump.log_contents import DumpedBatch, DumpedRecord, LogDump
+from stratalog.dump.text import codec_name, last_sequence
 from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.control import read_control_key, read_end_marker
@@ -29,9 +29,9 @@ from stratalog.storage.log_file import LogFile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stratalog.dump.log_values import DumpOptions
+    from stratalog.dump.files import EntryValue
+    from stratalog.dump.log_contents import DumpOptions
     from stratalog.dump.report import DumpReport
-    from stratalog.dump.values import EntryValue
     from stratalog.format.record import Record
 
 Row: TypeAlias = dict[str, Any]

@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptBatchError
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

@@ -16,28 +16,38 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stratalog.errors import CorruptRecordError, LimitExceededError, StratalogError
+from stratalog.errors import CorruptRecordError, LimitExceededError
 from stratalog.format.batch import (
     CODEC_MASK,
     CONTROL_BIT,
-    HEADER_BYTES,
     MAGIC_2,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     Codec,
     Entry,
 )
-from stratalog.format.batch_table import BatchTable, Stop, check_crcs, scan_batches
-from stratalog.format.buffers import Scratch
-from stratalog.format.column_memory import ColumnMemory, ColumnSizes
-from stratalog.format.column_types import ALL_COLUMNS, RECORD_COLUMNS, numpy_column, schema_of
-from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, decompress_into, unzstd_frame_into
+from stratalog.format.batch_table import (
+    BatchTable,
+    Part,
+    PayloadReader,
+    Stop,
+    check_crcs,
+    scan_batches,
+    totals,
+)
+from stratalog.format.column_types import (
+    ALL_COLUMNS,
+    HEADER,
+    RECORD_COLUMNS,
+    numpy_column,
+    schema_of,
+)
+from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.entry import records_of
+from stratalog.format.java_text import decode_utf8
 from stratalog.format.kernels import records
 from stratalog.format.kernels import scan as survey
-from stratalog.format.kernels.layout import PAYLOAD
-from stratalog.format.kernels.memory import COPY_SLACK_BYTES
-from stratalog.format.record import RECORD_BYTES_MIN
+from stratalog.format.kernels.memory import COPY_SLACK_BYTES, PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,139 +56,6 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
     from stratalog.format.record import Record
-
-_COMPILED: Final = frozenset({Codec.NONE, Codec.SNAPPY, Codec.LZ4})
-_INT32_MAX: Final = (1 << 31) - 1
-_PART_BYTES_MAX: Final = 1 << 30
-
-
-class Part(NamedTuple):
-    """Batches that are decoded together, and their plain records. Valid until the next part."""
-
-    rows: NDArray[Any]
-    payloads: NDArray[Any]
-    record_count: int
-    payload_bytes: int
-    is_next_bad: bool = False
-    """The batch after these cannot be decompressed, or cannot hold the records it declares."""
-    is_unchecked: bool = False
-    """Their CRCs are still to be checked."""
-
-
-class PayloadReader:
-    """Finds or makes the plain records of runs of magic-2 batches whose headers are good."""
-
-    def __init__(self, *, part_bytes: int, decompressed_bytes_max: int) -> None:
-        # A part and one batch more stay below what Arrow's offsets can count.
-        self.part_bytes = min(part_bytes, _PART_BYTES_MAX)
-        self.decompressed_bytes_max = min(decompressed_bytes_max, _INT32_MAX - self.part_bytes)
-        self._scratch = Scratch()
-
-    def parts(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[Part]:
-        """The batches in order. The last part tells if the batch after it is bad."""
-        while len(rows):
-            is_compressed = (rows["attributes"] & CODEC_MASK).any()
-            part = self._decompressed(buf, rows) if is_compressed else self._plain(buf, rows)
-            yield part
-            if part.is_next_bad:
-                return
-            rows = rows[len(part.rows) :]
-
-    def _plain(self, buf: Buffer, rows: NDArray[Any]) -> Part:
-        rows = rows[: self.count_in_part(rows)]
-        payloads = np.empty(len(rows), PAYLOAD)
-        address = pa.py_buffer(buf).address
-        payloads["address"] = rows["position"] + (address + HEADER_BYTES)
-        payloads["size_bytes"] = rows["size_bytes"] - HEADER_BYTES
-        return Part(rows, payloads, *totals(rows, payloads))
-
-    def count_in_part(self, rows: NDArray[Any]) -> int:
-        """How many of these batches, as they are stored, make a part: one at least."""
-        ends = np.cumsum(rows["size_bytes"], dtype=np.int64)
-        return max(1, int(np.searchsorted(ends, self.part_bytes, "right")))
-
-    def _decompressed(self, buf: Buffer, rows: NDArray[Any]) -> Part:
-        """Side by side in the scratch memory, until that holds a part."""
-        ends = np.zeros(len(rows) + 1, np.int64)
-        stored_bytes = int(rows["size_bytes"].sum(dtype=np.int64))
-        if len(self._scratch.view) > 2 * (self.part_bytes + COPY_SLACK_BYTES):
-            self._scratch = Scratch()  # one huge batch must not cost memory for ever
-        self._scratch.reserve(0, min(4 * stored_bytes, self.part_bytes) + COPY_SLACK_BYTES)
-        done, before = 0, -1
-        is_next_bad = False
-        while done < len(rows) and ends[done] < self.part_bytes and not is_next_bad:
-            if done == before:
-                break  # the next is plain, and large enough for a part of its own
-            before = done
-            done += self._expand(buf, rows[done:], ends[done:])
-            more, is_next_bad = self._decompress(buf, rows[done:], ends[done:])
-            done += more
-        payloads = np.empty(done, PAYLOAD)
-        payloads["address"] = ends[:done] + pa.py_buffer(self._scratch.view).address
-        payloads["size_bytes"] = np.diff(ends[: done + 1])
-        return Part(rows[:done], payloads, *totals(rows[:done], payloads), is_next_bad)
-
-    def _expand(self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]) -> int:
-        """As many batches as compiled codecs can do; ends[0] is where they start."""
-        from stratalog.format.kernels import decompress as expand  # noqa: PLC0415 - see above
-
-        room = min(len(self._scratch.view) - COPY_SLACK_BYTES, self.part_bytes)
-        source, target = pa.py_buffer(buf), pa.py_buffer(self._scratch.view)
-        start, limit = int(ends[0]), self.decompressed_bytes_max
-        done = int(expand.expand(source.address, rows, target.address, start, room, ends[1:]))
-        if limit < room:
-            is_over = np.diff(ends[: done + 1]) > limit
-            is_over &= rows["attributes"][:done] & CODEC_MASK != Codec.NONE
-            done = int(np.argmax(is_over)) if is_over.any() else done
-        return done
-
-    def _decompress(
-        self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]
-    ) -> tuple[int, bool]:
-        """Batches one by one, up to one that a compiled codec can do, but at least one if the part
-        has room; and whether the batch after those is bad."""
-        from stratalog.format.kernels import decompress as zstd  # noqa: PLC0415 - see above
-
-        declared = np.empty((len(rows), 2), np.int64)
-        zstd.declare(pa.py_buffer(buf).address, rows, declared)
-        columns = [rows[name].tolist() for name in ("position", "size_bytes", "record_count")]
-        codecs = (rows["attributes"] & CODEC_MASK).tolist()
-        view = memoryview(buf)
-        done, at = 0, int(ends[0])
-        for codec_id, frame, position, size, count in zip(
-            codecs, declared.tolist(), *columns, strict=True
-        ):
-            if at >= self.part_bytes or (done and codec_id in _COMPILED):
-                break
-            if at and codec_id == Codec.NONE and size > self.part_bytes:
-                break
-            stored = view[position + HEADER_BYTES : position + size]
-            end = self._decompress_one(codec_id, stored, at, frame) if count else at
-            if end is None or end - at < count * RECORD_BYTES_MIN:
-                return done, True
-            done += 1
-            ends[done] = at = end
-        return done, False
-
-    def _decompress_one(
-        self, codec_id: int, stored: memoryview, at: int, declared: list[int]
-    ) -> int | None:
-        limit = self.decompressed_bytes_max
-        try:
-            if declared[0] >= 0:
-                frame = (declared[0], declared[1])
-                return unzstd_frame_into(stored, self._scratch, at, frame, limit)
-            if codec_id == Codec.NONE:
-                limit = len(stored)
-            return decompress_into(codec_id, stored, self._scratch, at, bytes_max=limit)
-        except StratalogError:
-            return None
-
-
-def totals(rows: NDArray[Any], payloads: NDArray[Any]) -> tuple[int, int]:
-    """How many records these batches declare, and the bytes they lie in."""
-    return int(rows["record_count"].sum(dtype=np.int64)), int(payloads["size_bytes"].sum())
-
 
 # Columns that are facts of the batch, repeated for each of its records.
 
@@ -540,3 +417,150 @@ def _runs(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(rows)]
         for start, end in pairwise(starts):
             yield int(kinds[start]), rows[start:end]
+
+
+# Memory for one run of decoded records: taken from Arrow, filled by the kernel, handed over.
+#
+# Fixed-size columns are sized by the number of records. How many bytes of keys and values there
+# are, and how many headers, is known only after decoding: they get what the last run of this
+# decoder needed, a little more, and where that is too little the run is repeated with what it
+# turned out to need. The very first run gets room for every payload byte.
+
+_BINARY: Final = pa.binary()
+_STRING: Final = pa.string()
+_NO_HEADERS: Final = pa.nulls(0, HEADER)
+_TRIES_MAX = 3
+
+
+class ColumnSizes(NamedTuple):
+    """How much data columns hold, or have to hold. In the order of the kernel's slots."""
+
+    key_bytes: int
+    value_bytes: int
+    headers: int
+    header_key_bytes: int
+    header_value_bytes: int
+
+    def holds(self, needed: ColumnSizes) -> bool:
+        return all(room >= need for room, need in zip(self, needed, strict=True))
+
+    def scaled(self, by: float) -> ColumnSizes:
+        """For a run `by` times as long, an eighth more, and a little for short ones."""
+        key_bytes, value_bytes, *headers = (int(number * by * 1.125) for number in self)
+        return ColumnSizes(key_bytes + 256, value_bytes + 256, *headers)
+
+
+class ColumnMemory:
+    """The columns of one run of `count` records."""
+
+    def __init__(self, wanted: Collection[str], count: int, room: ColumnSizes) -> None:
+        self.count = count
+        self._slots = np.zeros(records.SLOTS, np.int64)
+        self._buffers: dict[int, pa.Buffer] = {}
+        if "offset" in wanted:
+            self._allocate(records.OFFSET, 8 * count)
+        if "timestamp" in wanted:
+            self._allocate(records.TIMESTAMP, 8 * count)
+        for name, slot in (("key", records.KEY), ("value", records.VALUE)):
+            if name in wanted:
+                self._allocate(slot, 4 * (count + 1))
+                self._allocate_valid(slot + 2, count)
+        if "headers" in wanted:
+            self._allocate(records.HEADERS, 4 * (count + 1))
+        self._make_room(room)
+
+    def _make_room(self, room: ColumnSizes) -> None:
+        self._slots[records.ROOM : records.ROOM + len(room)] = room
+        for slot, size in ((records.KEY, room.key_bytes), (records.VALUE, room.value_bytes)):
+            if slot in self._buffers:
+                self._allocate(slot + 1, size + COPY_SLACK_BYTES, resizable=True)
+        if records.HEADERS in self._buffers and room.headers:
+            self._allocate(records.HEADER_KEY, 4 * (room.headers + 1))
+            self._allocate(records.HEADER_KEY + 1, room.header_key_bytes)
+            self._allocate(records.HEADER_VALUE, 4 * (room.headers + 1))
+            self._allocate(records.HEADER_VALUE + 1, room.header_value_bytes)
+            self._allocate_valid(records.HEADER_VALUE_VALID, room.headers)
+        else:
+            self._slots[records.HEADERS_ROOM] = 0
+
+    def fill(self, decode: Callable[[int, bool], int], *, checks_crc: bool = False) -> int | None:
+        """Let a kernel decode batches into the columns; the index of the first bad one, None if all
+        are good. The kernel is given the address of the slots and whether to check CRCs."""
+        for _ in range(_TRIES_MAX):
+            if decode(self._slots.ctypes.data, checks_crc) < 0:
+                return int(self._slots[records.BATCH_INDEX])
+            room, needed = self._room_at(records.ROOM), self.needed
+            if records.HEADERS not in self._buffers:
+                needed = ColumnSizes(needed.key_bytes, needed.value_bytes, 0, 0, 0)
+            if room.holds(needed):
+                return None
+            self._slots[records.NEEDED :] = 0
+            self._make_room(needed)
+        return 0  # the bytes change as we read them
+
+    @property
+    def needed(self) -> ColumnSizes:
+        """What the run turned out to need."""
+        return self._room_at(records.NEEDED)
+
+    def _room_at(self, slot: int) -> ColumnSizes:
+        return ColumnSizes(*self._slots[slot : slot + len(ColumnSizes._fields)].tolist())
+
+    def numbers(self, slot: int) -> NDArray[np.int64]:
+        """The offset or timestamp column as numpy sees it."""
+        return np.frombuffer(self._buffers[slot], np.int64, self.count)
+
+    def number_column(self, slot: int, kind: pa.DataType) -> pa.Array:
+        return pa.Array.from_buffers(kind, self.count, [None, self._buffers[slot]], 0)
+
+    def binary_column(self, slot: int) -> pa.Array:
+        """The key or value column. Its data gives back what it did not need."""
+        is_key = slot == records.KEY
+        nulls = int(self._slots[records.KEY_NULLS if is_key else records.VALUE_NULLS])
+        used = int(self._slots[records.KEY_BYTES if is_key else records.VALUE_BYTES])
+        data = self._buffers[slot + 1]
+        data.resize(used, shrink_to_fit=used < data.size // 2)
+        valid = self._buffers[slot + 2] if nulls else None
+        return pa.Array.from_buffers(_BINARY, self.count, [valid, self._buffers[slot], data], nulls)
+
+    def header_column(self, kind: pa.DataType) -> pa.Array:
+        needed = self.needed
+        entries = _NO_HEADERS
+        if needed.headers:
+            entries = pa.StructArray.from_arrays(
+                [self._header_keys(needed), self._header_values(needed)], fields=list(HEADER)
+            )
+        lists = self._buffers[records.HEADERS]
+        return pa.Array.from_buffers(kind, self.count, [None, lists], 0, children=[entries])
+
+    def _header_keys(self, found: ColumnSizes) -> pa.Array:
+        offsets, data = (self._buffers[records.HEADER_KEY + part] for part in (0, 1))
+        keys = pa.Array.from_buffers(_STRING, found.headers, [None, offsets, data], 0)
+        raw = np.frombuffer(data, np.uint8, found.header_key_bytes)
+        if raw.max(initial=0) < 0x80 or _is_utf8(keys):
+            return keys
+        stored = pa.Array.from_buffers(_BINARY, found.headers, [None, offsets, data], 0)
+        return pa.array([decode_utf8(key) for key in stored.to_pylist()], _STRING)
+
+    def _header_values(self, found: ColumnSizes) -> pa.Array:
+        offsets, data = (self._buffers[records.HEADER_VALUE + part] for part in (0, 1))
+        nulls = int(self._slots[records.HEADER_VALUE_NULLS])
+        valid = self._buffers[records.HEADER_VALUE_VALID] if nulls else None
+        return pa.Array.from_buffers(_BINARY, found.headers, [valid, offsets, data], nulls)
+
+    def _allocate(self, slot: int, size: int, *, resizable: bool = False) -> None:
+        buffer = pa.allocate_buffer(size, resizable=resizable)
+        self._buffers[slot] = buffer
+        self._slots[slot] = buffer.address
+
+    def _allocate_valid(self, slot: int, count: int) -> None:
+        self._allocate(slot, (count + 7) // 8)
+        np.frombuffer(self._buffers[slot], np.uint8).fill(0xFF)
+
+
+def _is_utf8(keys: pa.Array) -> bool:
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -44,7 +44,7 @@ from stratalog.format.batch import (
     TimestampType,
     attributes_of,
 )
-from stratalog.format.checksum import crc32
+from stratalog.format.buffers import crc32
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from stratalog.format.record import Record, located_in_batch
 from stratalog.format.varint import wrapped_long

@@ -33,7 +33,7 @@ from stratalog.format.batch import (
     TimestampType,
     attributes_of,
 )
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
 from stratalog.format.java_text import decode_utf8
 

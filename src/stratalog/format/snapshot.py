@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptSnapshotError, UnsupportedError
 from stratalog.format.batch import advance_sequence
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

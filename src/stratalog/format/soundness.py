@@ -16,8 +16,8 @@ import numpy as np
 
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, Entry
-from stratalog.format.batch_table import BatchTable, Stop, check_crcs
-from stratalog.format.columns import PART_BYTES, Decoder, PayloadReader
+from stratalog.format.batch_table import BatchTable, PayloadReader, Stop, check_crcs
+from stratalog.format.columns import PART_BYTES, Decoder
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.kernels import soundness as kernel

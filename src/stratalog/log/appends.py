@@ -23,7 +23,7 @@ from stratalog.format.batch import (
     TimestampType,
     attributes_of,
 )
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.record import BatchFields, encode_batch

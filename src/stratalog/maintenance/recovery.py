@@ -50,12 +50,7 @@ from stratalog.maintenance.recovery_plan import (
     truncation_of,
     truncation_of_all,
 )
-from stratalog.maintenance.settling import (
-    classify,
-    create_directory,
-    finish_swaps,
-    split_segment,
-)
+from stratalog.maintenance.swap_files import classify, create_directory, finish_swaps, split_segment
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_view import SegmentView
 

@@ -24,7 +24,7 @@ from stratalog.format.txn_index import ENTRY_BYTES, check_sanity
 from stratalog.log.listing import list_partition
 from stratalog.log.log_state import IndexSizes
 from stratalog.log.partition_view import identity_of
-from stratalog.maintenance.settling import split_points
+from stratalog.maintenance.swap_files import split_points
 from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
 from stratalog.storage.log_file import read_file
 from stratalog.storage.recovery import SegmentSpan, check_segment

@@ -20,8 +20,7 @@ from stratalog.errors import (
     StratalogError,
     UnknownSettingsError,
 )
-from stratalog.maintenance.cleaning.passes import Throttle
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import Throttle, cleaner_log, plan_cleaning
 from stratalog.maintenance.retention import retain
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.cleaner import Cleaner
-    from stratalog.maintenance.cleaning.passes import CleaningResult, LogCleaner
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, LogCleaner
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext, PartitionSlot
     from stratalog.service.health import Health

@@ -284,8 +284,11 @@ def _index_in_bulk(view: SegmentView, builder: IndexBuilder, last_at: int, size_
     Answers the position of the last batch that was taken. The walk goes on from there, not from
     its end: if damage follows, the batch before it comes under suspicion.
     """
-    from stratalog.format.batch_table import scan_batches  # noqa: PLC0415 - loads kernels
-    from stratalog.format.index_table import add_batches, fits_segment  # noqa: PLC0415
+    from stratalog.format.batch_table import (  # noqa: PLC0415
+        add_batches,
+        fits_segment,
+        scan_batches,
+    )
 
     position, end = last_at + size_bytes, min(view.size_bytes, POSITION_MAX)
     while position < end:

@@ -112,8 +112,11 @@ class _Check:
 
     def _take_in_bulk(self, end: int) -> None:
         """Take windows of batches as long as all that is in them is good."""
-        from stratalog.format.batch_table import check_crcs, scan_batches  # noqa: PLC0415 - loads kernels
-        from stratalog.format.index_table import add_batches  # noqa: PLC0415
+        from stratalog.format.batch_table import (  # noqa: PLC0415 - loads kernels
+            add_batches,
+            check_crcs,
+            scan_batches,
+        )
 
         while self._position < end:
             start = self._position
@@ -133,7 +136,7 @@ class _Check:
                 return
 
     def _are_in_order(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
-        from stratalog.format.index_table import first_offsets, fits_segment  # noqa: PLC0415
+        from stratalog.format.batch_table import first_offsets, fits_segment  # noqa: PLC0415
 
         in_order = fits_segment(rows, self._base_offset)
         in_order &= (rows["magic"] != MAGIC_2) | (rows["record_count"] >= 0)

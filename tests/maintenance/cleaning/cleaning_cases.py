@@ -12,7 +12,7 @@ from stratalog.format.entry import header_of
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_state import ProducerStateConfig
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
 from tests.golden.cases import CompactionCase, compaction_cases
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import CleanerLog, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleanerLog, CleaningPlan
     from tests.golden.cases import Json
 
 over_cases = pytest.mark.parametrize("case", compaction_cases(), ids=str)

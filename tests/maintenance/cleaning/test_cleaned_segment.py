@@ -19,10 +19,10 @@ from stratalog.format.legacy import encode_legacy
 from stratalog.format.names import FileKind, FileState
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewrittenBatches
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
-from stratalog.maintenance.settling import finish_swaps
+from stratalog.maintenance.swap_files import finish_swaps
 from stratalog.storage.disk import SystemCalls
 from tests.crash.cleaned_history import CONFIG, START_MS, UNSYNCED, open_at, write_history
 from tests.disks import FaultyDisk

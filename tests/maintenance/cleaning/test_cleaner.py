@@ -11,7 +11,7 @@ from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of, opened, over_cases, rounds_of
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound
 

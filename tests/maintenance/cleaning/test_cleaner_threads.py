@@ -14,7 +14,7 @@ from stratalog.errors import CleaningAbortedError, LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from tests.crash.cleaned_history import CONFIG, RETENTION_MS, UNSYNCED
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.passes import CleaningResult
+    from stratalog.maintenance.cleaning.plan import CleaningResult
 
 START_MS = 1_700_000_000_000
 RUN_S = 3.0

@@ -28,7 +28,7 @@ from stratalog.maintenance.cleaning.filtering import (
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import GoldenRound, over_cases, rounds_of
-from tests.maintenance.cleaning.reference_round import ReferenceRound, clean
+from tests.maintenance.cleaning.reference_pass import ReferenceRound, clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.config import LogConfig
-from stratalog.maintenance.cleaning.selection import (
+from stratalog.maintenance.cleaning.plan import (
     CleanerSegment,
     group_segments,
     legacy_delete_horizon_ms,

@@ -10,7 +10,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.filtering import RecordReason
 from stratalog.maintenance.cleaning.key_trace import KeyTrace, NextEvent, trace_key
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.maintenance.cleaning.cleaning_cases import over_cases, rounds_of

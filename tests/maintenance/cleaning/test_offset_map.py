@@ -12,7 +12,7 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.kernels import offset_map as kernel
 from stratalog.format.kernels import scan as survey
-from stratalog.format.kernels.layout import PAYLOAD
+from stratalog.format.kernels.memory import PAYLOAD
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
 from stratalog.maintenance.cleaning import offset_map
 from stratalog.maintenance.cleaning.offset_map import OffsetMap

@@ -28,14 +28,14 @@ from stratalog.maintenance.cleaning.filtering import (
     filter_batch,
 )
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
+from stratalog.maintenance.cleaning.plan import CleanerSegment
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Rewriter
-from stratalog.maintenance.cleaning.selection import CleanerSegment
 from stratalog.maintenance.cleaning.sources import BatchReader, SourceSegment
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments
-from tests.maintenance.cleaning.reference_round import KeyMap, keys_of_entry
+from tests.maintenance.cleaning.reference_pass import KeyMap, keys_of_entry
 from tests.strategies import LONG_MIN
 
 if TYPE_CHECKING:

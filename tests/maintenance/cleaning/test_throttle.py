@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.maintenance.cleaning.passes import Throttle
+from stratalog.maintenance.cleaning.plan import Throttle
 
 
 class Time:

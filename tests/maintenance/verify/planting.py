@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.format.checksum import crc32c
+from stratalog.format.buffers import crc32c
 from stratalog.maintenance.verify.findings import Fault, Severity
 from tests.log.building import batches_of
 

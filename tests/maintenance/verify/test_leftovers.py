@@ -11,7 +11,7 @@ from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_partition
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.maintenance.verify.partition import plan_partition

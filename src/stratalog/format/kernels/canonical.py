@@ -15,7 +15,7 @@ from numba import types
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, outlined, part
 from stratalog.format.kernels.memory import load_u8
-from stratalog.format.kernels.varint import (
+from stratalog.format.kernels.record_fields import (
     INT_BYTES_MAX,
     LONG_BYTES_MAX,
     read_int,

@@ -39,8 +39,9 @@ from stratalog.format.batch import (
 from stratalog.format.kernels import offset_map as keys
 from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import kernel, outlined, part
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import (
+    BATCHES,
+    PAYLOADS,
     copy,
     load_le_i64,
     load_u8,
@@ -50,9 +51,12 @@ from stratalog.format.kernels.memory import (
     store_be_i64,
     store_u8,
 )
-from stratalog.format.kernels.record_fields import binary, key_of, numbers, record_body
-from stratalog.format.kernels.varint import (
+from stratalog.format.kernels.record_fields import (
+    binary,
+    key_of,
+    numbers,
     put_varint,
+    record_body,
     varint_size,
     wrapping_add,
     wrapping_sub,

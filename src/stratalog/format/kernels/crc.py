@@ -18,8 +18,13 @@ from numba.extending import intrinsic
 
 from stratalog.format.batch import ATTRIBUTES_AT, MAGIC_2
 from stratalog.format.kernels.jit import kernel, outlined, part
-from stratalog.format.kernels.layout import BATCHES
-from stratalog.format.kernels.memory import CACHE_LINE_BYTES, load_le_i64, load_u8, prefetch
+from stratalog.format.kernels.memory import (
+    BATCHES,
+    CACHE_LINE_BYTES,
+    load_le_i64,
+    load_u8,
+    prefetch,
+)
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 _LONG: Final = 1024

@@ -11,8 +11,8 @@ from numba import types
 
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES
 from stratalog.format.kernels.jit import kernel, outlined, part
-from stratalog.format.kernels.layout import BATCHES
 from stratalog.format.kernels.memory import (
+    BATCHES,
     copy,
     copy_16,
     copy_back,

@@ -47,7 +47,7 @@ from stratalog.format.kernels.memory import (
     store_slot,
     store_u8,
 )
-from stratalog.format.kernels.varint import put_varint, varint_size, wrapping_sub, zigzag
+from stratalog.format.kernels.record_fields import put_varint, varint_size, wrapping_sub, zigzag
 
 # A binary column: its offsets (int32), data, end of data, validity or 0, bits before the first row.
 OFFSETS, DATA, DATA_END, VALID, VALID_BIT = range(5)

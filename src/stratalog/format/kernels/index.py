@@ -7,7 +7,7 @@ from typing import Any
 from numba import types
 
 from stratalog.format.kernels.jit import kernel
-from stratalog.format.kernels.layout import BATCHES
+from stratalog.format.kernels.memory import BATCHES
 
 # Slots of `state`: what the rule remembers between two batches.
 BYTES_SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, LAST_INDEXED_TIMESTAMP = range(4)

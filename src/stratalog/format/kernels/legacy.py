@@ -12,8 +12,8 @@ from numba import types
 
 from stratalog.format.batch import CODEC_MASK, MAGIC_2, MAGIC_AT, NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, outlined, part
-from stratalog.format.kernels.layout import BATCHES
 from stratalog.format.kernels.memory import (
+    BATCHES,
     load_be_i32,
     load_le_i64,
     load_slot,

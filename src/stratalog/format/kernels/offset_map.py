@@ -15,10 +15,17 @@ from typing import Any
 
 from numba import types
 
+from stratalog.format.kernels.hashing import hash_key
 from stratalog.format.kernels.jit import kernel, part
-from stratalog.format.kernels.keys import hash_key
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
-from stratalog.format.kernels.memory import load_le_i64, load_u8, prefetch, store_i64, store_u8
+from stratalog.format.kernels.memory import (
+    BATCHES,
+    PAYLOADS,
+    load_le_i64,
+    load_u8,
+    prefetch,
+    store_i64,
+    store_u8,
+)
 from stratalog.format.kernels.record_fields import key_of
 
 # Words of the state: what the caller fills, and what the kernels keep.

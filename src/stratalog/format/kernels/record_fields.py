@@ -1,13 +1,141 @@
-"""One record of a magic-2 batch, taken apart as far as compaction and checks look at it.
+"""Sums and differences that wrap around like Java's longs.
 
-Headers are not looked into: they stay what they are.
+numba tells LLVM that integers never overflow, and LLVM draws its conclusions: a comparison with a
+plain sum may come out wrong for numbers near the ends. Timestamps of any size come from outside.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+from numba.core import types
+from numba.extending import intrinsic
+
 from stratalog.format.kernels.jit import outlined, part
-from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.memory import load_u8, store_u8
 from stratalog.format.record import RECORD_BYTES_MIN
+
+
+def _operation(name: str) -> Any:
+    def codegen(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return getattr(builder, name)(args[0], args[1])  # without the flags numba would add
+
+    def operate(_context: Any, a: Any, b: Any) -> Any:
+        return types.int64(types.int64, types.int64), codegen
+
+    return intrinsic(operate)
+
+
+wrapping_add = _operation("add")
+wrapping_sub = _operation("sub")
+
+
+# Compiled twins of `format/varint.py`. A position below zero stands for the error.
+
+INT_BYTES_MAX = 5
+LONG_BYTES_MAX = 10
+
+_LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
+
+
+@part
+def read_int(at: int, end: int) -> tuple[int, int]:
+    """The zig-zag int at `at`, and the position after it, or -1 if it does not end before `end`."""
+    raw, after = _read_short(at, end)
+    if after < 0:
+        raw, after = _read_any(at, end, INT_BYTES_MAX)
+        raw &= 0xFFFF_FFFF
+    return (raw >> 1) ^ -(raw & 1), after
+
+
+@part
+def read_long(at: int, end: int) -> tuple[int, int]:
+    """The zig-zag long at `at`, and the position after it or -1, as for an int."""
+    raw, after = _read_short(at, end)
+    if after < 0:
+        raw, after = _read_any(at, end, LONG_BYTES_MAX)
+    return ((raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1), after
+
+
+@part
+def _read_short(at: int, end: int) -> tuple[int, int]:
+    """A number of one or two bytes, as most are, still zig-zagged; -1 for any other."""
+    if end - at >= 2:
+        byte = load_u8(at)
+        if byte < 0x80:
+            return byte, at + 1
+        more = load_u8(at + 1)
+        if more < 0x80:
+            return byte & 0x7F | more << 7, at + 2
+    return 0, -1
+
+
+@part
+def _read_any(at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    value = 0
+    shift = 0
+    stop = min(end, at + bytes_max)
+    while at < stop:
+        byte = load_u8(at)
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return value, -1
+
+
+@part
+def zigzag(number: int) -> int:
+    """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
+    return number << 1 ^ number >> 63
+
+
+@outlined
+def _long_size(raw: int) -> int:
+    size = 1
+    while raw < 0 or raw >= 0x80:
+        raw = raw >> 7 & _LOGICAL_7
+        size += 1
+    return size
+
+
+@part
+def varint_size(raw: int) -> int:
+    """Bytes of a number that is zig-zagged already."""
+    if 0 <= raw < 0x80:
+        return 1
+    if 0 <= raw < 0x4000:
+        return 2
+    return _long_size(raw)
+
+
+@outlined
+def _put_long(at: int, raw: int) -> int:
+    while raw < 0 or raw >= 0x80:
+        store_u8(at, raw & 0x7F | 0x80)
+        raw = raw >> 7 & _LOGICAL_7
+        at += 1
+    store_u8(at, raw)
+    return at + 1
+
+
+@part
+def put_varint(at: int, raw: int) -> int:
+    """Write a number that is zig-zagged already; the position after it."""
+    if 0 <= raw < 0x80:
+        store_u8(at, raw)
+        return at + 1
+    if 0 <= raw < 0x4000:
+        store_u8(at, raw & 0x7F | 0x80)
+        store_u8(at + 1, raw >> 7)
+        return at + 2
+    return _put_long(at, raw)
+
+
+# One record of a magic-2 batch, taken apart as far as compaction and checks look at it.
+#
+# Headers are not looked into: they stay what they are.
 
 _BODY_BYTES_MIN = RECORD_BYTES_MIN - 1  # without the length itself
 

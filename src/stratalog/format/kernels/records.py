@@ -19,8 +19,9 @@ from numba import types
 from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, LOG_APPEND_TIME_BIT
 from stratalog.format.kernels.crc import crc32c_at
 from stratalog.format.kernels.jit import kernel, outlined, part
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import (
+    BATCHES,
+    PAYLOADS,
     copy,
     load_le_i64,
     load_slot,
@@ -31,8 +32,7 @@ from stratalog.format.kernels.memory import (
     store_slot,
     store_u8,
 )
-from stratalog.format.kernels.record_fields import record_body
-from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.record_fields import read_int, read_long, record_body
 
 # Slots the caller fills: addresses of columns, 0 where one is not wanted.
 OFFSET, TIMESTAMP = 0, 1

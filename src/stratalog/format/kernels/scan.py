@@ -29,8 +29,9 @@ from stratalog.format.batch import (
 )
 from stratalog.format.kernels.crc import is_right
 from stratalog.format.kernels.jit import kernel, part
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
 from stratalog.format.kernels.memory import (
+    BATCHES,
+    PAYLOADS,
     load_be_i16,
     load_be_i32,
     load_be_i64,

@@ -33,7 +33,7 @@ from stratalog.format.kernels.memory import (
     load_be_u32,
     load_u8,
 )
-from stratalog.format.kernels.varint import read_int, read_long
+from stratalog.format.kernels.record_fields import read_int, read_long
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

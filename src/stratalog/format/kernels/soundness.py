@@ -18,9 +18,14 @@ from numba import types
 
 from stratalog.format.batch import LOG_APPEND_TIME_BIT, NO_TIMESTAMP
 from stratalog.format.kernels.jit import kernel, part
-from stratalog.format.kernels.layout import BATCHES, PAYLOADS
-from stratalog.format.kernels.record_fields import fields_end, record_body
-from stratalog.format.kernels.varint import read_int, read_long, wrapping_add
+from stratalog.format.kernels.memory import BATCHES, PAYLOADS
+from stratalog.format.kernels.record_fields import (
+    fields_end,
+    read_int,
+    read_long,
+    record_body,
+    wrapping_add,
+)
 
 GOOD, BAD_RECORDS, BAD_OFFSETS, BAD_TIMESTAMP = range(4)
 

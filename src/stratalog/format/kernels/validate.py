@@ -49,8 +49,14 @@ from stratalog.format.kernels.memory import (
     store_be_i32,
     store_be_i64,
 )
-from stratalog.format.kernels.record_fields import fields_end, record_body
-from stratalog.format.kernels.varint import read_int, read_long, wrapping_add, wrapping_sub
+from stratalog.format.kernels.record_fields import (
+    fields_end,
+    read_int,
+    read_long,
+    record_body,
+    wrapping_add,
+    wrapping_sub,
+)
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

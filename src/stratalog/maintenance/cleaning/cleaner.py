@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
-from stratalog.maintenance.cleaning.passes import CleaningResult, Throttle, abort_if_truncated
+from stratalog.maintenance.cleaning.plan import CleaningResult, Throttle, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
     from stratalog.maintenance.cleaning.sources import SourceSegment
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20

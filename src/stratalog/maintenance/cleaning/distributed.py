@@ -28,10 +28,10 @@ from stratalog.format.kernels.offset_map import SLOT_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
-from stratalog.maintenance.cleaning.passes import CleaningResult, abort_if_truncated
+from stratalog.maintenance.cleaning.plan import CleaningResult, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
-from stratalog.maintenance.settling import CLEANING_DIRECTORY
+from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
 from stratalog.storage.disk import Disk
 from stratalog.storage.segment import Segment
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.offset_map import SavedMap, TxnEvent
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
     from stratalog.maintenance.cleaning.sources import BatchRun, SourceSegment
 
 SPILL_BYTES: Final = 64 << 20

@@ -21,7 +21,7 @@ from stratalog.maintenance.cleaning.filtering import (
     RecordFilter,
     RecordReason,
 )
-from stratalog.maintenance.cleaning.selection import legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.plan import legacy_delete_horizon_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.log.reader import Location, LogReader
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
 
 RECORDS_MAX: Final = 1000
 _KEY_COLUMNS: Final = ("offset", "key")

@@ -19,13 +19,12 @@ from stratalog.format.batch import (
     HEADER_BYTES,
     Codec,
 )
+from stratalog.format.batch_table import add_batches
 from stratalog.format.compression import compress
 from stratalog.format.index_entries import IndexBuilder
-from stratalog.format.index_table import add_batches
 from stratalog.format.kernels import cleaning as kernel
 from stratalog.format.kernels import offset_map as map_kernel
-from stratalog.format.kernels.layout import BATCH
-from stratalog.format.kernels.memory import COPY_SLACK_BYTES
+from stratalog.format.kernels.memory import BATCH, COPY_SLACK_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.offset_index import ENTRY_BYTES, RELATIVE_OFFSET_MAX
 from stratalog.format.record import with_payload
@@ -38,7 +37,7 @@ from stratalog.maintenance.cleaning.filtering import (
     last_records,
 )
 from stratalog.maintenance.cleaning.offset_map import events_of
-from stratalog.maintenance.cleaning.selection import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.plan import group_segments, legacy_delete_horizon_ms
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.filtering import LastRecord
     from stratalog.maintenance.cleaning.offset_map import OffsetMap, TxnEvent
-    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleanerSegment, CleaningPlan
     from stratalog.maintenance.cleaning.sources import BatchReader, BatchRun, SourceSegment
     from stratalog.storage.disk import Disk
 

@@ -22,13 +22,12 @@ from stratalog.errors import (
     CorruptRecordError,
 )
 from stratalog.format.batch import CODEC_MASK, MAGIC_2, Entry
-from stratalog.format.batch_table import Stop, scan_batches
-from stratalog.format.columns import PayloadReader
+from stratalog.format.batch_table import PayloadReader, Stop, scan_batches
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.control import read_control_key
 from stratalog.format.entry import records_of
 from stratalog.format.kernels import scan as survey
-from stratalog.format.kernels.layout import PAYLOAD
+from stratalog.format.kernels.memory import PAYLOAD
 from stratalog.storage.log_file import LogFile
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from stratalog.format.control import ControlType
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleanerSegment, CleaningPlan
 
 CHUNK_BYTES: Final = 4 << 20
 PART_BYTES: Final = 8 << 20

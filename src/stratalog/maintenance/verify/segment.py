@@ -15,8 +15,7 @@ import numpy as np
 
 from stratalog.errors import SegmentGoneError
 from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH, PEEK_BYTES, peek
-from stratalog.format.batch_table import BatchTable, Stop, scan_batches
-from stratalog.format.index_table import first_offsets
+from stratalog.format.batch_table import BatchTable, Stop, first_offsets, scan_batches
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stratalog.format.keys import hash_keys
+from stratalog.format.hashing import hash_keys
 from stratalog.spark.executor import ReadTask
 from stratalog.spark.jobs.record_sums import Facts, sum_of
 

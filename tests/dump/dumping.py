@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.dump.decoders import ClusterMetadataDecoder, OffsetsDecoder, TransactionLogDecoder
-from stratalog.dump.lines import dump_text
-from stratalog.dump.log_values import DumpOptions
+from stratalog.dump.files import absolute_path
+from stratalog.dump.log_contents import DumpOptions
 from stratalog.dump.report import DumpReport
-from stratalog.dump.targets import absolute_path
+from stratalog.dump.text import dump_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stratalog.dump.decoders import TransactionLogDecoder
-from stratalog.dump.hash_order import in_table_order, partition_hash, slots_after, string_hash
-from stratalog.dump.report import DumpReport, Pairs
+from stratalog.dump.report import (
+    DumpReport,
+    Pairs,
+    in_table_order,
+    partition_hash,
+    slots_after,
+    string_hash,
+)
 from stratalog.format.record import Record
 
 

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.dump import index_values as log_headers
-from stratalog.dump.filters import Filters
-from stratalog.dump.log_values import DumpOptions
+from stratalog.dump import files as log_headers
+from stratalog.dump.log_contents import DumpOptions, Filters
 from stratalog.format.record import Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
-from tests.maintenance.dumping import OPTIONS, dump
+from tests.dump.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:
     from pathlib import Path

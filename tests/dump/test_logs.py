@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.dump import log_values
-from stratalog.dump.filters import Filters
-from stratalog.dump.log_values import DumpOptions
+from stratalog.dump import log_contents as log_values
+from stratalog.dump.log_contents import DumpOptions, Filters
 from stratalog.format.batch import BatchHeader, Codec, TimestampType
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Header, Record, encode_batch, seal_batch
+from tests.dump.dumping import OPTIONS, dump
 from tests.golden.cases import log_dir_case
-from tests.maintenance.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:
     from pathlib import Path

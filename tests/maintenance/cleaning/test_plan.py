@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.config import LogConfig
 from stratalog.format.names import TopicPartition
-from stratalog.maintenance.cleaning.selection import (
+from stratalog.maintenance.cleaning.plan import (
     BoundKind,
     CheckpointReset,
     CleanerLog,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
     from tests.golden.cases import CompactionCase
 
 NOW_MS = 1_000_000

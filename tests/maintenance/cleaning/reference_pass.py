@@ -14,7 +14,7 @@ from stratalog.maintenance.cleaning.filtering import (
     CleaningRules,
     filter_batch,
 )
-from stratalog.maintenance.cleaning.selection import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.plan import group_segments, legacy_delete_horizon_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.reader import LogReader
     from stratalog.maintenance.cleaning.filtering import FilteredBatch, LastRecord
-    from stratalog.maintenance.cleaning.selection import CleanerSegment, CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleanerSegment, CleaningPlan
     from stratalog.storage.segment_view import LoadedBatch, SegmentView
 
 

@@ -13,8 +13,8 @@ from stratalog.errors import CleaningAbortedError, CorruptBatchError
 from stratalog.maintenance.cleaning import distributed as spread
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.maintenance.cleaning.selection import cleaner_log, plan_cleaning
-from stratalog.maintenance.settling import CLEANING_DIRECTORY
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
+from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
 from tests.golden.cases import compaction_cases
 from tests.maintenance.cleaning.cleaning_cases import opened, over_cases, rounds_of
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
         RewriteTask,
         RewrittenGroup,
     )
-    from stratalog.maintenance.cleaning.passes import CleaningResult
-    from stratalog.maintenance.cleaning.selection import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult
     from tests.golden.cases import CompactionCase
     from tests.maintenance.cleaning.cleaning_cases import GoldenRound
 

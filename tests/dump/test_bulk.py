@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.dump import bulk, lines, log_values
+from stratalog.dump import bulk
 from stratalog.dump import bulk as line_blocks
-from stratalog.dump.filters import Filters
-from stratalog.dump.log_values import DumpOptions
+from stratalog.dump import log_contents as log_values
+from stratalog.dump import text as lines
+from stratalog.dump.log_contents import DumpOptions, Filters
 from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from tests.maintenance.dumping import Dump, dump
+from tests.dump.dumping import Dump, dump
 from tests.strategies import GeneratedLog, logs
 
 if TYPE_CHECKING:

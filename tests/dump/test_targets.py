@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.dump.targets import absolute_path, files_of, files_of_topic, java_path
+from stratalog.dump.files import absolute_path, files_of, files_of_topic, java_path
 from stratalog.errors import NotALogDirError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.dump.dumping import OPTIONS, dump
 from tests.golden.cases import (
     GOLDEN_DIR,
     CompactionCase,
@@ -14,7 +15,6 @@ from tests.golden.cases import (
     compaction_cases,
     dump_cases,
 )
-from tests.maintenance.dumping import OPTIONS, dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
