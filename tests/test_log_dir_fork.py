@@ -227,7 +227,7 @@ def test_locks_that_other_threads_held_do_not_stop_a_child(logs: LogDir, tmp_pat
 
     def hold() -> None:
         locks = (producer._lock, logs._catalog._lock, logs._coordinator._lock, logs.commits._lock)
-        with log._lock, locks[0], locks[1], locks[2], locks[3]:
+        with log._guard.lock, locks[0], locks[1], locks[2], locks[3]:
             held.set()
             done.wait()
 

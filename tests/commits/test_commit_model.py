@@ -128,10 +128,10 @@ class World:
     def broker_retains(self, kept: int = 1) -> None:
         for log in self._as_a_broker():
             log.roll()
-            gone = max(0, len(log.writable_segments) - kept)
+            gone = max(0, len(log.maintenance.segments) - kept)
             before = {record.value for record in log.read()}
-            log.delete_oldest(gone)
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.delete_oldest(gone)
+            log.maintenance.remove_discarded(0, at_once=True)
             self.deleted |= before - {record.value for record in log.read()}
 
     def _as_a_broker(self) -> Iterable[Any]:

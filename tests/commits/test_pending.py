@@ -88,8 +88,8 @@ def append_as_a_broker(path: Path, count: int, *, size: int = 100) -> None:
 def retain_as_a_broker(path: Path) -> None:
     """All but the last segment go."""
     with as_a_broker(path) as log:
-        log.delete_oldest(len(log.writable_segments) - 1)
-        log.remove_discarded(0, at_once=True)
+        log.maintenance.delete_oldest(len(log.maintenance.segments) - 1)
+        log.maintenance.remove_discarded(0, at_once=True)
 
 
 def ours(path: Path) -> list[bytes | None]:
@@ -128,7 +128,7 @@ def test_retention_after_a_part_was_installed(logs_dir: Path) -> None:
     with as_a_broker(logs_dir) as log:
         had = [r.value for r in log.read() if r.key != b"foreign"][10:]
         assert 0 < len(had) < 200
-        log.delete_oldest(len(log.writable_segments) - 1)
+        log.maintenance.delete_oldest(len(log.maintenance.segments) - 1)
         left = [r.value for r in log.read()]
     assert 0 < len(left) < len(had)
     append_as_a_broker(logs_dir, 2)

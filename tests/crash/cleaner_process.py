@@ -89,7 +89,7 @@ class Worker:
             elif choice < 0.90:
                 self.log.roll()
             elif choice < 0.92:
-                self.log.remove_discarded(0, at_once=True)
+                self.log.maintenance.remove_discarded(0, at_once=True)
             else:
                 self.clean()
 

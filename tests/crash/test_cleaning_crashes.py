@@ -72,7 +72,7 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> list[Round]:
         after = shutil.copytree(before, root / f"{number}" / "after" / "t-0")
         with open_at(after, UNSYNCED, now_ms, LoadPoint(was_clean=True)) as log:
             result = clean(log, checkpoint, now_ms)
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.remove_discarded(0, at_once=True)
             records = list(log.read())
         found.append(Round(before, after, expected, checkpoint, now_ms, result.groups, records))
         checkpoint, now_ms = result.end_offset, now_ms + RETENTION_MS
@@ -141,7 +141,7 @@ def check(path: Path, done: Round, point: LoadPoint) -> list[str]:
         with PartitionView(path) as view:
             assert list(view.read(isolation=IsolationLevel.READ_COMMITTED)) == committed
         clean(log, done.checkpoint, done.now_ms)
-        log.remove_discarded(0, at_once=True)
+        log.maintenance.remove_discarded(0, at_once=True)
         check_content(log, done.expected)
         assert list(log.read()) == done.records
         check_indexes(path)

@@ -155,7 +155,7 @@ def test_a_full_disk_at_a_roll_leaves_the_log_usable(tmp_path: Path) -> None:
     driver = LogDriver(tmp_path, CONFIG)
     for _ in range(3):
         driver.append(PLAIN)
-    assert len(driver.log.writable_segments) == 1
+    assert len(driver.log.maintenance.segments) == 1
     calls = len(driver.faulty.history)
     driver.roll()
     history = driver.faulty.history[calls:]
@@ -177,7 +177,7 @@ def test_a_full_disk_at_a_roll_leaves_the_log_usable(tmp_path: Path) -> None:
             again.log.append(again.raw(PLAIN))
         again.check()
         again.append(PLAIN)
-        assert [s.base_offset for s in again.log.writable_segments] == [0, 3]
+        assert [s.base_offset for s in again.log.maintenance.segments] == [0, 3]
         again.flush()
         again.check()
         again.check_files()
@@ -192,7 +192,7 @@ def test_every_call_of_loading_fails_once(kind: str, tmp_path: Path) -> None:
         driver = LogDriver(root, CONFIG)
         for _, step in SCRIPT[:-3]:
             step(driver)
-        segments = driver.log.writable_segments
+        segments = driver.log.maintenance.segments
         segments[0].path.with_suffix(".index").unlink()
         last = segments[-1].path
         last.write_bytes(last.read_bytes() + b"torn")

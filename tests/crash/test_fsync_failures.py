@@ -53,7 +53,7 @@ def test_after_a_failed_fsync_the_directory_is_offline_and_recovered_by_reading(
     points = recovery_points(tmp_path)
     logs.append("orders", b"lost" * 200)
     log = logs.partition("orders", 0)
-    log._are_names_synced = False  # as after a roll
+    log._segments._are_names_synced = False  # as after a roll
     disk.fail_fsync_of = file
     with pytest.raises(FsyncError, match="cannot fsync: Input/output error"):
         logs.flush()

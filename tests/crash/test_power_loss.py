@@ -109,7 +109,10 @@ OPERATIONS: dict[str, tuple[int, Callable[[Life], None]]] = {
         1,
         lambda life: life.driver.delete_records(min(life.offset(), life.driver.model.end)),
     ),
-    "retain": (2, lambda life: life.driver.delete_oldest(life.rng.choice([0.3, 0.6, 1]))),
+    "retain": (
+        2,
+        lambda life: life.driver.delete_oldest(life.rng.choice([0.3, 0.6, 1])),
+    ),
     "remove": (1, lambda life: life.driver.remove_discarded()),
     "lead": (1, lambda life: life.driver.become_leader()),
     "reopen": (1, lambda life: life.driver.reopen_cleanly()),

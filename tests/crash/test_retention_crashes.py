@@ -61,7 +61,7 @@ def open_it(path: Path, disk: Disk, *, retention_ms: int = -1, clean: bool = Fal
 
 
 def set_clock(log: PartitionLog, now_ms: int) -> None:
-    log._now_ms = lambda: now_ms
+    log._now_ms = log._appender._now_ms = lambda: now_ms
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Expected]:
                 log.roll()
         log.end_transaction(7, 0, commit=False)
         expected = Expected(
-            [segment.base_offset for segment in log.writable_segments],
+            [segment.base_offset for segment in log.maintenance.segments],
             log.log_end_offset,
             list(log.read()),
             list(log.read(isolation=IsolationLevel.READ_COMMITTED)),
@@ -95,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Expected]:
 def check(log: PartitionLog, expected: Expected, starts: list[int]) -> None:
     start = log.log_start_offset
     assert start in starts
-    assert log.writable_segments[0].base_offset == start
+    assert log.maintenance.segments[0].base_offset == start
     assert log.log_end_offset == expected.end
     assert list(log.read()) == [r for r in expected.records if r.offset >= start]
     committed = list(log.read(isolation=IsolationLevel.READ_COMMITTED))

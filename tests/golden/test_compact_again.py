@@ -140,7 +140,7 @@ def test_what_producers_sent_comes_to_what_a_consumer_read(
     path = tmp_path / case.partition_dir.name
     with open_log(path, config_of(case), disk=UNSYNCED, now_ms=clock) as log:
         write(log, case, clock)
-        assert log.writable_segments[-1].base_offset == active_base(case)
+        assert log.maintenance.segments[-1].base_offset == active_base(case)
         clean(log, CLEANED_MS)
         if case.name == "compact-droptomb":  # the broker came back once tombstones could go
             clean(log, CLEANED_MS + 1_000)
@@ -161,8 +161,8 @@ def test_what_a_broker_left_stays(case: GoldenCase, tmp_path: Path) -> None:
     with open_log(path, config_of(case), disk=UNSYNCED, now_ms=clock, point=point) as log:
         for _ in range(2):
             clean(log, clock.now_ms)
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.remove_discarded(0, at_once=True)
             for isolation in IsolationLevel:
                 assert list(log.read(isolation=isolation)) == list(consumed(case, isolation))
-        sizes = [segment.size_bytes for segment in log.writable_segments[1:-1]]
+        sizes = [segment.size_bytes for segment in log.maintenance.segments[1:-1]]
         assert 0 not in sizes, "empty segments are merged into a neighbour"

@@ -159,7 +159,7 @@ def test_the_loader_finds_and_leaves_what_kafka_does(case: GoldenCase, tmp_path:
         assert sorted(log.producers.producers) == [
             producer["producerId"] for producer in expected["producers"]
         ]
-        segments = {segment.base_offset: segment for segment in log.writable_segments}
+        segments = {segment.base_offset: segment for segment in log.maintenance.segments}
         assert [segment["baseOffset"] for segment in expected["segments"]] == list(segments)
         for segment in expected["segments"]:
             assert segments[segment["baseOffset"]].size_bytes == segment["size"]

@@ -35,7 +35,7 @@ def test_a_segment_rolls_when_it_is_full(setup: Setup) -> None:
         log.append(batch())
     size = len(batch())
     assert bases(log) == list(range(0, 20, 1000 // size))
-    assert all(segment.size_bytes <= 1000 for segment in log.writable_segments)
+    assert all(segment.size_bytes <= 1000 for segment in log.maintenance.segments)
     assert offsets(log) == list(range(20))
     assert log.recovery_point == bases(log)[-1], "what was sealed is durable"
     assert (setup.path / log_name(bases(log)[-1], ".snapshot")).exists()

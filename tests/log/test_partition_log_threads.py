@@ -191,11 +191,11 @@ def test_reading_while_old_segments_are_deleted(log: PartitionLog) -> None:
     def write(rng: random.Random) -> None:
         for _ in range(rng.randint(1, 60)):
             append(log, rng)
-        count = len(log.writable_segments)
+        count = len(log.maintenance.segments)
         if rng.random() < 0.3:
-            log.delete_oldest(count if rng.random() < 0.2 else rng.randrange(count))
+            log.maintenance.delete_oldest(count if rng.random() < 0.2 else rng.randrange(count))
         if rng.random() < 0.3:
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.remove_discarded(0, at_once=True)
 
     crowd.run(write)
     assert log.log_start_offset > 0
@@ -218,7 +218,7 @@ def test_reading_while_a_log_is_compacted(log: PartitionLog) -> None:
             selection = plan_cleaning(cleaner_log(log, 0), log.config, log._now_ms())
             cleaner.clean(log, selection)
         if rng.random() < 0.3:
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.remove_discarded(0, at_once=True)
 
     crowd.run(write)
     assert crowd.gone == 0

@@ -67,7 +67,7 @@ def sent(sequence: int, *, epoch: int = 0, in_txn: bool = False, count: int = 1)
 
 
 def bases(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.writable_segments]
+    return [segment.base_offset for segment in log.maintenance.segments]
 
 
 def offsets(log: PartitionLog, **how: IsolationLevel) -> list[int]:

@@ -47,7 +47,7 @@ def fill(log: PartitionLog, timestamps: Sequence[Sequence[int]]) -> None:
 
 
 def bases(log: PartitionLog) -> list[int]:
-    return [segment.base_offset for segment in log.writable_segments]
+    return [segment.base_offset for segment in log.maintenance.segments]
 
 
 def test_the_facts_of_a_log_and_of_a_view_are_the_same(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ class CompactionLife:
         bounds = (log.log_start_offset, log.last_stable_offset, log.log_end_offset)
         expected = self._expected(selection, memory)
         result = self._cleaners[memory].clean(log, selection)
-        log.remove_discarded(self.now_ms, at_once=True)
+        log.maintenance.remove_discarded(self.now_ms, at_once=True)
         self.rounds += 1
         assert result.end_offset == expected.end_dirty_offset > selection.first_dirty_offset
         self._checkpoint = result.end_offset

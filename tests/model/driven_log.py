@@ -150,4 +150,4 @@ class DrivenLog:
         return encode_batch(batch.records, fields)
 
     def _first_base(self) -> int:
-        return self.log.writable_segments[0].base_offset
+        return self.log.maintenance.segments[0].base_offset

@@ -169,21 +169,21 @@ class LogDriver(CheckedLog):
 
     def delete_oldest(self, part: float) -> None:
         """Some of the segments, or all of them if there is anything to delete in the last."""
-        segments = self.log.writable_segments
+        segments = self.log.maintenance.segments
         whole = len(segments) if segments[-1].size_bytes else len(segments) - 1
         count = round(whole * part)
         if not count:
             return
         bases = [*(segment.base_offset for segment in segments), self.model.end]
         self.deleted_below = self.known_from = max(self.known_from, bases[count])
-        start = self.log.delete_oldest(count)
+        start = self.log.maintenance.delete_oldest(count)
         self.model.log_start_offset = max(self.model.log_start_offset, bases[count])
         assert start == self.model.log_start_offset
         assert self._first_base() == bases[count]
 
     def remove_discarded(self) -> None:
-        count = len(self.log.discarded)
-        assert self.log.remove_discarded(self.now_ms, at_once=True) == count
+        count = len(self.log.maintenance.discarded)
+        assert self.log.maintenance.remove_discarded(self.now_ms, at_once=True) == count
         assert not [*self.path.glob("*.deleted")]
 
     def become_leader(self) -> None:
@@ -313,6 +313,6 @@ class LogDriver(CheckedLog):
             if batch.first_offset >= first_base or batch.next_offset <= self.deleted_below
         ]
         self.durable = min(self.durable, len(model.batches))
-        model.end = max(model.batches_end(), log.writable_segments[-1].base_offset)
+        model.end = max(model.batches_end(), log.maintenance.segments[-1].base_offset)
         model.log_start_offset = max(self.point.log_start_offset, first_base)
         self.known_from = min(self.known_from, model.end)

@@ -75,7 +75,7 @@ def test_deleted_records_do_not_come_back_when_their_segments_go(tmp_path: Path)
     with open_logs(tmp_path) as logs:
         logs.append("tiered", b"new")
         assert logs.delete_records("tiered", 0, before_offset=1001) == 1001
-        assert logs.partition("tiered", 0).delete_oldest(1) == 1001
+        assert logs.partition("tiered", 0).maintenance.delete_oldest(1) == 1001
     assert (tmp_path / STARTS).read_text() == "0\n1\ntiered 0 1001\n"
 
 

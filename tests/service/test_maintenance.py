@@ -39,7 +39,7 @@ def fill(logs: LogDir, topic: str, *timestamps: int, partition: int = 0) -> None
 
 
 def bases(logs: LogDir, topic: str, partition: int = 0) -> list[int]:
-    return [s.base_offset for s in logs.partition(topic, partition).writable_segments]
+    return [s.base_offset for s in logs.partition(topic, partition).maintenance.segments]
 
 
 def state_of(logs: LogDir, topic: str, partition: int = 0) -> PartitionState:
@@ -498,7 +498,7 @@ def test_a_log_that_cannot_be_cleaned_is_told(tmp_path: Path) -> None:
         for topic in ("damaged", "sound"):
             logs.create_topic(topic, 1, config={"cleanup.policy": "compact"})
             fill(logs, topic, NOW_MS - 2, NOW_MS - 1, NOW_MS)
-        path = logs.partition("damaged", 0).writable_segments[0].path
+        path = logs.partition("damaged", 0).maintenance.segments[0].path
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)

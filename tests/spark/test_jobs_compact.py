@@ -144,7 +144,7 @@ def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> Non
     state = TopicPartition("state", 0)
     with LogDir.open(root, config=CONFIG, create=False, background=False) as logs:
         log = logs.partition(*state)
-        sealed = log.writable_segments[1]
+        sealed = log.maintenance.segments[1]
 
         class Cutting(ClusterTasks):
             def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:

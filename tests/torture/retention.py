@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from stratalog.log.partition_log import PartitionLog
+from stratalog.log.maintenance import LogMaintenance
 from stratalog.log.partition_view import read_topic_id
 from stratalog.storage.segment_view import SegmentView
 from tests.torture.setup import now_ms
@@ -38,9 +38,9 @@ class Deletion:
     """All of them, before."""
 
     @classmethod
-    def of(cls, log: PartitionLog, count: int) -> Self:
-        segments = log.writable_segments
-        ends = [*(segment.base_offset for segment in segments[1:]), log.log_end_offset]
+    def of(cls, log: LogMaintenance, count: int) -> Self:
+        segments, offsets = log.segments, log._offsets
+        ends = [*(segment.base_offset for segment in segments[1:]), offsets.end]
         notes = []
         for segment, end_offset in zip(segments, ends, strict=True):
             view = SegmentView(segment.path, segment.base_offset, segment.size_bytes)
@@ -49,7 +49,7 @@ class Deletion:
             notes.append(
                 SegmentNote(segment.base_offset, end_offset, segment.size_bytes, newest_ms)
             )
-        return cls(now_ms(), count, log.log_start_offset, log.high_watermark, tuple(notes))
+        return cls(now_ms(), count, offsets.log_start, offsets.high_watermark, tuple(notes))
 
     @classmethod
     def from_note(cls, segments: list[list[int]], **facts: Any) -> Self:
@@ -88,15 +88,15 @@ class Deletion:
 
 def note_deletions(journal: Journal) -> None:
     """From now on, in this process."""
-    delete_oldest = PartitionLog.delete_oldest
+    delete_oldest = LogMaintenance.delete_oldest
 
-    def noted(log: PartitionLog, count: int) -> int:
-        with log.changing():
-            topic_id = read_topic_id(log.path)
-            name, number = log.topic_partition
+    def noted(log: LogMaintenance, count: int) -> int:
+        with log.lock:
+            topic_id = read_topic_id(log._path)
+            name, number = log._topic_partition
             if count and topic_id is not None and not name.startswith("__"):
                 facts = asdict(Deletion.of(log, count))
                 journal.note("retention", topic=name, id=str(topic_id), partition=number, **facts)
             return delete_oldest(log, count)
 
-    PartitionLog.delete_oldest = noted  # type: ignore[assignment, method-assign]
+    LogMaintenance.delete_oldest = noted  # type: ignore[assignment, method-assign]

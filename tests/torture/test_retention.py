@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log.partition_log import PartitionLog
+from stratalog.log.maintenance import LogMaintenance
 from tests.torture.model import Model
 from tests.torture.retention import Deletion, SegmentNote, note_deletions
 from tests.torture.setup import KINDS, Journal, Kind, Place, events_of, now_ms
@@ -56,7 +56,7 @@ def test_what_kafka_would_delete(case: tuple[Kind, dict[str, int], int]) -> None
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """With a topic of twenty segments, half of them old, in a process that notes deletions."""
-    monkeypatch.setattr(PartitionLog, "delete_oldest", PartitionLog.delete_oldest)
+    monkeypatch.setattr(LogMaintenance, "delete_oldest", LogMaintenance.delete_oldest)
     place = Place(tmp_path, (tmp_path / "data",), 0)
     place.journals.mkdir()
     note_deletions(Journal(place, "w"))
@@ -93,7 +93,7 @@ def test_what_the_engine_deletes_is_right(place: Place) -> None:
 
 def test_one_segment_too_many_is_noticed(place: Place) -> None:
     with opened(place) as logs:
-        logs.partition("timed", 0).delete_oldest(11)
+        logs.partition("timed", 0).maintenance.delete_oldest(11)
     with pytest.raises(AssertionError, match="11 segments where 10 may"):
         noted(place)
 

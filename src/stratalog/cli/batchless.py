@@ -55,7 +55,7 @@ class Junk(NamedTuple):
 
 def batchless(view: PartitionView) -> Zeros | Junk | None:
     """Why the log has no batch although it has bytes; None if it has one, or that is normal."""
-    return view.looking_again(lambda: _batchless(view))
+    return view.retry_if_gone(lambda: _batchless(view))
 
 
 def _batchless(view: PartitionView) -> Zeros | Junk | None:

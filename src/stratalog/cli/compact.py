@@ -406,7 +406,7 @@ def _clean(
         if not report.result.is_map_full:
             break
     meter.clear()
-    log.remove_discarded(selection.now_ms, at_once=True)  # no broker is here to read on
+    log.maintenance.remove_discarded(selection.now_ms, at_once=True)  # no broker is here to read on
     if error is not None and not isinstance(error, StratalogError | OSError):
         raise error
     return text.Outcome(selection, size_bytes, log.size_bytes, tuple(rounds), error)

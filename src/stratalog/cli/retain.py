@@ -180,11 +180,11 @@ def _retain(logs: LogDir, outcome: Planned, rules: Rules) -> Outcome:
     topic_partition = outcome.plan.log.topic_partition
     try:
         log = logs.partition(*topic_partition)
-        with log.changing():
+        with log.maintenance.lock:
             facts = retention_log(log, rules.now_ms)
             plan = plan_retention(facts, outcome.plan.config, rules.now_ms)
             apply(log, plan)
-        log.remove_discarded(rules.now_ms, at_once=True)
+        log.maintenance.remove_discarded(rules.now_ms, at_once=True)
     except StratalogError as error:
         return Failed(topic_partition, str(error))
     return Planned(plan, outcome.unknown, outcome.settings)

@@ -295,7 +295,7 @@ class Commits:
         slot, part = found
         if not part.is_installed:
             log = slot.log()
-            with log.changing():
+            with log.maintenance.lock:
                 left = resume(log, part)
                 if not is_as_planned(part, left):
                     log.flush()  # what counts as found has to be there after a crash, too

@@ -239,7 +239,7 @@ def _is_same(staged: BatchHeader, there: BatchHeader, offset: int) -> bool:
 
 
 def _batches_from(log: PartitionLog, offset: int) -> Iterator[BatchHeader]:
-    for segment in log.writable_segments:
+    for segment in log.maintenance.segments:
         if segment.next_offset > offset:
             view = segment.view()
             for _, header in view.walk_headers(segment.seek(offset).position):

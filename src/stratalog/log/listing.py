@@ -21,7 +21,7 @@ from stratalog.format.names import FileKind, FileState, PartitionFile, parse_par
 from stratalog.storage.log_file import FileIdentity
 from stratalog.storage.segment_view import SegmentView
 
-LOOKS_MAX: Final = 10
+RETRIES_MAX: Final = 10
 """A directory that changes faster than it can be read so often is taken as it was met last."""
 
 
@@ -49,7 +49,7 @@ class Listing(NamedTuple):
 
 def list_partition(path: Path) -> Listing:
     """The directory at one moment. Names that Kafka would refuse are left out."""
-    for _ in range(LOOKS_MAX - 1):
+    for _ in range(RETRIES_MAX - 1):
         try:
             return _look(path)
         except SegmentGoneError:
@@ -77,7 +77,7 @@ def _scan(path: Path) -> list[ListedFile]:
     successor does not grow any more, so its size is then its last.
     """
     changed_at, entries = _changed_at(path), _entries(path)
-    for _ in range(LOOKS_MAX):
+    for _ in range(RETRIES_MAX):
         found = [
             ListedFile(Path(entry.path), file, FileIdentity.of(status))
             for entry, file in entries

@@ -1,71 +1,166 @@
-"""One partition that is being written: appending as leader or follower, truncating.
+"""One partition that is being written: its public face.
 
-`maintenance.recovery.open_log` makes one, from clean state.
+`maintenance.recovery.open_log` creates one, from clean state. A log is made of parts that each
+hold one idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (the way
+of a batch into the log), `ProducerStateManager`, `LeaderEpochCache`, and `LogMaintenance` (what
+retention and the cleaner may do). Reading is `LogReader`'s. Here is what a client calls, and
+truncation, which touches every part.
 
-Order of an append, as in Kafka: validate and assign offsets, note a new leader epoch, roll if need
-be, check producers, write, update producers, note aborted transactions, publish. So whatever is
-refused has written nothing, and whatever readers see is whole.
+One thread at a time changes a log (`WriteGuard`); any number may read meanwhile, without a lock.
+After a failed write the log either is as before, or refuses to be written until it is opened again.
+Reading goes on.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from stratalog.errors import (
-    AppendError,
-    LogOfflineError,
-    OffsetOutOfRangeError,
-    StorageError,
-    StratalogError,
-)
-from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
+from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
-from stratalog.format.names import FileKind, segment_file_name
-from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, place
-from stratalog.log.log_state import AppendInfo
-from stratalog.log.maintained_log import MaintainedLog
-from stratalog.log.producers import markers_in
+from stratalog.log.appender import Appender
+from stratalog.log.appends import AppendOrigin
+from stratalog.log.log_segments import LogSegments
+from stratalog.log.log_state import LogOffsets, WriteGuard
+from stratalog.log.maintenance import LogMaintenance, TruncationEpoch
+from stratalog.log.reader import LogReader
 from stratalog.log.snapshots import ProducerReload
-from stratalog.log.validation import LeaderValidator, validate_follower
-from stratalog.storage.segment import Segment
-from stratalog.storage.segment_view import SegmentEnd
-from stratalog.storage.staged_names import second_staged_name
+from stratalog.log.transactions import AbortedLookup
+from stratalog.storage.forking import detach_in_children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
+    from stratalog.errors import StratalogError
     from stratalog.format.buffers import Buffer
-    from stratalog.format.entry import EntryHeader
-    from stratalog.log.appends import FileBatches, GroupAppend, SegmentPlan, ValidatedAppend
-    from stratalog.log.log_state import LogState
-    from stratalog.log.producer_state import CheckedAppend
-    from stratalog.log.producers import CachedBatch
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.appends import FileBatches, SegmentPlan
+    from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
+    from stratalog.log.log_state import AppendInfo, LogState
+    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.segments import SegmentList
 
 
-class PartitionLog(MaintainedLog):
+class PartitionLog(LogReader):
     """A partition directory opened for writing. Use it as a context manager, or `close` it."""
 
     def __init__(self, state: LogState) -> None:
-        super().__init__(state)
-        self._validator = LeaderValidator()
-        self._rules = AppendRules.of(state.config)
-        self.before_cut: Callable[[int], None] = lambda _offset: None
-        """Told before a truncation: from this offset on, nothing is as it was. What it raises
-        prevents the truncation."""
+        self.path = state.path
+        self.topic_partition = state.topic_partition
+        self._now_ms = state.now_ms
+        self._producers = state.producers
+        self._epochs = state.epochs
+        self._guard = WriteGuard(state.path)
+        self._segments = LogSegments(state, self._guard)
+        self._offsets = LogOffsets(
+            state.producers,
+            log_start=state.log_start_offset,
+            end=self._segments.active.next_offset,
+        )
+        self._truncations = TruncationEpoch()
+        self._appender = Appender(state, self._guard, self._segments, self._offsets)
+        self.maintenance = LogMaintenance(
+            state, self._guard, self._segments, self._offsets, self._truncations
+        )
+        """For retention and the cleaner."""
+        detach_in_children(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({str(self.path)!r})"
+
+    # -- what the log is
 
     @property
-    def size_bytes(self) -> int:
-        """Of the batches in the `.log` files; what is only preallocated does not count."""
-        return sum(segment.size_bytes for segment in self._segments)
+    def config(self) -> LogConfig:
+        """The topic's settings."""
+        return self._segments.config
 
     def update_config(self, config: LogConfig) -> None:
         """Use other settings from now on; the indexes of the active segment keep their size."""
-        with self._lock:
-            self.config = config
-            self._rules = AppendRules.of(config)
-            self._segments[-1].configure(config)
+        with self._guard.lock:
+            self._appender.update_config(config)
+
+    @property
+    def segments(self) -> SegmentList:
+        """As readers see them now."""
+        return self._segments.published(self._offsets.end)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches in the `.log` files, without what is only preallocated."""
+        return self._segments.size_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._offsets.log_start
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._offsets.end
+
+    @property
+    def high_watermark(self) -> int:
+        """The log end: with one replica, what is written is replicated."""
+        return self._offsets.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._offsets.last_stable
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is durable."""
+        return self._segments.recovery_point
+
+    @property
+    def leader_epoch(self) -> int:
+        """Stamped on the batches that this leader appends."""
+        return self._appender.leader_epoch
+
+    @property
+    def epochs(self) -> LeaderEpochCache:
+        """Leader epochs. Do not change them."""
+        return self._epochs
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        """Producer state. Do not change it."""
+        return self._producers
+
+    @property
+    def truncation_epoch(self) -> int:
+        """Grows with every truncation, see `truncated_since`."""
+        return self._truncations.value
+
+    def truncated_since(self, epoch: int) -> bool:
+        return self._truncations.is_past(epoch)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Where the records of this leader epoch end: what a follower truncates to."""
+        return self._epochs.end_offset_for(epoch, self._offsets.end)
+
+    def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
+        stop = self._offsets.end if end is None else end
+        return self.retry_if_gone(lambda: self._aborted_lookup().find(start, stop))
+
+    def _aborted_lookup(self) -> AbortedLookup:
+        segments = self._segments
+        return AbortedLookup(
+            self.segments, segments.snapshots.listed, sound_from=segments.first_written_base
+        )
+
+    def refresh_segments(self) -> None:
+        """Waits for a change that is under way: until it is done, files may have names that the
+        list does not have."""
+        with self._guard.lock:
+            self._segments.forget_published()
 
     # -- appending
 
@@ -75,52 +170,33 @@ class PartitionLog(MaintainedLog):
         Raises an AppendError (with Kafka's error code) if they are refused, StorageError if they
         could not be written. Either way nothing of them is in the log.
         """
-        with self._changing():
-            now_ms = self._now_ms()
-            assign = Assignment(self._end, self._leader_epoch, now_ms, origin)
-            return self._take(self._validator.validate(data, self._rules, assign), origin, now_ms)
+        with self._guard:
+            return self._appender.append(data, origin)
 
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
-        """Append several producers' requests at once: each stands or falls on its own.
+        """Append several producers' requests at once: each succeeds or fails on its own.
 
-        The answer to each is what `append` would return or raise.
-        One write serves all of them, unless a producer sent one twice or out of order, or the
-        segment is full; then they are taken one by one.
+        The result of each is what `append` would return or raise. One write serves all of them,
+        unless a producer sent one twice or out of order, or the segment is full; then they are
+        appended one by one.
         """
-        with self._changing():
-            now_ms = self._now_ms()
-            assign = Assignment(self._end, self._leader_epoch, now_ms, AppendOrigin.CLIENT)
-            group = self._validator.validate_group(requests, self._rules, assign)
-            checked = self._check_at_once(group, now_ms)
-            if checked is None:
-                return [self._append_or_error(data) for data in requests]
-            try:
-                return self._take_group(group, checked)
-            except StorageError as error:
-                return [error if isinstance(answer, tuple) else answer for answer in group.offsets]
+        with self._guard:
+            return self._appender.append_many(requests)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Append batches that a leader has placed, with the offsets and epochs they bring."""
-        with self._changing():
-            append = validate_follower(data, log_end_offset=self._end)
-            return self._take(append, AppendOrigin.REPLICATION, self._now_ms())
+        with self._guard:
+            return self._appender.append_as_follower(data)
 
     def install(self, data: Buffer) -> None:
-        """Append batches that are ready, as if they came one by one, with as few writes as can be.
+        """Append ready batches, as if they came one by one, with as few writes as possible.
 
         Offsets and leader epoch are patched into `data`, which may be used again afterwards.
-        Raises CorruptBatchError if it is damaged; StorageError if it could not be written, and then
+        Raises CorruptBatchError if it is corrupt; StorageError if it could not be written, and then
         a part of the batches may be in the log.
         """
-        with self._changing():
-            now_ms = self._now_ms()
-            group = place(data, self._end, self._leader_epoch)
-            checked = self._check_at_once(group, now_ms)
-            if checked is not None:
-                self._take_group(group, checked)
-                return
-            for append in group.accepted:
-                self._take(append, AppendOrigin.CLIENT, now_ms)
+        with self._guard:
+            self._appender.install(data)
 
     def place_file(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
         """Write offsets from `base_offset` on, and the leader epoch, into a file of checked batches
@@ -130,12 +206,8 @@ class PartitionLog(MaintainedLog):
         that was placed in vain is as good as before. None if the file cannot become a segment,
         because of the topic's limits or another owner; it is unchanged then.
         """
-        with self._changing():
-            plan = batches.plan(base_offset, self._leader_epoch, self.config)
-            if plan is None or not self._disk.can_stand_for(path, self._segments[-1].path):
-                return None
-            self._disk.patch(path, plan.patches())
-            return plan
+        with self._guard:
+            return self._appender.place_file(path, batches, base_offset)
 
     def install_file(self, path: Path, placed: SegmentPlan) -> bool:
         """Make a file of ready, checked batches in the log's directory a segment of its own.
@@ -146,44 +218,8 @@ class PartitionLog(MaintainedLog):
         Durable. False if that cannot be done, because of the topic's limits, another owner, or a
         file system without links: nothing is appended then.
         """
-        with self._changing():
-            plan: SegmentPlan | None = placed
-            if not placed.fits(self._end, self._leader_epoch, self.config):
-                plan = self.place_file(path, placed.batches, self._end)
-            if plan is None:
-                return False
-            self._disk.fsync(path)
-            second_name = second_staged_name(path)
-            try:
-                self._disk.link(path, second_name)
-            except StorageError:
-                return False
-            with self._fatal():
-                self._adopt(second_name, plan)
-            return True
-
-    def _adopt(self, path: Path, plan: SegmentPlan) -> None:
-        """All that belongs to the segment is durable before its log gets its name."""
-        base_offset, active = self._end, self._segments[-1]
-        if self._leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
-            self._epochs.assign(self._leader_epoch, base_offset)
-        self._seal(active)
-        self._flush_below(base_offset)
-        self._producers.map_end_offset = base_offset
-        self._snapshots.take(self._producers)
-        log_path = self.path / segment_file_name(base_offset, FileKind.LOG)
-        end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
-        segment = Segment.around(self._disk, log_path, end, plan.indexes, self.config)
-        self._disk.rename(path, log_path)
-        self._disk.fsync_dir(self.path)
-        kept = self._segments
-        if active.base_offset == base_offset:  # it was empty, and its files are replaced
-            active.release()
-            kept = kept[:-1]
-        self._use([*kept, segment])
-        self._producers.map_end_offset = plan.next_offset
-        self._publish(plan.next_offset)
-        self._recovery_point = self._unsynced_from = plan.next_offset
+        with self._guard:
+            return self._appender.install_file(path, placed)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int = 0
@@ -196,209 +232,169 @@ class PartitionLog(MaintainedLog):
             timestamp=self._now_ms(),
             producer_id=producer_id,
             producer_epoch=producer_epoch,
-            partition_leader_epoch=self._leader_epoch,
+            partition_leader_epoch=self.leader_epoch,
         )
         return self.append(marker, origin=AppendOrigin.COORDINATOR)
 
     def become_leader(self, epoch: int) -> None:
         """Stamp batches with `epoch` from now on; it begins at the log end."""
-        with self._changing():
-            self._epochs.assign(epoch, self._end)
-            self._leader_epoch = epoch
+        with self._guard:
+            self._epochs.assign(epoch, self._offsets.end)
+            self._appender.leader_epoch = epoch
 
-    def _take(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
-        if not append.spans:
-            return AppendInfo(NO_OFFSET, NO_OFFSET)
-        self._note_epochs(append.headers)
-        self._make_room(append, now_ms)
-        headers = [header for header in append.headers if isinstance(header, BatchHeader)]
-        markers = None
-        if any(header.is_control for header in headers):
-            markers = _markers_of(append)
-        checked = self._producers.check(headers, origin, markers=markers)
-        if checked.duplicate is not None:
-            return _duplicate(checked.duplicate, append)
-        segment = self._segments[-1]
-        try:
-            segment.append(append.data, append.spans)
-            for txn in self._producers.update(checked):
-                if txn.is_aborted:
-                    segment.append_aborted(txn.index_entry())
-            self._wrote(append.next_offset, append.record_count)
-        except BaseException as error:
-            self._fail_unless_accounted(segment, error)
-            raise
-        return _info_of(append)
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget producers that were idle for longer than `producer.id.expiration.ms`."""
+        with self._guard.lock:
+            self._producers.remove_expired(now_ms)
 
-    def _fail_unless_accounted(self, segment: Segment, error: BaseException) -> None:
-        """A write that changed nothing leaves the log usable. One that is in the segment, but that
-        producers and readers were not told of, is for recovery to sort out."""
-        if segment.next_offset != self._end:
-            self._fail(error)
+    # -- segments and durability
 
-    def _note_epochs(self, headers: Sequence[EntryHeader]) -> None:
-        """A batch of a new epoch is noted before it is written, so that no epoch is ever missing;
-        messages of the old formats have none, and their epochs cannot be known any more."""
-        latest = self._epochs.latest_epoch
-        for header in headers:
-            if not isinstance(header, BatchHeader):
-                self._epochs.clear()
-                latest = None
-            elif header.partition_leader_epoch != latest and header.partition_leader_epoch >= 0:
-                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-                latest = self._epochs.latest_epoch
+    def roll(self) -> None:
+        """Begin a new segment at the log end, unless the active one is empty."""
+        with self._guard:
+            if self._segments.active.size_bytes:
+                self._segments.roll(self._offsets.end, self._producers)
 
-    def _make_room(self, append: ValidatedAppend, now_ms: int) -> None:
-        segment = self._segments[-1]
-        if not segment.is_active or segment.roll_reason(
-            len(append.data), append.last_offset, append.max_timestamp, now_ms
-        ):
-            self._roll(append.first_offset, now_ms)
+    def flush(self) -> None:
+        """Make everything appended so far survive a crash of the machine."""
+        with self._guard, self._guard.fatal():
+            self._segments.flush_below(self._offsets.end)
 
-    def _check_at_once(self, group: GroupAppend, now_ms: int) -> CheckedAppend | None:
-        """What the group will change of its producers; None if it cannot be written at once."""
-        segment, spans = self._segments[-1], group.spans
-        if not segment.is_active or not segment.size_bytes:
-            return None  # the roll clock begins with the first batch, and the next may exceed it
-        writer = segment.writer
-        newest = max([span.max_timestamp for span in spans], default=NO_TIMESTAMP)
-        if writer.roll_reason(len(group.data), group.next_offset - 1, newest, now_ms):
-            return None
-        headers = [header for header in group.headers if isinstance(header, BatchHeader)]
-        if len(headers) < len(spans) or not writer.has_index_room(len(spans)):
-            return None
-        try:
-            checked = self._producers.check(headers, AppendOrigin.CLIENT)
-        except AppendError:
-            return None
-        return checked if checked.duplicate is None else None
+    def flush_if_due(self, now_ms: int) -> bool:
+        """Flush when the topic's `flush.ms` has passed since the last time."""
+        if now_ms - self._segments.last_flush_ms < self.config.flush_ms:
+            return False
+        self.flush()
+        return True
 
-    def _take_group(
-        self, group: GroupAppend, checked: CheckedAppend
-    ) -> list[AppendInfo | StratalogError]:
-        self._note_epochs(group.headers)
-        if group.spans:
-            segment = self._segments[-1]
-            try:
-                segment.append(group.data, group.spans)
-                self._producers.update(checked)
-                self._wrote(group.next_offset, group.next_offset - self._end)
-            except BaseException as error:
-                self._fail_unless_accounted(segment, error)
-                raise
-        append_time_ms = group.log_append_time_ms
-        return [
-            AppendInfo(*answer, append_time_ms) if isinstance(answer, tuple) else answer
-            for answer in group.offsets
-        ]
+    def delete_records(self, offset: int) -> int:
+        """Let the log start at `offset` (-1: at the high watermark); returns the new log start.
 
-    def _append_or_error(self, data: Buffer) -> AppendInfo | StratalogError:
-        try:
-            return self.append(data)
-        except (AppendError, StorageError, LogOfflineError) as error:
-            return error
+        Records below are hidden at once; the next retention pass deletes their segments.
+        """
+        return self.maintenance.delete_records(offset)
 
-    # -- cutting
+    # -- truncating
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or above `offset`, as a follower does whose leader has other ones.
 
-        Batches go as a whole. Does nothing to a log that ends at or below `offset`.
+        Batches are dropped as a whole. Does nothing to a log that ends at or below `offset`.
         """
         self._check_offset(offset)
-        with self._changing():
-            if offset < self._end:
-                self._announce_cut(offset)
-            with self._fatal(), self._cutting():
-                if offset >= self._end:
+        with self._guard, self._truncations:
+            if offset < self._offsets.end:
+                self._announce_truncation(offset)
+            with self._guard.fatal():
+                if offset >= self._offsets.end:
                     self._epochs.truncate_from_end(offset)
                     self._epochs.flush()
-                elif offset < self._segments[0].base_offset:
-                    self._start_over_at(offset)
+                elif offset < self._segments.all[0].base_offset:
+                    self._start_at(offset)
                 else:
-                    self._cut_to(offset)
+                    self._truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop every record; the next one gets `offset`."""
         self._check_offset(offset)
-        with self._changing():
-            self._announce_cut(offset)
-            with self._fatal(), self._cutting():
-                self._start_over_at(offset)
+        with self._guard, self._truncations:
+            self._announce_truncation(offset)
+            with self._guard.fatal():
+                self._start_at(offset)
 
-    def _announce_cut(self, offset: int) -> None:
-        """Batches go as a whole, so a cut may reach below `offset`, but not below its segment."""
-        self.before_cut(min(offset, self._segments[self._slot_of(offset)].base_offset))
+    def _announce_truncation(self, offset: int) -> None:
+        """Batches are dropped as a whole, so a truncation may reach below `offset`, but not below
+        its segment."""
+        segment = self._segments.all[self._segments.slot_of(offset)]
+        self.maintenance.before_truncation(min(offset, segment.base_offset))
 
     def _check_offset(self, offset: int) -> None:
         if offset < 0:
             raise OffsetOutOfRangeError(
-                offset, log_start_offset=self._log_start_offset, log_end_offset=self._end
+                offset, log_start_offset=self.log_start_offset, log_end_offset=self.log_end_offset
             )
 
-    def _cut_to(self, offset: int) -> None:
-        now_ms = self._now_ms()
-        last = self._slot_of(offset)
-        dropped, kept = self._segments[last + 1 :], self._segments[: last + 1]
-        self._lower_ends(offset)
-        self._use(kept)
-        self._drop(dropped)
+    def _truncate_to(self, offset: int) -> None:
+        now_ms, segments = self._now_ms(), self._segments
+        last = segments.slot_of(offset)
+        kept, dropped = list(segments.all[: last + 1]), segments.all[last + 1 :]
+        self._lower_to(offset)
+        segments.use(kept)
+        segments.delete(dropped)
         kept[-1].truncate_to(offset, now_ms=now_ms)
-        kept[-1].flush()  # else bytes that were cut might come back behind those to come
-        self._generation += 1
+        kept[-1].flush()  # else dropped bytes might come back after those to come
+        segments.note_change()
         self._epochs.truncate_from_end(offset)
         self._epochs.flush()
         end = kept[-1].next_offset
-        self._lower_ends(end)  # it may lie in a hole between two segments
-        reload = ProducerReload(self._producers, self._snapshots, kept, self._log_start_offset)
+        self._lower_to(end)  # `offset` may be in a hole between two segments
+        reload = ProducerReload(self._producers, segments.snapshots, kept, self.log_start_offset)
         reload.run(end, now_ms)
-        self._publish(end)
+        self._offsets.publish(end)
 
-    def _start_over_at(self, offset: int) -> None:
-        now_ms = self._now_ms()
-        dropped = self._segments
-        self._lower_ends(offset)
-        self._log_start_offset = offset
-        self._drop(dropped)
-        self._snapshots.delete(self._snapshots.offsets)
-        self._use([self._new_segment(offset, now_ms)])
-        self._recovery_point = self._unsynced_from = offset
+    def _start_at(self, offset: int) -> None:
+        segments = self._segments
+        dropped = segments.all
+        self._lower_to(offset)
+        self._offsets.log_start = offset
+        segments.delete(dropped)
+        segments.snapshots.delete(segments.snapshots.offsets)
+        segments.use([segments.create(offset, self._now_ms())])
+        segments.set_durable(offset)
         self._epochs.clear()
         self._epochs.flush()
         self._producers.truncate_fully_and_start_at(offset)
-        self._publish(offset)
+        self._offsets.publish(offset)
 
-    def _lower_ends(self, offset: int) -> None:
-        """Readers, too, are told before the bytes are gone."""
-        self._last_stable_offset = min(self._last_stable_offset, offset)
-        self._high_watermark = min(self._high_watermark, offset)
-        self._end = min(self._end, offset)
-        self._log_start_offset = min(self._log_start_offset, offset)
-        self._recovery_point = min(self._recovery_point, offset)
-        self._unsynced_from = min(self._unsynced_from, offset)
+    def _lower_to(self, offset: int) -> None:
+        """Readers, too, learn of it before the bytes are gone."""
+        self._offsets.lower_to(offset)
+        self._segments.lower_durable_to(offset)
 
-    def _drop(self, segments: Sequence[Segment]) -> None:
-        """From the last one down and each for good, so that no crash leaves a hole."""
-        for segment in reversed(segments):
-            segment.delete()
-            self._snapshots.delete([segment.base_offset])
-            self._disk.fsync_dir(self.path)
+    # -- the end
 
+    def close(self) -> None:
+        """Flush, write a producer snapshot, trim what was preallocated. Idempotent.
 
-def _info_of(append: ValidatedAppend) -> AppendInfo:
-    return AppendInfo(append.first_offset, append.last_offset, append.log_append_time_ms)
+        A failed log leaves its files as they are; the next opening recovers them.
+        """
+        guard = self._guard
+        with guard.lock:
+            self.maintenance.forget_discarded()
+            if guard.is_closed:
+                return
+            guard.is_closed = True
+            if guard.failure is not None:
+                self._segments.release()
+                return
+            with guard.fatal():
+                self._close_cleanly()
 
+    def _close_cleanly(self) -> None:
+        segments = self._segments
+        self._epochs.flush()
+        self.maintenance.limit_last_indexes()
+        if segments.is_changed:
+            segments.seal_active()
+        segments.flush_below(self._offsets.end)
+        segments.snapshots.take(self._producers)
+        segments.close()
 
-def _duplicate(batch: CachedBatch, append: ValidatedAppend) -> AppendInfo:
-    is_append_time = append.log_append_time_ms != NO_TIMESTAMP
-    append_time_ms = batch.timestamp if is_append_time else NO_TIMESTAMP
-    return AppendInfo(batch.first_offset, batch.last_offset, append_time_ms, is_duplicate=True)
+    @property
+    def is_usable(self) -> bool:
+        """Open, and no write has failed in a way that only opening it again can repair."""
+        return self._guard.is_usable
 
+    @property
+    def has_failed(self) -> bool:
+        """A write has failed so, before or during `close`: the files await recovery."""
+        return self._guard.failure is not None
 
-def _markers_of(append: ValidatedAppend) -> dict[int, EndMarker]:
-    batches = [
-        (span.position, header)
-        for span, header in zip(append.spans, append.headers, strict=True)
-        if isinstance(header, BatchHeader)
-    ]
-    return markers_in(append.data, batches)
+    def take_offline(self, reason: str) -> None:
+        """Refuse every change from now on; closing writes nothing any more. Waits for nobody."""
+        self._guard.take_offline(reason)
+
+    def detach(self) -> None:
+        """In a forked child: the log is the parent's. Reading goes on."""
+        self.maintenance.forget_discarded()
+        self._guard.detach()

@@ -140,7 +140,7 @@ class PartitionView(LogReader):
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record will get (exclusive end)."""
-        end = self.looking_again(lambda: self._segments.end)
+        end = self.retry_if_gone(lambda: self._segments.end)
         return max(end.next_offset, self.log_start_offset)
 
     def check_end(self) -> None:
@@ -164,7 +164,7 @@ class PartitionView(LogReader):
                 )
 
     def _damaged_end(self, flushed: int) -> SegmentEnd | None:
-        end = self.looking_again(lambda: self._segments.end)
+        end = self.retry_if_gone(lambda: self._segments.end)
         has_rest = end.position < self._listing.segments[-1].size_bytes
         return end if has_rest and end.next_offset < flushed else None
 
@@ -194,7 +194,7 @@ class PartitionView(LogReader):
     def aborted_transactions(self, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
         """The aborted transactions that touch the offsets [start, end)."""
         stop = self.log_end_offset if end is None else end
-        indexed = self.looking_again(lambda: self._aborted_lookup(self._replay).find(start, stop))
+        indexed = self.retry_if_gone(lambda: self._aborted_lookup(self._replay).find(start, stop))
         # A live broker writes the marker before the index entry; the replay has seen the marker.
         replayed = [
             txn
@@ -210,7 +210,7 @@ class PartitionView(LogReader):
         Costs a small read per segment, and a walk over the headers of a segment only where
         transactions ended. `aborted_transactions` may find more: it trusts no sample.
         """
-        return self.looking_again(lambda: self._aborted_lookup(None).missing())
+        return self.retry_if_gone(lambda: self._aborted_lookup(None).missing())
 
     def _aborted_lookup(self, replay: ProducerReplay | None) -> AbortedLookup:
         listing = self._listing
@@ -218,11 +218,11 @@ class PartitionView(LogReader):
 
     @cached_property
     def _replay(self) -> ProducerReplay:
-        return self.looking_again(
+        return self.retry_if_gone(
             lambda: replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
         )
 
-    def look_again(self) -> None:
+    def refresh_segments(self) -> None:
         self.refresh()
 
 

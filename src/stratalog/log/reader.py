@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from stratalog.errors import (
@@ -24,7 +25,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.entry import records_of
-from stratalog.log.listing import LOOKS_MAX
+from stratalog.log.listing import RETRIES_MAX
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
@@ -93,22 +94,21 @@ class Skipped(NamedTuple):
 
 
 class CorruptionPolicy:
-    """Without a listener the first damage is raised; with one it is told and passed over.
+    """Without a listener the first corruption is raised; with one it is reported and skipped.
 
-    What looks like damage in a log that is being cut is none: `is_cut` says so, and then the
-    segment is called gone.
+    What looks like corruption in a log that is being truncated is none: then the segment is gone.
     """
 
     def __init__(
         self,
         on_skip: Callable[[Skipped], None] | None = None,
-        is_cut: Callable[[], bool] | None = None,
+        is_truncated: Callable[[], bool] = lambda: False,
     ) -> None:
         self._on_skip = on_skip
-        self._is_cut = is_cut
+        self._is_truncated = is_truncated
 
-    def _check_not_cut(self, path: Path) -> None:
-        if self._is_cut is not None and self._is_cut():
+    def _check_not_truncated(self, path: Path) -> None:
+        if self._is_truncated():
             raise SegmentGoneError(path)
 
     def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
@@ -117,7 +117,7 @@ class CorruptionPolicy:
         The header can be believed, so the next batch begins `size_bytes` further on.
         """
         if error.path is not None:
-            self._check_not_cut(error.path)
+            self._check_not_truncated(error.path)
         if self._on_skip is None or error.path is None or error.offsets is None:
             raise error
         first, last = error.offsets
@@ -133,7 +133,7 @@ class CorruptionPolicy:
         offset that is due: then nothing is missing, and nothing is said.
         """
         segment, end = part.segment, part.end_position
-        self._check_not_cut(segment.path)
+        self._check_not_truncated(segment.path)
         position = error.position
         resume = self._declared_end(segment, position, end)
         if resume is None:
@@ -440,37 +440,53 @@ class LogReader(ABC):
     # -- while segments come and go
 
     @abstractmethod
-    def look_again(self) -> None:
-        """Learn which segments there are: one of those in `segments` is gone."""
+    def refresh_segments(self) -> None:
+        """One of the files in `segments` is gone: list them anew."""
+
+    @property
+    def truncation_epoch(self) -> int:
+        """Grows when the log is truncated; constant where nobody can truncate it."""
+        return 0
+
+    def truncated_since(self, epoch: int) -> bool:
+        """Whether bytes that could be read at this `truncation_epoch` may be gone. What looks like
+        corruption then is none."""
+        return self.truncation_epoch != epoch
 
     def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
-        """The parts of the log from `offset` on, each opened before it is handed out.
+        """The parts of the log from `offset` on, each opened before it is yielded.
 
         Raises OffsetOutOfRangeError when retention has deleted what comes next.
         """
-        looks = 0
+        retries = 0
         while True:
             self._check_range(offset)
             try:
                 for part in self.segments.parts_from(offset, trace):
-                    _ = part.segment.file  # stays readable from here on, whatever becomes of it
+                    _ = part.segment.file  # stays readable from here on, whatever happens to it
                     yield part
                     if part.next_base is None:
                         return
                     offset = part.next_base
             except SegmentGoneError:
-                looks += 1
-                if looks > LOOKS_MAX:
+                retries += 1
+                if retries > RETRIES_MAX:
                     raise
-                self.look_again()
+                self.refresh_segments()
 
-    def looking_again(self, ask: Callable[[], T]) -> T:
-        """The answer; a fresh one if it takes a segment that is gone."""
-        for _ in range(LOOKS_MAX):
+    def retry_if_gone(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns; asked again, with a fresh list of segments, if one of them is gone or
+        was truncated meanwhile."""
+        for _ in range(RETRIES_MAX):
+            epoch = self.truncation_epoch
             try:
                 return ask()
             except SegmentGoneError:
-                self.look_again()
+                self.refresh_segments()
+            except CorruptError:
+                if not self.truncated_since(epoch):
+                    raise
+                self.refresh_segments()
         return ask()
 
     # -- finding
@@ -478,17 +494,17 @@ class LogReader(ABC):
     def locate(self, offset: int, trace: Trace | None = None) -> Location | None:
         """The record at `offset`, or the next one if compaction removed it; None at the log end."""
         self._check_range(offset)
-        return self.looking_again(lambda: locate_offset(self.parts_from(offset, trace), trace))
+        return self.retry_if_gone(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
     def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
         """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
-        return self.looking_again(
+        return self.retry_if_gone(
             lambda: find_time(self.segments, timestamp, self.log_start_offset, trace)
         )
 
     def find_max_timestamp(self) -> OffsetAndTimestamp | None:
         """The first record that has the largest timestamp."""
-        return self.looking_again(lambda: find_max_timestamp(self.segments, self.log_start_offset))
+        return self.retry_if_gone(lambda: find_max_timestamp(self.segments, self.log_start_offset))
 
     def resolve(self, start: StartOffset) -> int:
         """`earliest` and `latest` as numbers; a number as it is."""
@@ -559,14 +575,10 @@ class LogReader(ABC):
             start_offset=start_offset,
             end_offset=limit if end is None else min(end, limit),
             aborted=AbortedRanges(aborted),
-            damage=self.damage_policy(on_skip),
+            damage=CorruptionPolicy(on_skip, partial(self.truncated_since, self.truncation_epoch)),
             bytes_max=limits[0],
             records_max=limits[1],
         )
-
-    def damage_policy(self, on_skip: Callable[[Skipped], None] | None) -> CorruptionPolicy:
-        """For one reading that begins now."""
-        return CorruptionPolicy(on_skip)
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:

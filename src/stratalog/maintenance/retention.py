@@ -78,15 +78,15 @@ class _Seen(NamedTuple):
 
 def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
     """Of a log that is being written."""
-    with log.changing():
-        end_offset, segments = log.log_end_offset, log.writable_segments
+    with log.maintenance.lock:
+        end_offset, segments = log.log_end_offset, log.maintenance.segments
     seen = [_Seen(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments]
     return _facts_of(log, seen, end_offset, now_ms)
 
 
 def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
     """Of a partition that is only read: the facts that a writer would find on opening it."""
-    return view.looking_again(lambda: _facts_of_view(view, now_ms))
+    return view.retry_if_gone(lambda: _facts_of_view(view, now_ms))
 
 
 def _facts_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
@@ -391,16 +391,16 @@ def apply(log: PartitionLog, plan: RetentionPlan) -> int:
 
     A segment that has grown, was cut or was replaced since stays, and so do those behind it.
     """
-    with log.changing():
+    with log.maintenance.lock:
         count = 0
-        for segment, planned in zip(log.writable_segments, plan.deleted, strict=False):
+        for segment, planned in zip(log.maintenance.segments, plan.deleted, strict=False):
             now = (segment.path.name, segment.size_bytes)
             if now != (planned.path.name, planned.size_bytes):
                 break
             count += 1
-        if count == len(log.writable_segments) and log.log_end_offset != plan.log.log_end_offset:
+        if count == len(log.maintenance.segments) and log.log_end_offset != plan.log.log_end_offset:
             count -= 1
-        start = log.delete_oldest(count)
+        start = log.maintenance.delete_oldest(count)
     for verdict in plan.verdicts[:count]:
         _log.info(
             "%s: deleted segment %d of %d bytes (%s); the log starts at %d now",
@@ -417,7 +417,7 @@ def retain(log: PartitionLog, now_ms: int) -> RetentionPlan:
     """Plan by the log's own settings and do it; the plan, which is what was done."""
     plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
     if plan.deleted:
-        with log.changing():  # what had to be read for the plan is known by now
+        with log.maintenance.lock:  # what had to be read for the plan is known by now
             plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
             apply(log, plan)
     return plan

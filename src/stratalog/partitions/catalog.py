@@ -262,8 +262,8 @@ class TopicCatalog:
             producer_config=self._producer_config,
             on_truncation=self.truncations.append,
         )
-        log.before_cut = partial(slot.root.note_cut, slot)
-        log.last_index_sizes = None if limits is None else limits.sizes
+        log.maintenance.before_truncation = partial(slot.root.lower_cleaned, slot)
+        log.maintenance.last_index_sizes = None if limits is None else limits.sizes
         return log
 
     def _is_index_size_unknown(self, slot: PartitionSlot) -> bool:

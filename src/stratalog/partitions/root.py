@@ -219,13 +219,18 @@ class PartitionSlot:
         self._is_retired = False
         self.loaded: PartitionLog | None = None
         """The log, if it has been opened."""
-        self.cuts = 0
-        """How often it was truncated."""
+        self._epochs_before = 0  # truncation epochs of the logs that were opened before this one
         self.has_pending_commit = False
         """A bulk commit is not recorded as installed. Its batches in the log are the only proof of
         how much is, so the log is not compacted: what has no proof is appended again."""
         self.remote_start: int | None = None
         """Where the log starts in a broker's remote storage, if that is below its first segment."""
+
+    @property
+    def truncation_epoch(self) -> int:
+        """Grows when the log is truncated, or opened anew after a failure."""
+        log = self.loaded
+        return self._epochs_before + (0 if log is None else log.truncation_epoch)
 
     @property
     def start_to_tell(self) -> int | None:
@@ -265,6 +270,7 @@ class PartitionSlot:
 
     def _reopen(self, log: PartitionLog) -> PartitionLog:
         log.close()  # gives back what a failed one has still open
+        self._epochs_before += log.truncation_epoch + 1
         told = self.start_to_tell
         start = log.log_start_offset if told is None else told
         return self._open(
@@ -434,23 +440,24 @@ class LogRoot:
         """Up to where the cleaner has been, by partition."""
         return self.files.read_offsets(RootFile.CLEANER_OFFSETS)
 
-    def set_cleaned(self, slot: PartitionSlot, offset: int, *, cuts: int | None = None) -> None:
+    def set_cleaned(
+        self, slot: PartitionSlot, offset: int, *, truncation_epoch: int | None = None
+    ) -> None:
         """Write the cleaner's checkpoint of a partition, and drop those of partitions that are not
         here. One that is gone gets none: a partition of its name that was made since is another.
 
-        With `cuts`, nothing is written if the log was truncated since the slot had that count.
+        With `truncation_epoch`, nothing is written if the log was truncated since then.
         """
         with self._cleaned_lock:
-            is_cut = cuts is not None and slot.cuts != cuts
-            if self.slots.get(slot.topic_partition) is slot and not is_cut:
+            is_past = truncation_epoch not in {None, slot.truncation_epoch}
+            if self.slots.get(slot.topic_partition) is slot and not is_past:
                 present = {tp: at for tp, at in self.cleaned().items() if tp in self.slots}
                 self._write_cleaned({**present, slot.topic_partition: offset})
 
-    def note_cut(self, slot: PartitionSlot, offset: int) -> None:
+    def lower_cleaned(self, slot: PartitionSlot, offset: int) -> None:
         """A log is about to be truncated: what it gets from `offset` on is not clean. If it were
         believed to be, a tombstone there could go before the value that it deletes."""
         with self._cleaned_lock:
-            slot.cuts += 1
             cleaned = self.cleaned()
             is_here = self.slots.get(slot.topic_partition) is slot
             if is_here and cleaned.get(slot.topic_partition, 0) > offset:

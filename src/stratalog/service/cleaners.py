@@ -69,7 +69,7 @@ class CleaningTask:
 
     slot: PartitionSlot
     is_busy: bool = False
-    cuts: int = 0
+    truncation_epoch: int = 0
     """Of the slot, when the work was begun: the log may have been truncated since."""
     pauses: int = 0
     is_failed: bool = False
@@ -135,7 +135,7 @@ class CleanerLocks:
             work = of_slot if is_free else None
             if work is not None:
                 work.is_busy = True
-                work.cuts = slot.cuts
+                work.truncation_epoch = slot.truncation_epoch
         try:
             yield work
         finally:
@@ -418,14 +418,15 @@ class CleanerManager:
         topic_partition = slot.topic_partition
 
         def may_go_on() -> bool:
-            is_stopped = work.stops.is_set() or slot.cuts != work.cuts
+            is_stopped = work.stops.is_set() or slot.truncation_epoch != work.truncation_epoch
             return not (is_stopped or slot.has_pending_commit) and self._catalog.has(slot)
 
         try:
             result = cleaner.clean(
                 slot.log(), selection, on_progress=on_progress, may_go_on=may_go_on
             )
-            slot.root.set_cleaned(slot, result.end_offset, cuts=work.cuts)
+            epoch = work.truncation_epoch
+            slot.root.set_cleaned(slot, result.end_offset, truncation_epoch=epoch)
         except CleaningAbortedError as error:
             _log.info("%s: %s", topic_partition, error)
             return None

@@ -101,7 +101,7 @@ class Housekeeping:
                 root.trash.remove_due(now_ms)
         for slot, log in self._loaded():
             with self._guarded("removal of deleted segments", slot):
-                log.remove_discarded(now_ms)
+                log.maintenance.remove_discarded(now_ms)
 
     def flush_dirty(self) -> None:
         """Flush logs whose `flush.ms` has passed."""

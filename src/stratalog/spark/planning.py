@@ -119,7 +119,7 @@ def _look(
     options: ReadOptions,
     predicate: Predicate,
 ) -> _Partition:
-    return view.looking_again(lambda: _look_once(topic_partition, view, wanted, options, predicate))
+    return view.retry_if_gone(lambda: _look_once(topic_partition, view, wanted, options, predicate))
 
 
 def _look_once(

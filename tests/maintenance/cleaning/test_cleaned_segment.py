@@ -106,8 +106,8 @@ def test_an_index_has_no_more_entries_than_the_topic_allows(tmp_path: Path) -> N
         log.append(batch(0))
         log.roll()
         clean(log)
-        assert len(log.writable_segments) == 2
-        index = log.writable_segments[0].sibling(FileKind.OFFSET_INDEX)
+        assert len(log.maintenance.segments) == 2
+        index = log.maintenance.segments[0].sibling(FileKind.OFFSET_INDEX)
         assert index.stat().st_size == 96
         assert [record.offset for record in log.read(290)] == list(range(290, 301))
         log.truncate_to(250)
@@ -124,7 +124,7 @@ def test_nothing_to_clean_leaves_the_checkpoint(tmp_path: Path) -> None:
     with open_at(tmp_path / "t-0", UNSYNCED) as log:
         write_history(log, segments=2)
         end = clean(log)
-        assert end == log.writable_segments[-1].base_offset
+        assert end == log.maintenance.segments[-1].base_offset
         assert clean(log, end) == end
 
 
@@ -159,35 +159,37 @@ def record_calls(log: PartitionLog, faulty: FaultyDisk) -> list[str]:
 def test_a_replacement_for_segments_that_are_gone_is_refused(tmp_path: Path) -> None:
     with open_at(tmp_path / "t-0", UNSYNCED) as log:
         write_history(log, segments=4)
-        bases = [segment.base_offset for segment in log.writable_segments]
-        size = [segment.size_bytes for segment in log.writable_segments]
-        never, always = log.cut_detector(), lambda: True
-        for of, old_bytes, is_cut, reason in [
-            (bases[:2], size[0], never, "deleted, or cut, meanwhile"),
-            ([bases[0], bases[2]], size[0] + size[2], never, "deleted, or cut, meanwhile"),
-            ([bases[0] + 1], size[1], never, "deleted, or cut, meanwhile"),
-            (bases[-1:], size[-1], never, "deleted, or cut, meanwhile"),
-            (bases[3:], size[3] + size[4], never, "deleted, or cut, meanwhile"),
-            ([bases[-1] + 1], 0, never, "deleted, or cut, meanwhile"),
-            (bases[:1], size[0], always, "cut meanwhile"),
+        bases = [segment.base_offset for segment in log.maintenance.segments]
+        size = [segment.size_bytes for segment in log.maintenance.segments]
+        now, before = log.truncation_epoch, log.truncation_epoch - 2
+        for of, old_bytes, epoch, reason in [
+            (bases[:2], size[0], now, "deleted or truncated meanwhile"),
+            ([bases[0], bases[2]], size[0] + size[2], now, "deleted or truncated meanwhile"),
+            ([bases[0] + 1], size[1], now, "deleted or truncated meanwhile"),
+            (bases[-1:], size[-1], now, "deleted or truncated meanwhile"),
+            (bases[3:], size[3] + size[4], now, "deleted or truncated meanwhile"),
+            ([bases[-1] + 1], 0, now, "deleted or truncated meanwhile"),
+            (bases[:1], size[0], before, "it was truncated meanwhile"),
         ]:
-            new = CleanedSegment(log.disk, log.path, 0, CONFIG).finish(0)
+            new = CleanedSegment(log.maintenance.disk, log.path, 0, CONFIG).finish(0)
             assert new.path.exists()
             with pytest.raises(CleaningAbortedError, match=reason):
-                log.replace_segments(of, new, old_bytes=old_bytes, is_cut=is_cut)
+                log.maintenance.replace_segments(
+                    of, new, old_bytes=old_bytes, truncation_epoch=epoch
+                )
             assert not [*log.path.glob(f"*{FileState.CLEANED.value}")]
         assert log.is_usable
-        assert [segment.base_offset for segment in log.writable_segments] == bases
+        assert [segment.base_offset for segment in log.maintenance.segments] == bases
 
 
 def test_a_replacement_in_a_log_that_is_offline_is_removed(tmp_path: Path) -> None:
     log = open_at(tmp_path / "t-0", UNSYNCED)
     write_history(log, segments=2)
-    old, is_cut = log.writable_segments[0], log.cut_detector()
-    new = CleanedSegment(log.disk, log.path, 0, CONFIG).finish(0)
+    old, epoch = log.maintenance.segments[0], log.truncation_epoch
+    new = CleanedSegment(log.maintenance.disk, log.path, 0, CONFIG).finish(0)
     log.close()
     with pytest.raises(LogOfflineError):
-        log.replace_segments([0], new, old_bytes=old.size_bytes, is_cut=is_cut)
+        log.maintenance.replace_segments([0], new, old_bytes=old.size_bytes, truncation_epoch=epoch)
     assert not [*log.path.glob(f"*{FileState.CLEANED.value}")]
 
 

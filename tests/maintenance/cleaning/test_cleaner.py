@@ -48,7 +48,7 @@ def test_kafkas_rounds(
             check_selection(golden, selection)
             if golden.was_cleaned:
                 result = Cleaner(24 * slots).clean(log, selection)
-                log.remove_discarded(golden.now_ms, at_once=True)
+                log.maintenance.remove_discarded(golden.now_ms, at_once=True)
                 check_result(golden, result)
                 check_files(golden, path, log)
 

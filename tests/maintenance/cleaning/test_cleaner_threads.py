@@ -192,7 +192,7 @@ def test_reading_and_appending_while_segments_are_replaced(log: PartitionLog) ->
         if rng.random() < 0.05:
             log.roll()
         if rng.random() < 0.02:
-            log.remove_discarded(0, at_once=True)
+            log.maintenance.remove_discarded(0, at_once=True)
         time.sleep(0.0005)
 
     def compact(_rng: random.Random) -> None:
@@ -250,7 +250,7 @@ STEPS = range(1, 14)
 def test_a_log_that_is_cut_meanwhile(log: PartitionLog, at: int, cut: str) -> None:
     """Records that were superseded only by what is cut off are all that is left of their keys."""
     filled(log)
-    bases = [segment.base_offset for segment in log.writable_segments]
+    bases = [segment.base_offset for segment in log.maintenance.segments]
     end = bases[3] if cut == "at a segment" else bases[3] + 6
 
     def truncate() -> None:
@@ -289,10 +289,10 @@ def test_a_log_that_is_cut_meanwhile(log: PartitionLog, at: int, cut: str) -> No
 def test_a_log_that_loses_segments_meanwhile(log: PartitionLog, at: int, count: int) -> None:
     filled(log)
     end = log.log_end_offset
-    gone = log.writable_segments[count].base_offset
+    gone = log.maintenance.segments[count].base_offset
 
     def delete() -> None:
-        log.delete_oldest(min(count, len(log.writable_segments) - 1))
+        log.maintenance.delete_oldest(min(count, len(log.maintenance.segments) - 1))
 
     interruption = Interruption(log, at, delete)
     interruption.clean()
@@ -325,4 +325,4 @@ def test_settings_that_change_meanwhile(log: PartitionLog, at: int) -> None:
     result = Interruption(log, at, lambda: log.update_config(smaller)).clean()
     assert result is not None
     assert {record.key: record.offset for record in log.read()} == newest_below(end)
-    assert result.end_offset == log.writable_segments[-1].base_offset
+    assert result.end_offset == log.maintenance.segments[-1].base_offset

@@ -86,7 +86,7 @@ def clean(
     with opened(golden, path, case) as log:
         looked = cleaner_log(log, golden.told["checkpoint_before"])
         result = cleaner.clean(log, plan_cleaning(looked, golden.config, golden.now_ms))
-        log.remove_discarded(golden.now_ms, at_once=True)
+        log.maintenance.remove_discarded(golden.now_ms, at_once=True)
     return result
 
 
@@ -203,7 +203,7 @@ def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:
         class Deleting(Elsewhere):
             def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
                 done = super().rewrite_all(tasks)
-                log.delete_oldest(len(tasks[0].sources))
+                log.maintenance.delete_oldest(len(tasks[0].sources))
                 return done
 
         with pytest.raises(CleaningAbortedError, match="deleted"):

@@ -87,7 +87,7 @@ def test_a_reading_goes_on_through_compaction(
     offsets = [next(reading).offset for _ in range(at + 1)]
     compact(log)
     if is_removed:
-        log.remove_discarded(0, at_once=True)
+        log.maintenance.remove_discarded(0, at_once=True)
     offsets += [record.offset for record in reading]
     assert offsets == sorted(set(offsets))
     assert set(offsets) >= SURVIVORS
@@ -143,7 +143,7 @@ def test_columns_too(log: PartitionLog, is_removed: bool) -> None:
     reading = log.read_columns(columns=["offset"])
     compact(log)
     if is_removed:
-        log.remove_discarded(0, at_once=True)
+        log.maintenance.remove_discarded(0, at_once=True)
     offsets = [n for batch in reading for n in batch.column(0).to_pylist()]
     assert offsets == sorted(set(offsets))
     assert set(offsets) >= SURVIVORS
@@ -158,7 +158,7 @@ def test_a_list_of_segments_from_before(log: PartitionLog, is_removed: bool) -> 
         view.release()
     compact(log)
     if is_removed:
-        log.remove_discarded(0, at_once=True)
+        log.maintenance.remove_discarded(0, at_once=True)
     for view, end in zip(views[:10], ends, strict=False):
         if is_removed:
             with pytest.raises(SegmentGoneError):
@@ -173,7 +173,7 @@ def test_lookups_after_compaction(log: PartitionLog) -> None:
     assert hit is not None
     assert hit.offset == 3
     compact(log)
-    log.remove_discarded(0, at_once=True)
+    log.maintenance.remove_discarded(0, at_once=True)
     for reader in (log, PartitionView(log.path)):
         hit = reader.find_time(NOW_MS - RECORDS + 3)
         assert hit is not None

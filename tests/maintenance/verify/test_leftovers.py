@@ -197,7 +197,7 @@ def log_with_removed_marker(setup: Setup, *, has_second: bool) -> Path:
     with log:
         offsets = {
             header.base_offset
-            for segment in log.writable_segments
+            for segment in log.maintenance.segments
             for _, header in segment.view().walk_headers()
         }
         assert not {1, 3} & offsets

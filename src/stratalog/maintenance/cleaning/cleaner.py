@@ -59,7 +59,7 @@ class Cleaner:
         those of all segments below the end. Raises CorruptError at damage, CleaningAbortedError if
         the log changes or `may_go_on` says no; what was replaced by then stays replaced.
         """
-        started, is_cut = time.monotonic(), log.cut_detector()
+        started, epoch = time.monotonic(), log.truncation_epoch
 
         def step(bytes_done: int) -> None:
             self._throttle.pay(bytes_done, may_go_on)
@@ -67,21 +67,21 @@ class Cleaner:
                 raise CleaningAbortedError(log.path, "it was told to stop")
             on_progress(bytes_done)
 
-        with abort_if_truncated(log.path, is_cut):
-            rewrite = self._rewrite(log, selection, is_cut, step)
+        with abort_if_truncated(log, epoch):
+            rewrite = self._rewrite(log, selection, epoch, step)
         return rewrite.result(selection, self._map, time.monotonic() - started)
 
     def _rewrite(
         self,
         log: PartitionLog,
         selection: CleaningPlan,
-        is_cut: Callable[[], bool],
+        truncation_epoch: int,
         step: Callable[[int], None],
     ) -> _Rewrite:
         """Both passes."""
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "it was cut since it was selected")
+            raise CleaningAbortedError(log.path, "it was truncated since it was selected")
         sources = source_segments(log, selection)
         with BatchReader() as reader:
             dirty = [source for source in sources if source.end_offset > first_dirty]
@@ -89,7 +89,7 @@ class Cleaner:
             end_offset = max(first_dirty, self._map.latest_offset + 1)
             plan = RewritePlan.of(log, selection, end_offset)
             rewriter = Rewriter(self._map, plan.rules(self._map.get))
-            rewrite = _Rewrite(log, plan, rewriter, is_cut)
+            rewrite = _Rewrite(log, plan, rewriter, truncation_epoch)
             for group in plan.grouped(sources):
                 rewrite.group(group, reader, step)
         return rewrite
@@ -103,12 +103,12 @@ class _Rewrite:
         log: PartitionLog,
         plan: RewritePlan,
         rewriter: Rewriter,
-        is_cut: Callable[[], bool],
+        truncation_epoch: int,
     ) -> None:
         self._log = log
         self._plan = plan
         self._rewriter = rewriter
-        self._is_cut = is_cut
+        self._truncation_epoch = truncation_epoch
         self._bytes_read = self._bytes_written = 0
 
     def group(
@@ -116,7 +116,7 @@ class _Rewrite:
     ) -> None:
         """Rewrite neighbours into one segment, and put it in their place."""
         log, bases = self._log, [source.base_offset for source in sources]
-        cleaned = CleanedSegment(log.disk, log.path, bases[0], self._plan.config)
+        cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self._plan.config)
         try:
             for source in sources:
                 self._rewriter.rewrite_segment(source, cleaned, reader, step)
@@ -125,7 +125,8 @@ class _Rewrite:
             cleaned.discard()
             raise
         bytes_read = sum(source.facts.size_bytes for source in sources)
-        log.replace_segments(bases, new, old_bytes=bytes_read, is_cut=self._is_cut)
+        epoch = self._truncation_epoch
+        log.maintenance.replace_segments(bases, new, old_bytes=bytes_read, truncation_epoch=epoch)
         self._bytes_read += bytes_read
         self._bytes_written += new.size_bytes
 

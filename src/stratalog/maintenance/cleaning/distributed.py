@@ -266,7 +266,7 @@ class DistributedCleaner:
     ) -> CleaningResult:
         """One round, as `Cleaner.clean`, with the same errors if the runner raises what tasks do.
         Progress is told when a pass, or a group, is done."""
-        directory, disk = log.path / CLEANING_DIRECTORY, log.disk
+        directory, disk = log.path / CLEANING_DIRECTORY, log.maintenance.disk
         disk.remove_tree(directory)
         disk.mkdir(directory)
         try:
@@ -291,18 +291,18 @@ class _DistributedPass:
         self._directory = directory
         self._may_go_on = may_go_on
         self._on_progress = on_progress
-        self._is_cut = log.cut_detector()
+        self._truncation_epoch = log.truncation_epoch
         self._started = time.monotonic()
 
     def run(self, runner: TaskRunner) -> CleaningResult:
-        with abort_if_truncated(self._log.path, self._is_cut):
+        with abort_if_truncated(self._log, self._truncation_epoch):
             return self._run(runner)
 
     def _run(self, runner: TaskRunner) -> CleaningResult:
         log, selection = self._log, self._selection
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "it was cut since it was selected")
+            raise CleaningAbortedError(log.path, "it was truncated since it was selected")
         sources = source_segments(log, selection)
         secret = random_secret()
         parts = runner.map_all(
@@ -336,10 +336,11 @@ class _DistributedPass:
 
     def _install(self, group: Sequence[SourceSegment], rewritten: RewrittenGroup) -> None:
         log, bases = self._log, [source.base_offset for source in group]
-        path = rewritten.move_to(log.path, log.disk)
-        new = Segment(log.disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
+        disk, epoch = log.maintenance.disk, self._truncation_epoch
+        path = rewritten.move_to(log.path, disk)
+        new = Segment(disk, path, rewritten.base_offset, rewritten.size_bytes, log.config)
         old_bytes = sum(source.facts.size_bytes for source in group)
-        log.replace_segments(bases, new, old_bytes=old_bytes, is_cut=self._is_cut)
+        log.maintenance.replace_segments(bases, new, old_bytes=old_bytes, truncation_epoch=epoch)
 
     def _step(self, sources: Sequence[SourceSegment]) -> None:
         if not self._may_go_on():

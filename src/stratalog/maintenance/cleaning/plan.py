@@ -69,7 +69,7 @@ class CleanerLog:
 
 def cleaner_log(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
     """The log as it is now. Looks at the times of dirty segments only: reading them costs I/O."""
-    return log.looking_again(lambda: _look(log, checkpoint))
+    return log.retry_if_gone(lambda: _look(log, checkpoint))
 
 
 def _look(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
@@ -488,11 +488,11 @@ class LogCleaner(Protocol):
 
 
 @contextmanager
-def abort_if_truncated(path: Path, is_cut: Callable[[], bool]) -> Iterator[None]:
-    """What looks like damage in a log that is being cut is none: then the round is given up."""
+def abort_if_truncated(log: PartitionLog, truncation_epoch: int) -> Iterator[None]:
+    """What looks like corruption in a log that is being truncated is none: the pass is aborted."""
     try:
         yield
     except (CorruptError, SegmentGoneError) as error:
-        if is_cut() or isinstance(error, SegmentGoneError):
-            raise CleaningAbortedError(path, "it was cut meanwhile") from error
+        if isinstance(error, SegmentGoneError) or log.truncated_since(truncation_epoch):
+            raise CleaningAbortedError(log.path, "it was truncated meanwhile") from error
         raise

@@ -74,7 +74,7 @@ class RewritePlan:
     def of(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
         """For a round whose first pass came up to `end_offset`."""
         config, bound = log.config, selection.first_uncleanable_offset
-        with log.changing():
+        with log.maintenance.lock:
             producers = last_records(log.producers.producers.values())
         return cls(
             end_offset=end_offset,

@@ -1,0 +1,263 @@
+"""Appending to a log: validate, assign offsets, roll, check producers, write, publish.
+
+The order is Kafka's, so whatever is refused has written nothing, and whatever readers see is
+complete. A batch of a new leader epoch is noted before it is written, so no epoch is ever missing.
+Whoever calls a method holds the log's `WriteGuard`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import AppendError, LogOfflineError, StorageError
+from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
+from stratalog.format.names import FileKind, segment_file_name
+from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, place
+from stratalog.log.log_state import AppendInfo
+from stratalog.log.producers import markers_in
+from stratalog.log.validation import LeaderValidator, validate_follower
+from stratalog.storage.segment import Segment
+from stratalog.storage.segment_view import SegmentEnd
+from stratalog.storage.staged_names import second_staged_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from stratalog.config import LogConfig
+    from stratalog.errors import StratalogError
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.control import EndMarker
+    from stratalog.format.entry import EntryHeader
+    from stratalog.log.appends import FileBatches, GroupAppend, SegmentPlan, ValidatedAppend
+    from stratalog.log.log_segments import LogSegments
+    from stratalog.log.log_state import LogOffsets, LogState, WriteGuard
+    from stratalog.log.producer_state import CheckedAppend
+    from stratalog.log.producers import CachedBatch
+
+
+class Appender:
+    """Writes batches to the end of a log."""
+
+    def __init__(
+        self, state: LogState, guard: WriteGuard, segments: LogSegments, offsets: LogOffsets
+    ) -> None:
+        self.leader_epoch = state.leader_epoch
+        self._path = state.path
+        self._now_ms = state.now_ms
+        self._producers = state.producers
+        self._epochs = state.epochs
+        self._guard = guard
+        self._segments = segments
+        self._offsets = offsets
+        self._validator = LeaderValidator()
+        self._rules = AppendRules.of(state.config)
+
+    def update_config(self, config: LogConfig) -> None:
+        self._rules = AppendRules.of(config)
+        self._segments.config = config
+        self._segments.active.configure(config)
+
+    # -- single requests
+
+    def append(self, data: Buffer, origin: AppendOrigin) -> AppendInfo:
+        """As the leader."""
+        now_ms = self._now_ms()
+        assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, origin)
+        return self._write(self._validator.validate(data, self._rules, assign), origin, now_ms)
+
+    def append_as_follower(self, data: Buffer) -> AppendInfo:
+        """Batches that bring their offsets along."""
+        append = validate_follower(data, log_end_offset=self._offsets.end)
+        return self._write(append, AppendOrigin.REPLICATION, self._now_ms())
+
+    def _write(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
+        if not append.spans:
+            return AppendInfo(NO_OFFSET, NO_OFFSET)
+        self._note_epochs(append.headers)
+        segment = self._segments.active
+        if not segment.is_active or segment.roll_reason(
+            len(append.data), append.last_offset, append.max_timestamp, now_ms
+        ):
+            self._segments.roll(max(append.first_offset, self._offsets.end), self._producers)
+            segment = self._segments.active
+        headers = [header for header in append.headers if isinstance(header, BatchHeader)]
+        markers = None
+        if any(header.is_control for header in headers):
+            markers = _markers_of(append)
+        checked = self._producers.check(headers, origin, markers=markers)
+        if checked.duplicate is not None:
+            return _duplicate(checked.duplicate, append)
+        try:
+            segment.append(append.data, append.spans)
+            for txn in self._producers.update(checked):
+                if txn.is_aborted:
+                    segment.append_aborted(txn.index_entry())
+            self._publish(append.next_offset, append.record_count)
+        except BaseException as error:
+            self._fail_unless_published(segment, error)
+            raise
+        return AppendInfo(append.first_offset, append.last_offset, append.log_append_time_ms)
+
+    def _publish(self, next_offset: int, records: int) -> None:
+        """Let readers see it, then flush if the topic's `flush.messages` is reached."""
+        segments = self._segments
+        self._producers.map_end_offset = next_offset
+        segments.is_changed = True
+        self._offsets.publish(next_offset)
+        segments.unflushed_messages += records
+        if segments.unflushed_messages >= segments.config.flush_messages:
+            with self._guard.fatal():
+                segments.flush_below(next_offset)
+
+    def _fail_unless_published(self, segment: Segment, error: BaseException) -> None:
+        """A write that changed nothing leaves the log usable. If the batch is in the segment, but
+        producers and readers do not know of it, only recovery can tell what is true."""
+        if segment.next_offset != self._offsets.end:
+            self._guard.fail(error)
+
+    def _note_epochs(self, headers: Sequence[EntryHeader]) -> None:
+        """Messages of the old formats have no epoch, and those before them cannot be known any
+        more."""
+        latest = self._epochs.latest_epoch
+        for header in headers:
+            if not isinstance(header, BatchHeader):
+                self._epochs.clear()
+                latest = None
+            elif header.partition_leader_epoch != latest and header.partition_leader_epoch >= 0:
+                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+                latest = self._epochs.latest_epoch
+
+    # -- several requests with one write
+
+    def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
+        """Each request succeeds or fails on its own."""
+        now_ms = self._now_ms()
+        assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, AppendOrigin.CLIENT)
+        group = self._validator.validate_group(requests, self._rules, assign)
+        checked = self._check_group(group, now_ms)
+        if checked is None:
+            return [self._append_or_error(data) for data in requests]
+        try:
+            self._write_group(group, checked)
+        except StorageError as error:
+            return [error if isinstance(result, tuple) else result for result in group.offsets]
+        append_time_ms = group.log_append_time_ms
+        return [
+            AppendInfo(*result, append_time_ms) if isinstance(result, tuple) else result
+            for result in group.offsets
+        ]
+
+    def _append_or_error(self, data: Buffer) -> AppendInfo | StratalogError:
+        try:
+            with self._guard:  # an earlier request may have failed for good
+                return self.append(data, AppendOrigin.CLIENT)
+        except (AppendError, StorageError, LogOfflineError) as error:
+            return error
+
+    def install(self, data: Buffer) -> None:
+        """Batches that are ready but for their offsets, which are patched into `data`."""
+        now_ms = self._now_ms()
+        group = place(data, self._offsets.end, self.leader_epoch)
+        checked = self._check_group(group, now_ms)
+        if checked is not None:
+            self._write_group(group, checked)
+            return
+        for append in group.accepted:
+            self._write(append, AppendOrigin.CLIENT, now_ms)
+
+    def _check_group(self, group: GroupAppend, now_ms: int) -> CheckedAppend | None:
+        """What the group will change of its producers; None if it cannot be written at once."""
+        segment, spans = self._segments.active, group.spans
+        if not segment.is_active or not segment.size_bytes:
+            return None  # the roll clock begins with the first batch, and the next may exceed it
+        writer = segment.writer
+        newest = max([span.max_timestamp for span in spans], default=NO_TIMESTAMP)
+        if writer.roll_reason(len(group.data), group.next_offset - 1, newest, now_ms):
+            return None
+        headers = [header for header in group.headers if isinstance(header, BatchHeader)]
+        if len(headers) < len(spans) or not writer.has_index_room(len(spans)):
+            return None
+        try:
+            checked = self._producers.check(headers, AppendOrigin.CLIENT)
+        except AppendError:
+            return None
+        return checked if checked.duplicate is None else None
+
+    def _write_group(self, group: GroupAppend, checked: CheckedAppend) -> None:
+        self._note_epochs(group.headers)
+        if not group.spans:
+            return
+        segment = self._segments.active
+        try:
+            segment.append(group.data, group.spans)
+            self._producers.update(checked)
+            self._publish(group.next_offset, group.next_offset - self._offsets.end)
+        except BaseException as error:
+            self._fail_unless_published(segment, error)
+            raise
+
+    # -- a file that becomes a segment
+
+    def place_file(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
+        """Write offsets and leader epoch into the file; None if it cannot become a segment."""
+        segments = self._segments
+        plan = batches.plan(base_offset, self.leader_epoch, segments.config)
+        if plan is None or not segments.disk.can_stand_for(path, segments.active.path):
+            return None
+        segments.disk.patch(path, plan.patches())
+        return plan
+
+    def install_file(self, path: Path, placed: SegmentPlan) -> bool:
+        """False if the file cannot become a segment: nothing is appended then."""
+        disk, end = self._segments.disk, self._offsets.end
+        plan: SegmentPlan | None = placed
+        if not placed.fits(end, self.leader_epoch, self._segments.config):
+            plan = self.place_file(path, placed.batches, end)
+        if plan is None:
+            return False
+        disk.fsync(path)
+        second_name = second_staged_name(path)
+        try:
+            disk.link(path, second_name)
+        except StorageError:
+            return False
+        with self._guard.fatal():
+            self._adopt(second_name, plan)
+        return True
+
+    def _adopt(self, path: Path, plan: SegmentPlan) -> None:
+        """All that belongs to the segment is durable before its log gets its name."""
+        segments, base_offset = self._segments, self._offsets.end
+        active = segments.active
+        if self.leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
+            self._epochs.assign(self.leader_epoch, base_offset)
+        segments.end_active(base_offset, self._producers, is_snapshot_synced=True)
+        log_path = self._path / segment_file_name(base_offset, FileKind.LOG)
+        end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
+        segment = Segment.around(segments.disk, log_path, end, plan.indexes, segments.config)
+        segments.disk.rename(path, log_path)
+        segments.disk.fsync_dir(self._path)
+        kept = list(segments.all)
+        if active.base_offset == base_offset:  # it was empty, and its files are replaced
+            active.release()
+            kept.pop()
+        segments.use([*kept, segment])
+        self._producers.map_end_offset = plan.next_offset
+        self._offsets.publish(plan.next_offset)
+        segments.set_durable(plan.next_offset)
+
+
+def _duplicate(batch: CachedBatch, append: ValidatedAppend) -> AppendInfo:
+    is_append_time = append.log_append_time_ms != NO_TIMESTAMP
+    append_time_ms = batch.timestamp if is_append_time else NO_TIMESTAMP
+    return AppendInfo(batch.first_offset, batch.last_offset, append_time_ms, is_duplicate=True)
+
+
+def _markers_of(append: ValidatedAppend) -> dict[int, EndMarker]:
+    batches = [
+        (span.position, header)
+        for span, header in zip(append.spans, append.headers, strict=True)
+        if isinstance(header, BatchHeader)
+    ]
+    return markers_in(append.data, batches)
