@@ -88,7 +88,7 @@ def warn_of_truncations() -> None:
     for name in (
         "stratalog.maintenance.recovery",
         "stratalog.log.transactions",
-        "stratalog.log.segmented_log",
+        "stratalog.log.maintenance",
         "stratalog.partitions.catalog",
     ):
         logging.getLogger(name).addHandler(_truncations)
