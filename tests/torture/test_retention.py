@@ -108,7 +108,7 @@ def test_young_records_go_by_size_and_old_ones_after_them_by_time(tmp_path: Path
             at_ms = now_ms() + 60_000 if number < 10 else now_ms() - 60_000
             logs.append("timed", bytes(20_000), partition=0, timestamp=at_ms)
         log = logs.partition("timed", 0)
-        assert Deletion.of(log, 0).count_allowed(TIMED) == 35
+        assert Deletion.of(log.maintenance, 0).count_allowed(TIMED) == 35
         assert logs.partition("timed", 0).size_bytes > 400_000
         logs.maintenance.run_once()
         assert (log.log_start_offset, log.size_bytes) == (35, 0)
