@@ -23,9 +23,7 @@ def facts(builder: IndexBuilder) -> tuple[object, ...]:
     return (
         bytes(builder.offset_index),
         bytes(builder.time_index),
-        builder.max_timestamp,
-        builder.max_timestamp_offset,
-        builder.bytes_since_entry,
+        builder.state,
         builder.last_indexed_timestamp,
     )
 

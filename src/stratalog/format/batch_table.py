@@ -283,11 +283,7 @@ def add_batches(builder: IndexBuilder, rows: NDArray[Any], buffer_start: int = 0
     from stratalog.format.kernels import index as kernel  # noqa: PLC0415 - readers need no entries
 
     rows = np.ascontiguousarray(rows)
-    state = np.empty(kernel.SLOTS, np.int64)
-    state[kernel.BYTES_SINCE_ENTRY] = builder.bytes_since_entry
-    state[kernel.MAX_TIMESTAMP] = builder.max_timestamp
-    state[kernel.MAX_TIMESTAMP_OFFSET] = builder.max_timestamp_offset
-    state[kernel.LAST_INDEXED_TIMESTAMP] = builder.last_indexed_timestamp
+    state = np.array([*builder.state, builder.last_indexed_timestamp], np.int64)
     indexed = np.empty(len(rows), np.int64)
     times = np.empty((len(rows), 2), np.int64)
     offsets_found, times_found = kernel.choose(rows, builder.interval_bytes, state, indexed, times)
@@ -300,10 +296,8 @@ def add_batches(builder: IndexBuilder, rows: NDArray[Any], buffer_start: int = 0
     time_entries["relative_offset"] = times[:times_found, 1] - base_offset
     builder.offset_index += offset_entries.tobytes()
     builder.time_index += time_entries.tobytes()
-    builder.bytes_since_entry = int(state[kernel.BYTES_SINCE_ENTRY])
-    builder.max_timestamp = int(state[kernel.MAX_TIMESTAMP])
-    builder.max_timestamp_offset = int(state[kernel.MAX_TIMESTAMP_OFFSET])
-    builder.last_indexed_timestamp = int(state[kernel.LAST_INDEXED_TIMESTAMP])
+    largest, largest_offset, since_entry, builder.last_indexed_timestamp = state.tolist()
+    builder.state = (largest, largest_offset, since_entry)
 
 
 def first_offsets(rows: NDArray[Any]) -> NDArray[np.int64]:

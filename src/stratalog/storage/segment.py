@@ -1,8 +1,4 @@
-"""What an active segment has open: its log and both sparse indexes, and the rules of appending.
-
-The rules are those of `format.index_rules`, spelled out here once more without a call per batch:
-this is the path of every record that is ever written.
-"""
+"""What an active segment has open: its log and both sparse indexes, and the rules of appending."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
 
 from stratalog.errors import CorruptBatchError, DiskFullError, OffsetOverflowError, StorageError
 from stratalog.format.batch import NO_TIMESTAMP, BatchSpan
+from stratalog.format.index_entries import after_batch
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
 from stratalog.storage.index_file import IndexPair, TxnIndexFile
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 
     from stratalog.config import LogConfig
     from stratalog.format.buffers import Buffer
-    from stratalog.format.index_entries import IndexBuilder
+    from stratalog.format.index_entries import IndexBuilder, IndexState
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.disk import AppendFile, Disk
     from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
@@ -45,9 +42,8 @@ if TYPE_CHECKING:
     from stratalog.storage.recovery import OnBatch, Survivors
     from stratalog.storage.roll import RollReason
 
-_State: TypeAlias = tuple[int, int, int, int, int]
-"""Size in bytes, next offset, largest timestamp, last offset of the first batch that has it, bytes
-since the last index entry."""
+_State: TypeAlias = "tuple[int, int, IndexState]"
+"""Size in bytes, next offset, and what the rule for index entries remembers."""
 
 
 class SegmentWriter:
@@ -75,12 +71,7 @@ class SegmentWriter:
         self.created_ms = 0
         self.limits = RollLimits(segment_bytes=POSITION_MAX, segment_ms=(1 << 63) - 1)
         self._next_offset_max = self.base_offset + RELATIVE_OFFSET_MAX + 1
-        self._state: _State = (
-            log.size_bytes,
-            next_offset,
-            *time_index.last,
-            0,
-        )
+        self._state: _State = (log.size_bytes, next_offset, (*time_index.last, 0))
         with suppress(DiskFullError):
             time_index.make_ready(1)  # so that closing the segment needs no more space
 
@@ -92,7 +83,7 @@ class SegmentWriter:
     @property
     def largest_timestamp(self) -> LargestTimestamp:
         """(-1, base offset) when no batch has a timestamp."""
-        return LargestTimestamp(*self._state[2:4])
+        return LargestTimestamp(*self._state[2][:2])
 
     def roll_reason(
         self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
@@ -162,7 +153,7 @@ class SegmentWriter:
         self, data: Buffer, spans: Sequence[BatchSpan]
     ) -> tuple[list[int], list[int], _State]:
         """Fields of the index entries that the batches call for, and the state after them."""
-        end, due_offset, largest, largest_offset, since_entry = self._state
+        end, due_offset, index_state = self._state
         start, base, interval = end, self.base_offset, self.interval_bytes
         indexed_timestamp = self.time_index.last_timestamp
         offset_entries: list[int] = []
@@ -170,28 +161,28 @@ class SegmentWriter:
         for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
             if start + position != end or not due_offset <= base_offset <= last_offset:
                 self._refuse(data, spans)
-            if max_timestamp > largest:
-                largest, largest_offset = max_timestamp, last_offset
-            if since_entry > interval:
+            index_state, has_entry = after_batch(
+                index_state, interval, size_bytes, last_offset, max_timestamp
+            )
+            if has_entry:
                 offset_entries += (last_offset - base, end)
+                largest, largest_offset, _ = index_state
                 if largest > indexed_timestamp:
                     time_entries += (largest, largest_offset - base)
                     indexed_timestamp = largest
-                since_entry = 0
-            since_entry += size_bytes
             end += size_bytes
             due_offset = last_offset + 1
         if end - start != len(data) or not spans or end > POSITION_MAX:
             self._refuse(data, spans)
         if due_offset > self._next_offset_max:
             self._refuse(data, spans)
-        return offset_entries, time_entries, (end, due_offset, largest, largest_offset, since_entry)
+        return offset_entries, time_entries, (end, due_offset, index_state)
 
     def append_batch(
         self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int
     ) -> int:
         """`append` for one batch, which is what producers send: the same with less ado."""
-        start, due_offset, largest, largest_offset, since_entry = self._state
+        start, due_offset, index_state = self._state
         log, size_bytes = self.log, len(data)
         end = start + size_bytes
         if (
@@ -201,21 +192,22 @@ class SegmentWriter:
             self._refuse(data, [BatchSpan(0, size_bytes, base_offset, last_offset, max_timestamp)])
         if log.size_bytes != start:
             self._mend()
-        if max_timestamp > largest:
-            largest, largest_offset = max_timestamp, last_offset
+        index_state, has_entry = after_batch(
+            index_state, self.interval_bytes, size_bytes, last_offset, max_timestamp
+        )
         try:
-            if since_entry > self.interval_bytes:
+            if has_entry:
                 self.offset_index.append(last_offset - self.base_offset, start)
+                largest, largest_offset, _ = index_state
                 if largest > self.time_index.last_timestamp:
                     self.time_index.append(largest, largest_offset - self.base_offset)
-                since_entry = 0
             log.write(data)
         except BaseException:
             self._mend()
             raise
         if not start:
             self.first_timestamp = max_timestamp
-        self._state = (end, last_offset + 1, largest, largest_offset, since_entry + size_bytes)
+        self._state = (end, last_offset + 1, index_state)
         return start
 
     def _refuse(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
@@ -244,12 +236,12 @@ class SegmentWriter:
         points past the log. Readers, too, are told before the bytes are gone.
         """
         before = self._state
-        size_bytes, next_offset, *largest, _ = before
+        size_bytes, next_offset, (largest, largest_offset, _) = before
         size_bytes = min(position, size_bytes)
         next_offset = min(next_offset, max(offset, self.base_offset))
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
-        self._state = (size_bytes, next_offset, largest[0], largest[1], 0)
+        self._state = (size_bytes, next_offset, (largest, largest_offset, 0))
         try:
             self.log.truncate(size_bytes)
         except BaseException:
@@ -257,8 +249,8 @@ class SegmentWriter:
             raise
         if not size_bytes:
             self.first_timestamp = NO_FIRST_TIMESTAMP
-        if largest[0] > NO_TIMESTAMP:
-            self._state = (size_bytes, next_offset, *self._find_largest(reader), 0)
+        if largest > NO_TIMESTAMP:
+            self._state = (size_bytes, next_offset, (*self._find_largest(reader), 0))
 
     def _find_largest(self, reader: LogFile) -> LargestTimestamp:
         """The last time entry says it, unless a batch behind it is newer."""

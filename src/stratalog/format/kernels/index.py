@@ -1,4 +1,4 @@
-"""Which batches get index entries: the compiled twin of `index_rules`."""
+"""Which batches get index entries: the compiled twin of `index_entries.after_batch`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from numba import types
 from stratalog.format.kernels.jit import kernel
 from stratalog.format.kernels.memory import BATCHES
 
-# Slots of `state`: what the rule remembers between two batches.
-BYTES_SINCE_ENTRY, MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, LAST_INDEXED_TIMESTAMP = range(4)
-SLOTS = 4
+# Slots of `state`: an `IndexState`, and the timestamp of the last time entry.
+MAX_TIMESTAMP, MAX_TIMESTAMP_OFFSET, BYTES_SINCE_ENTRY, LAST_INDEXED_TIMESTAMP = range(4)
 
 
 @kernel(
