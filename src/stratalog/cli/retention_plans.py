@@ -12,10 +12,10 @@ from stratalog.cli.overrides import SettingsFinder
 from stratalog.config import LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError
-from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.partitions.settings import ConfigSource
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,13 +126,5 @@ class _Known:
     def _is_cleaned(self, view: PartitionView) -> bool:
         root = view.path.absolute().parent
         if root not in self._cleaned:
-            self._cleaned[root] = read_offsets(root / RootFile.CLEANER_OFFSETS.value)
+            self._cleaned[root] = read_offset_checkpoint(root, RootFile.CLEANER_OFFSETS)
         return view.topic_partition in self._cleaned[root]
-
-
-def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint; empty when it is missing or, as for Kafka, unreadable."""
-    try:
-        return decode_offsets(path.read_bytes())
-    except (FileNotFoundError, StratalogError):
-        return {}

@@ -32,9 +32,10 @@ CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 INTERNAL_TOPICS: Final = frozenset(
     {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC}
 )
-"""Topics of the broker itself. `__cluster_metadata` is not one of them: clients never see it."""
+"""Topics of the broker itself, all compacted. `__cluster_metadata` is not one of them: clients
+never see it."""
 SYSTEM_TOPICS: Final = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC}
-"""Everything in a log directory that is no user's: left out unless it is named."""
+"""Every topic in a log directory that is not a user's: skipped unless it is named."""
 
 REMOTE_INDEX_CACHE_DIR: Final = "remote-log-index-cache"
 TEMPORARY_SUFFIX: Final = ".tmp"

@@ -16,16 +16,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import (
-    AccessDeniedError,
     CorruptError,
     FlushedCorruptionError,
     InvalidNameError,
     NoSegmentError,
     NotALogDirError,
-    StorageError,
-    StratalogError,
 )
-from stratalog.format.checkpoint import decode_leader_epochs, decode_offsets
+from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.metadata import decode_partition_metadata
 from stratalog.format.names import (
     DirState,
@@ -39,6 +36,7 @@ from stratalog.log.listing import list_partition
 from stratalog.log.reader import LogReader
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_producers
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
@@ -128,7 +126,8 @@ class PartitionView(LogReader):
         """The first offset that readers may see."""
         start = self._checkpointed_start
         if start is None:
-            start = read_log_start_checkpoint(self._log_dir).get(self.topic_partition, 0)
+            starts = read_offset_checkpoint(self._log_dir, RootFile.LOG_START_OFFSETS)
+            start = starts.get(self.topic_partition, 0)
         return max(start, self._segments.bases[0])
 
     @property
@@ -149,7 +148,7 @@ class PartitionView(LogReader):
         Bytes behind the last whole batch look the same in both cases; what tells is the log
         directory's checkpoint of how far the log was flushed, if it has one.
         """
-        points = read_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
+        points = read_offset_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
         flushed = points.get(self.topic_partition, 0)
         if self._base_offset is not None or self._damaged_end(flushed) is None:
             return
@@ -264,18 +263,3 @@ def identity_of(path: Path) -> tuple[TopicPartition, DirState]:
     if directory is None:
         return TopicPartition(name, -1), DirState.LIVE
     return directory.topic_partition, directory.state
-
-
-def read_log_start_checkpoint(log_dir: Path) -> dict[TopicPartition, int]:
-    """Log start offsets of a log directory; without one a log starts with its first segment."""
-    return read_checkpoint(log_dir, RootFile.LOG_START_OFFSETS)
-
-
-def read_checkpoint(log_dir: Path, file: RootFile) -> dict[TopicPartition, int]:
-    """Offsets by partition. Empty when the file is missing or unreadable, as it is for Kafka."""
-    try:
-        return decode_offsets(read_file(log_dir / file.value))
-    except (AccessDeniedError, StorageError):
-        raise
-    except (FileNotFoundError, NotADirectoryError, StratalogError):
-        return {}

@@ -21,7 +21,7 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
 )
-from stratalog.format.checkpoint import decode_offsets, encode_offsets
+from stratalog.format.checkpoint import encode_offsets
 from stratalog.format.metadata import (
     MetaProperties,
     decode_clean_shutdown,
@@ -39,6 +39,7 @@ from stratalog.format.names import (
     parse_partition_file,
 )
 from stratalog.maintenance.recovery_plan import LoadPoint
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -158,15 +159,18 @@ class RootFiles:
         self._disk.write_atomically(path, encode_clean_shutdown(broker_epoch))
 
     def read_offsets(self, file: RootFile) -> dict[TopicPartition, int]:
-        """One of the four offset files. Unreadable is as good as missing, as for Kafka: then
-        recovery begins at 0, and a log starts with its first segment."""
-        path = self.path / file.value
+        """One of the four offset files. As for Kafka, one that cannot be read counts as missing:
+        then recovery begins at 0, and a log starts with its first segment."""
+
+        def warn(error: StratalogError) -> None:
+            _log.warning("%s: ignored: %s", self.path / file.value, error)
+
         try:
-            return decode_offsets(self._disk.read_bytes(path))
-        except FileNotFoundError:
-            return {}
+            return read_offset_checkpoint(
+                self.path, file, read=self._disk.read_bytes, on_corrupt=warn
+            )
         except StratalogError as error:
-            _log.warning("%s: ignored: %s", path, error)
+            warn(error)
             return {}
 
     def write_offsets(self, file: RootFile, offsets: Mapping[TopicPartition, int]) -> None:

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
-    AccessDeniedError,
     CorruptError,
     InvalidNameError,
     NotALogDirError,
-    StorageError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.metadata import MetaProperties, decode_meta_properties
 from stratalog.format.names import (
     DirState,
@@ -31,7 +28,7 @@ from stratalog.format.names import (
     parse_root_file,
 )
 from stratalog.log.partition_view import PartitionView
-from stratalog.storage.log_dir_scan import scan_log_dir
+from stratalog.storage.log_dir_scan import read_offset_checkpoint, scan_log_dir
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
@@ -89,13 +86,8 @@ class LogDirView:
             raise error.located(path) from None
 
     def checkpoint(self, file: RootFile) -> dict[TopicPartition, int]:
-        """One of the four offset files; empty when it is missing or, as for Kafka, unreadable."""
-        try:
-            return decode_offsets(read_file(self.path / file.value))
-        except (AccessDeniedError, StorageError):
-            raise
-        except (FileNotFoundError, StratalogError):
-            return {}
+        """One of the four offset files; empty if it is missing or, as for Kafka, corrupt."""
+        return read_offset_checkpoint(self.path, file)
 
     @cached_property
     def log_start_offsets(self) -> dict[TopicPartition, int]:

@@ -10,7 +10,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from stratalog.errors import AccessDeniedError, InvalidNameError, NotALogDirError
+from stratalog.errors import (
+    AccessDeniedError,
+    InvalidNameError,
+    NotALogDirError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import (
     FileKind,
     PartitionFile,
@@ -19,9 +26,13 @@ from stratalog.format.names import (
     parse_partition_file,
     parse_root_file,
 )
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from stratalog.format.names import TopicPartition
 
 
 def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
@@ -46,6 +57,29 @@ def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
     if not is_new and not any(map(_is_mark, entries)) and not any(map(_is_partition, entries)):
         raise NotALogDirError(_what_is_missing(path, entries))
     return entries
+
+
+def read_offset_checkpoint(
+    log_dir: Path,
+    file: RootFile,
+    *,
+    read: Callable[[Path], bytes] = read_file,
+    on_corrupt: Callable[[StratalogError], None] = lambda _: None,
+) -> dict[TopicPartition, int]:
+    """One of the four offset files of a log directory.
+
+    As for Kafka, a file that is missing or corrupt counts as empty; `on_corrupt` is called with
+    what is wrong with it. Raises AccessDeniedError or StorageError if it cannot be read.
+    """
+    try:
+        return decode_offsets(read(log_dir / file.value))
+    except (AccessDeniedError, StorageError):
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except StratalogError as error:
+        on_corrupt(error)
+        return {}
 
 
 def _what_is_missing(path: Path, entries: list[os.DirEntry[str]]) -> str:

@@ -13,9 +13,7 @@ from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.metadata import decode_partition_metadata
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    SHARE_GROUP_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
+    INTERNAL_TOPICS,
     FileKind,
     FileState,
     TopicPartition,
@@ -44,9 +42,6 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.maintenance.verify.segment import SegmentReport
 
-_COMPACTED_TOPICS: Final = frozenset(
-    {CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC}
-)
 _INDEX_KINDS: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
@@ -116,7 +111,7 @@ def plan_partition(
         epochs,
         findings.close(),
         sum(1 for listed in listing.files if listed.file.kind not in (*_INDEX_KINDS, FileKind.LOG)),
-        is_compacted or topic_partition.topic in _COMPACTED_TOPICS,
+        is_compacted or topic_partition.topic in INTERNAL_TOPICS,
         recovery_point=recovery_point,
     )
 
