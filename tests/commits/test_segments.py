@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,6 +30,8 @@ from tests.commits.test_commit import CONFIGS
 from tests.opening import NOW_MS, UNSYNCED, kill
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from stratalog.log_dir import LogDir
 
 ONCE = {name: config for name, config in CONFIGS.items() if "rolls" not in name}
@@ -188,38 +189,7 @@ def test_resuming_leaves_files_as_they_are(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.log"))) == 1
 
 
-def test_offsets_are_written_before_the_decision(tmp_path: Path) -> None:
-    """So that the disk is busy while other runs are checked; the fsync comes when it is decided."""
-    with open_logs(tmp_path) as logs:
-        logs.create_topic("orders", 1)
-    commit = stage_tasks([tmp_path], 3, 40)
-    steps: list[str] = []
-
-    def path_of(fd: int) -> Path:
-        return Path(f"/proc/self/fd/{fd}").readlink()
-
-    def start_writeback(fd: int, start: int, size_bytes: int) -> None:
-        assert (start, size_bytes) == (0, 0)
-        assert path_of(fd).read_bytes()[12:16] == bytes(4)  # the leader epoch, -1 when staged
-        steps.append("write")
-
-    def fsync(fd: int) -> None:
-        if path_of(fd).name.endswith(".staged"):
-            steps.append("fsync")
-
-    def rename(source: Path, target: Path) -> None:
-        if target.name == "stratalog-commit.json" and not target.exists():
-            steps.append("decide")
-        source.replace(target)
-
-    calls = SystemCalls(fsync=fsync, rename=rename, start_writeback=start_writeback)
-    with open_logs(tmp_path, disk=Disk(calls)) as logs:
-        logs.commits.commit(commit)
-    assert steps == ["write"] * 3 + ["decide"] + ["fsync"] * 3
-    check_once(values_in([tmp_path]), 120)
-
-
-def test_the_log_grows_after_offsets_were_written(tmp_path: Path) -> None:
+def test_the_log_grows_before_the_decision(tmp_path: Path) -> None:
     """Somebody appends between the check and the decision: the runs get other offsets."""
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders", 1)
@@ -243,7 +213,7 @@ def test_the_log_grows_after_offsets_were_written(tmp_path: Path) -> None:
 
 
 def test_a_refused_commit_leaves_good_runs(tmp_path: Path) -> None:
-    """Offsets were written into them in vain; they are committed elsewhere later."""
+    """They can be committed later, to another place in the log."""
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders", 1)
     commit = stage_tasks([tmp_path], 3, 40)

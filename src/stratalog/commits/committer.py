@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from stratalog.commits.journal import CommitIdentity, Journal, PartitionCommit
     from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
     from stratalog.format.names import TopicPartition
-    from stratalog.log.appends import FileBatches, SegmentPlan
+    from stratalog.log.appends import FileBatches
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext, PartitionSlot
     from stratalog.partitions.schedule import Schedule
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 INSTALLERS_MAX: Final = 8
 SWEEP_INTERVAL_MS: Final = 60 * 60 * 1000
-_NONE_PLACED: Final[Mapping[Path, SegmentPlan]] = {}
+_NONE_CHECKED: Final[Mapping[Path, FileBatches]] = {}
 
 _log = logging.getLogger(__name__)
 
@@ -145,15 +145,13 @@ class Commits:
             self.finish()
             split = self._history.split(commit)
             new = split.new
-            slots = self._slots_of(new)
-            ends = {found: slot.log().log_end_offset for found, slot in slots.items()}
+            slots, checked = self._checked_slots(new)
+            ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
+            for slot in slots:
+                self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
             journal = plan_commit(new, ends, len(self._catalog.roots))
-            placed = _check_and_place(new.runs, slots, journal)
-            with _threads(len(slots), "stratalog-sync") as pool:
-                paths = [slot.path for slot in slots.values()]
-                list(pool.map(self._disk.fsync_dir, paths))  # the names; tasks synced the content
             if journal.partitions:
-                self._carry_out(self._decide(journal), journal, placed)
+                self._carry_out(self._decide(journal), journal, checked)
             self._sweep_commit(commit)
             is_replay = bool(split.skipped_topics) and not new.runs
             return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
@@ -217,13 +215,16 @@ class Commits:
 
     # -- steps
 
-    def _slots_of(self, commit: StagedCommit) -> dict[TopicPartition, PartitionSlot]:
-        """The partitions that get something. Raises unless they, and the names of the runs, are
-        those of this commit."""
+    def _checked_slots(
+        self, commit: StagedCommit
+    ) -> tuple[list[PartitionSlot], dict[Path, FileBatches]]:
+        """The partitions that get something, once all that was staged is found to be here; and what
+        is in the runs that may become segments."""
         slots: dict[TopicPartition, PartitionSlot] = {}
         seen: set[Path] = set()
         for topic in {id(run.topic): run.topic for run in commit.runs}.values():
             self._check_topic(topic)
+        found: list[tuple[Path, StagedRun]] = []
         for run in commit.runs:
             slot = self._catalog.find(run.topic_partition)
             if slot is None:
@@ -231,9 +232,10 @@ class Commits:
             path, name = slot.path / run.name, parse_staged_name(run.name)
             if name is None or name[:2] != (commit.job, commit.number) or path in seen:
                 raise CommitError(f"{path}: not a run of this commit, or twice")
+            found.append((path, run))
             seen.add(path)
             slots[run.topic_partition] = slot
-        return slots
+        return list(slots.values()), _check_runs(found)
 
     def _check_topic(self, staged: StagedTopic) -> None:
         info = self._catalog.topics.get(staged.name)
@@ -265,7 +267,7 @@ class Commits:
             ) from error
 
     def _carry_out(
-        self, path: Path, journal: Journal, placed: Mapping[Path, SegmentPlan] = _NONE_PLACED
+        self, path: Path, journal: Journal, checked: Mapping[Path, FileBatches] = _NONE_CHECKED
     ) -> None:
         """Everything after the decision. May be repeated from the start at any point."""
         decision = Decision(self._journal, path, journal)
@@ -274,7 +276,7 @@ class Commits:
             for slot, part in present:
                 slot.has_pending_commit = not part.is_installed
             with _threads(len(present), "stratalog-install") as pool:
-                for _ in pool.map(partial(self._install, decision, placed), present):
+                for _ in pool.map(partial(self._install, decision, checked), present):
                     pass
             self._history.note(journal)
             self._journal.remove(path)
@@ -288,7 +290,7 @@ class Commits:
     def _install(
         self,
         decision: Decision,
-        placed: Mapping[Path, SegmentPlan],
+        checked: Mapping[Path, FileBatches],
         found: tuple[PartitionSlot, PartitionCommit],
     ) -> None:
         """Nobody may append between looking at the log's end and going on from there."""
@@ -300,7 +302,7 @@ class Commits:
                 if not is_as_planned(part, left):
                     log.flush()  # what counts as found has to be there after a crash, too
                     decision.record(left)
-                install_partition(log, left, placed)
+                install_partition(log, left, checked)
             decision.record(replace(left, is_installed=True))
             slot.has_pending_commit = False
         for run in part.runs:  # now, so that a large commit does not need twice its space
@@ -335,28 +337,19 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
-def _check_and_place(
-    runs: Sequence[StagedRun], slots: Mapping[TopicPartition, PartitionSlot], journal: Journal
-) -> dict[Path, SegmentPlan]:
-    """Raise unless all runs are as they were staged. Large ones get the offsets of the journal at
-    once, and the disk writes them while others are checked; how, by path."""
-    offsets = journal.run_offsets()
-
-    def check_and_place(run: StagedRun) -> tuple[Path, SegmentPlan | None]:
-        slot = slots[run.topic_partition]
-        path, offset = slot.path / run.name, offsets.get((run.topic_partition, run.name))
-        batches = _check_run(path, run)
-        if offset is None or run.size_bytes < install.SEGMENT_BYTES_MIN:
-            return path, None
-        return path, slot.log().place_file(path, batches, offset)
-
-    with _threads(len(runs), "stratalog-check") as pool:
-        found = list(pool.map(check_and_place, runs))
-    return {path: plan for path, plan in found if plan is not None}
+def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatches]:
+    """Raise unless all are as they were staged; the batches of those that are large."""
+    large = {}
+    with _threads(len(found), "stratalog-check") as pool:
+        for (path, run), batches in zip(found, pool.map(_check_run, found), strict=True):
+            if run.size_bytes >= install.SEGMENT_BYTES_MIN:
+                large[path] = batches
+    return large
 
 
-def _check_run(path: Path, run: StagedRun) -> FileBatches:
+def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
     """Before anything is decided: afterwards there is nobody to refuse it to."""
+    path, run = found
     try:
         return check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
     except FileNotFoundError:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.commits.journal import JournalRun, PartitionCommit
-    from stratalog.log.appends import SegmentPlan
     from stratalog.log.partition_log import PartitionLog
 
 CHUNK_BYTES: Final = 1 << 20
@@ -72,11 +71,11 @@ def is_as_planned(part: PartitionCommit, left: PartitionCommit) -> bool:
 
 
 def install_partition(
-    log: PartitionLog, part: PartitionCommit, placed: Mapping[Path, SegmentPlan]
+    log: PartitionLog, part: PartitionCommit, checked: Mapping[Path, FileBatches]
 ) -> None:
     """Append what the log does not have yet of the runs, and make it durable.
 
-    `part` is what `resume` has returned. Files that were checked and `placed` just now may become
+    `part` is what `resume` has returned. Files that were `checked` just now may become
     segments as they are.
     """
     skip = part.skip_records
@@ -85,8 +84,8 @@ def install_partition(
             skip -= run.record_count
             continue
         path = log.path / run.name
-        plan = placed.get(path)
-        if skip or plan is None or not log.install_file(path, plan):
+        batches = checked.get(path)
+        if skip or batches is None or not log.install_file(path, batches):
             _install_run(log, run, skip)
         skip = 0
     if log.log_end_offset != part.end_offset:

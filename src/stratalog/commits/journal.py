@@ -103,16 +103,6 @@ class Journal:
         parts = (part for part in self.partitions if not part.is_installed)
         return {run.name for part in parts for run in part.runs}
 
-    def run_offsets(self) -> dict[tuple[TopicPartition, str], int]:
-        """Of the first record of each run, as planned."""
-        offsets = {}
-        for part in self.partitions:
-            offset = part.start_offset - part.skip_records
-            for run in part.runs:
-                offsets[part.topic_partition, run.name] = offset
-                offset += run.record_count
-        return offsets
-
 
 def plan_commit(
     commit: StagedCommit, end_offsets: Mapping[TopicPartition, int], dir_count: int

@@ -199,23 +199,13 @@ class Appender:
 
     # -- a file that becomes a segment
 
-    def place_file(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
-        """Write offsets and leader epoch into the file; None if it cannot become a segment."""
-        segments = self._segments
-        plan = batches.plan(base_offset, self.leader_epoch, segments.config)
-        if plan is None or not segments.disk.can_stand_for(path, segments.active.path):
-            return None
-        segments.disk.patch(path, plan.patches())
-        return plan
-
-    def install_file(self, path: Path, placed: SegmentPlan) -> bool:
+    def install_file(self, path: Path, batches: FileBatches) -> bool:
         """False if the file cannot become a segment: nothing is appended then."""
-        disk, end = self._segments.disk, self._offsets.end
-        plan: SegmentPlan | None = placed
-        if not placed.fits(end, self.leader_epoch, self._segments.config):
-            plan = self.place_file(path, placed.batches, end)
-        if plan is None:
+        segments, disk = self._segments, self._segments.disk
+        plan = batches.plan(self._offsets.end, self.leader_epoch, segments.config)
+        if plan is None or not disk.can_stand_for(path, segments.active.path):
             return False
+        disk.patch(path, plan.patches())
         disk.fsync(path)
         second_name = second_staged_name(path)
         try:

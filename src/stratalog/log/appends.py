@@ -440,12 +440,6 @@ class SegmentPlan(NamedTuple):
     indexes: IndexBuilder
     leader_epoch: int
     next_offset: int
-    config: LogConfig
-
-    def fits(self, base_offset: int, leader_epoch: int, config: LogConfig) -> bool:
-        """Whether this is the plan for that place in a log."""
-        mine = (self.indexes.base_offset, self.leader_epoch, self.config)
-        return mine == (base_offset, leader_epoch, config)
 
     def patches(self) -> Iterator[tuple[int, bytes]]:
         """Where the file changes, and to what."""
@@ -489,7 +483,7 @@ class FileBatches:
         indexes.finish()
         if not _fits(indexes, config.segment_index_bytes):
             return None
-        return SegmentPlan(self, indexes, leader_epoch, offset, config)
+        return SegmentPlan(self, indexes, leader_epoch, offset)
 
     def _rolls(self, config: LogConfig) -> bool:
         """By size or by time, at the earliest."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.errors import StratalogError
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.appends import FileBatches, SegmentPlan
+    from stratalog.log.appends import FileBatches
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import AppendInfo, LogState
     from stratalog.log.producer_state import ProducerStateManager
@@ -198,28 +198,16 @@ class PartitionLog(LogReader):
         with self._guard:
             self._appender.install(data)
 
-    def place_file(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
-        """Write offsets from `base_offset` on, and the leader epoch, into a file of checked batches
-        that is to become a segment. Not durable yet; `install_file` waits for that.
-
-        No CRC covers those bytes, and whoever appends the batches elsewhere overwrites them: a file
-        that was placed in vain is as good as before. None if the file cannot become a segment,
-        because of the topic's limits or another owner; it is unchanged then.
-        """
-        with self._guard:
-            return self._appender.place_file(path, batches, base_offset)
-
-    def install_file(self, path: Path, placed: SegmentPlan) -> bool:
+    def install_file(self, path: Path, batches: FileBatches) -> bool:
         """Make a file of ready, checked batches in the log's directory a segment of its own.
 
-        `placed` is what `place_file` has returned. If the log has grown since, the file is placed
-        again. It gets a second name; the first stays, and is the caller's to remove. The active
-        segment is sealed before it, so it may roll earlier than single appends would have let it.
-        Durable. False if that cannot be done, because of the topic's limits, another owner, or a
-        file system without links: nothing is appended then.
+        It gets a second name; the first stays, and is the caller's to remove. The active segment is
+        sealed before it, so it may roll earlier than single appends would have let it. Durable.
+        False if that cannot be done, because of the topic's limits, another owner, or a file system
+        without links: nothing is appended then.
         """
         with self._guard:
-            return self._appender.install_file(path, placed)
+            return self._appender.install_file(path, batches)
 
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int = 0

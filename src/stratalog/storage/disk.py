@@ -403,8 +403,7 @@ class Disk:
             self._calls.link(source, target)
 
     def patch(self, path: Path, parts: Iterable[tuple[int, bytes]]) -> None:
-        """Overwrite parts of a file, each at its position. Durable only after `fsync`; until then
-        the kernel writes already."""
+        """Overwrite parts of a file, each at its position. Durable only after `fsync`."""
         with told("write", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CLOEXEC, _FILE_MODE)
             try:
@@ -413,7 +412,6 @@ class Disk:
                     while written < len(data):
                         rest = memoryview(data)[written:]
                         written += self._calls.pwrite(fd, rest, position + written)
-                self._calls.start_writeback(fd, 0, 0)  # all of the file
             finally:
                 self._calls.close(fd)
 
