@@ -67,7 +67,7 @@ def test_a_segment_rolls_when_offsets_reach_too_far(log: PartitionLog) -> None:
 
 def test_jitter_is_drawn_for_each_segment(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([0, 900, 0])
-    monkeypatch.setattr("stratalog.log.log_segments.random.randrange", lambda _: next(drawn))
+    monkeypatch.setattr("stratalog.log.log_state.random.randrange", lambda _: next(drawn))
     log = setup.reopen(replace(CONFIG, segment_ms=1000, segment_jitter_ms=950))
     log.append(batch())
     log.roll()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.maintenance.retention import plan_retention, retention_log
 from stratalog.partitions.view import open_partition
 from stratalog.storage.disk import Disk
 from tests.opening import UNSYNCED, open_logs
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 SEGMENTS = 150
 FIRST_MS, STEP_MS = 1_000, 10
 LAST_MS = FIRST_MS + SEGMENTS * STEP_MS
+FILES_OF_A_SEGMENT = 3
 
 _opened: list[str] = []
 sys.addaudithook(lambda event, args: _opened.append(str(args[0])) if event == "open" else None)
@@ -65,6 +68,31 @@ def test_an_append_costs_the_next_lookup_no_file(
     for number in range(5):
         logs.append("orders", b"x", timestamp=LAST_MS + number)
         assert files_opened(lambda: lookup(log)) == 0
+
+
+def test_the_first_lookup_by_time_opens_only_the_segment_that_has_it(logs: LogDir) -> None:
+    """The writer knows the largest timestamp of each segment that it has written."""
+    log = logs.partition("orders", 0)
+    assert (
+        files_opened(lambda: log.find_time(FIRST_MS + 100 * STEP_MS)) <= 4
+    )  # its three, and the active log
+    assert files_opened(lambda: log.find_time(LAST_MS + 999_999)) == 0
+
+
+def test_a_lookup_by_time_after_retention_reads_no_timestamp_again(tmp_path: Path) -> None:
+    """What retention had to read of segments that were found on opening is known to readers."""
+    with open_logs(tmp_path, disk=Disk(UNSYNCED)) as logs:
+        logs.create_topic("orders", 1)
+        for number in range(SEGMENTS):
+            logs.append("orders", b"x", timestamp=FIRST_MS + number * STEP_MS)
+            logs.partition("orders", 0).roll()
+    with open_logs(tmp_path, disk=Disk(UNSYNCED)) as logs:
+        log = logs.partition("orders", 0)
+        log.update_config(replace(log.config, retention_ms=-1))
+        plan_retention(retention_log(log, LAST_MS), log.config, LAST_MS)
+        assert (
+            files_opened(lambda: log.find_time(FIRST_MS + 100 * STEP_MS)) <= 4
+        )  # its three, and the active log
 
 
 def test_what_is_found_after_appends_rolls_and_retention(logs: LogDir) -> None:

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
     from stratalog.format.entry import EntryHeader
-    from stratalog.log.appends import FileBatches, GroupAppend, SegmentPlan, ValidatedAppend
-    from stratalog.log.log_segments import LogSegments
-    from stratalog.log.log_state import LogOffsets, LogState, WriteGuard
+    from stratalog.log.appends import (
+        BatchFacts,
+        FileBatches,
+        GroupAppend,
+        SegmentPlan,
+        ValidatedAppend,
+    )
+    from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
     from stratalog.log.producer_state import CheckedAppend
     from stratalog.log.producers import CachedBatch
 
@@ -60,11 +65,17 @@ class Appender:
 
     # -- single requests
 
-    def append(self, data: Buffer, origin: AppendOrigin) -> AppendInfo:
-        """As the leader."""
-        now_ms = self._now_ms()
+    def append(
+        self, data: Buffer, origin: AppendOrigin, facts: BatchFacts | None = None
+    ) -> AppendInfo:
+        """As the leader. With `facts`, a batch that this process has encoded."""
+        now_ms, validator = self._now_ms(), self._validator
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, origin)
-        return self._write(self._validator.validate(data, self._rules, assign), origin, now_ms)
+        if facts is None:
+            append = validator.validate(data, self._rules, assign)
+        else:
+            append = validator.validate_own(data, facts, self._rules, assign)
+        return self._write(append, origin, now_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Batches that bring their offsets along."""

@@ -101,6 +101,17 @@ class Assignment(NamedTuple):
     origin: AppendOrigin = AppendOrigin.CLIENT
 
 
+class BatchFacts(NamedTuple):
+    """What is known of the records of a batch that this process has just encoded.
+
+    It has offsets from 0 on, no timestamp below 0 and a right CRC, so it need not be decoded to
+    apply the topic's rules.
+    """
+
+    oldest_timestamp: int
+    has_all_keys: bool
+
+
 class ValidatedAppend(NamedTuple):
     """Batches that may be written as they are."""
 

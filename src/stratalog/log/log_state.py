@@ -1,4 +1,4 @@
-"""What a log that is being written consists of: the loaded state, its offsets, and who may write.
+"""The state of a log that is being written: its segments, its offsets, and who may change them.
 
 `maintenance.recovery.open_log` hands a `LogState` to a `PartitionLog`; from then on all of it
 belongs to that log.
@@ -6,16 +6,20 @@ belongs to that log.
 
 from __future__ import annotations
 
+import random
 import threading
+from bisect import bisect_right
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import LogOfflineError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.log.segments import SegmentList
 from stratalog.storage.forking import inherited_reason
+from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from stratalog.log.producer_state import ProducerStateManager
     from stratalog.log.snapshots import SnapshotFiles
     from stratalog.storage.disk import Disk
-    from stratalog.storage.segment import Segment
 
 
 class LogState(NamedTuple):
@@ -136,6 +139,197 @@ class LogOffsets:
         self.log_start = min(self.log_start, offset)
 
 
+class LogSegments:
+    """The segments in offset order, each with the producer snapshot at its base offset.
+
+    The last one is active, unless the disk had no space for a new one. Whoever calls a method that
+    changes something holds the `WriteGuard`; readers call `published` at any time.
+
+    Invariants:
+
+    * everything below `recovery_point` is durable;
+    * the name of a segment is created only after the segment before it is durable, and removed,
+      durably, before the one before it is truncated. So whatever a crash leaves, only the last
+      segment can lack bytes.
+    """
+
+    def __init__(self, state: LogState, guard: WriteGuard) -> None:
+        self.path = state.path
+        self.config = state.config
+        self.disk = state.disk
+        self.snapshots = state.snapshots
+        self.recovery_point = state.recovery_point
+        self.is_changed = False
+        """Since the log was opened."""
+        self.first_written_base = state.segments[-1].base_offset
+        """Older segments were there when the log was opened."""
+        self.unflushed_messages = 0
+        self.last_flush_ms = state.now_ms()
+        self._now_ms = state.now_ms
+        self._guard = guard
+        self._all = state.segments
+        self.active = state.segments[-1]
+        self._unsynced_from = state.unsynced_from  # the recovery point, for rebuilt indexes too
+        self._are_names_synced = False
+        self._generation = 0  # grows after the list, or a segment before its end, has changed
+        self._published: tuple[int, int, list[Segment], SegmentList] | None = None
+        self._draw_jitter(self.active)
+
+    # -- what there is
+
+    @property
+    def all(self) -> Sequence[Segment]:
+        """Never changed in place."""
+        return self._all
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches in the `.log` files, without what is only preallocated."""
+        return sum(segment.size_bytes for segment in self._all)
+
+    def slot_of(self, offset: int) -> int:
+        """The last segment that begins at or below `offset`; the first one if none does."""
+        slot = bisect_right(self._all, offset, key=_base_offset_of) - 1
+        return max(0, slot)
+
+    def published(self, end: int) -> SegmentList:
+        """As readers see the segments while the log ends at `end`.
+
+        The list is kept from one call to the next. After an append only its last segment changes.
+        """
+        published, now = self._published, (self._generation, end)
+        if published is not None and published[:2] == now:
+            return published[3]
+        segments = self._all
+        if published is None:
+            views = SegmentList([segment.view() for segment in segments])
+        elif published[2] is segments:
+            views = published[3].with_last(segments[-1].view())
+        else:
+            views = published[3].updated([segment.view() for segment in segments])
+        self._published = (*now, segments, views)
+        return views
+
+    def forget_published(self) -> None:
+        """A reader met a file that is gone: the next list is built from scratch."""
+        self._published = None
+
+    # -- changing the list
+
+    def use(self, segments: list[Segment]) -> None:
+        """From now on the log has these segments."""
+        self._all = segments
+        self.active = segments[-1]
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Bytes that readers may have seen have changed: they get a new list."""
+        self._generation += 1
+        self.is_changed = True
+
+    def create(self, base_offset: int, now_ms: int) -> Segment:
+        """A new, empty, active segment, which `use` makes part of the log."""
+        segment = Segment.create(self.disk, self.path, base_offset, self.config, now_ms=now_ms)
+        self._are_names_synced = False
+        self._draw_jitter(segment)
+        return segment
+
+    def _draw_jitter(self, segment: Segment) -> None:
+        """So that not all partitions of a topic roll at the same time."""
+        jitter_ms = self.config.effective_segment_jitter_ms
+        segment.configure(
+            self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
+        )
+
+    def roll(self, base_offset: int, producers: ProducerStateManager) -> None:
+        """Seal the active segment and begin a new one at `base_offset`.
+
+        Without space for another the log stays as it is, sealed; the next append tries again.
+        """
+        active, now_ms = self.active, self._now_ms()
+        if active.base_offset == base_offset:
+            self._replace_empty(active, now_ms)
+            return
+        self.end_active(base_offset, producers, is_snapshot_synced=False)
+        segment = self.create(base_offset, now_ms)
+        self.use([*self._all, segment])
+        with self._guard.fatal():
+            self._sync_names()
+
+    def end_active(
+        self, end_offset: int, producers: ProducerStateManager, *, is_snapshot_synced: bool
+    ) -> None:
+        """Another segment will begin at `end_offset`: seal the active one, flush it, and take a
+        producer snapshot."""
+        with self._guard.fatal():
+            self.seal_active()
+            self.flush_below(end_offset)
+        producers.map_end_offset = end_offset
+        self.snapshots.take(producers, is_synced=is_snapshot_synced)
+
+    def _replace_empty(self, active: Segment, now_ms: int) -> None:
+        """Its indexes have no room for an entry, so a new segment takes its place."""
+        with self._guard.fatal():
+            active.delete()
+            segment = self.create(active.base_offset, now_ms)
+            self.use([*self._all[:-1], segment])
+
+    def seal_active(self) -> None:
+        active = self.active
+        if active.is_active:
+            active.become_inactive()
+            self._unsynced_from = min(self._unsynced_from, active.base_offset)
+
+    def delete(self, segments: Sequence[Segment]) -> None:
+        """Remove files from the last segment down, each durably, so that no crash leaves a hole."""
+        for segment in reversed(segments):
+            segment.delete()
+            self.snapshots.delete([segment.base_offset])
+            self.disk.fsync_dir(self.path)
+
+    # -- durability
+
+    def flush_below(self, offset: int) -> None:
+        """Files first, then their names, then the claim that they are durable."""
+        if offset > self._unsynced_from:
+            for segment in self._all[self.slot_of(self._unsynced_from) :]:
+                if segment.base_offset < offset:
+                    segment.flush()
+                    self.snapshots.sync(segment.base_offset)
+        self._sync_names()
+        self._unsynced_from = max(self._unsynced_from, offset)
+        self.recovery_point = max(self.recovery_point, offset)
+        self.unflushed_messages = 0
+        self.last_flush_ms = self._now_ms()
+
+    def _sync_names(self) -> None:
+        if not self._are_names_synced:
+            self.disk.fsync_dir(self.path)
+            self._are_names_synced = True
+
+    def lower_durable_to(self, offset: int) -> None:
+        """Before a truncation: what is written from `offset` on is not durable any more."""
+        self.recovery_point = min(self.recovery_point, offset)
+        self._unsynced_from = min(self._unsynced_from, offset)
+
+    def set_durable(self, offset: int) -> None:
+        """Everything below `offset` is known to be durable, and nothing above it exists."""
+        self.recovery_point = self._unsynced_from = offset
+
+    def close(self) -> None:
+        """Trim what was preallocated and close the files. What was opened and never written needs
+        no fsync."""
+        for segment in self._all:
+            segment.close()
+        if self.is_changed:
+            self.disk.fsync_dir(self.path)
+
+    def release(self) -> None:
+        """Close what readers have opened, and leave the files of a failed log as they are."""
+        for segment in self._all:
+            segment.release()
+
+
 class IndexSizes(NamedTuple):
     """Bytes of the two sparse index files of a segment."""
 
@@ -156,3 +350,7 @@ class AppendInfo(NamedTuple):
     """The time of the append if the topic's timestamps are LogAppendTime; else -1."""
     is_duplicate: bool = False
     """The log already had the batch, at these offsets."""
+
+
+def _base_offset_of(segment: Segment) -> int:
+    return segment.base_offset

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from stratalog.log.log_segments import LogSegments
-    from stratalog.log.log_state import LogOffsets, LogState, WriteGuard
+    from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment import Segment
 

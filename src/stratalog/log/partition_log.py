@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Self
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appender import Appender
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.log_segments import LogSegments
-from stratalog.log.log_state import LogOffsets, WriteGuard
+from stratalog.log.appends import AppendOrigin, BatchFacts
+from stratalog.log.log_state import LogOffsets, LogSegments, WriteGuard
 from stratalog.log.maintenance import LogMaintenance, TruncationEpoch
 from stratalog.log.reader import LogReader
 from stratalog.log.snapshots import ProducerReload
@@ -164,14 +163,23 @@ class PartitionLog(LogReader):
 
     # -- appending
 
-    def append(self, data: Buffer, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
+    def append(
+        self,
+        data: Buffer,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        facts: BatchFacts | None = None,
+    ) -> AppendInfo:
         """Append ready batches as the leader: check them, give them offsets, write them.
+
+        With `facts`, `data` is one batch that this process has just encoded: the topic's rules
+        apply to it, but it is trusted, not decoded to be checked.
 
         Raises an AppendError (with Kafka's error code) if they are refused, StorageError if they
         could not be written. Either way nothing of them is in the log.
         """
         with self._guard:
-            return self._appender.append(data, origin)
+            return self._appender.append(data, origin, facts)
 
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
         """Append several producers' requests at once: each succeeds or fails on its own.
@@ -214,15 +222,17 @@ class PartitionLog(LogReader):
     ) -> AppendInfo:
         """Write the marker that ends the producer's transaction, as its coordinator."""
         kind = ControlType.COMMIT if commit else ControlType.ABORT
+        now_ms = self._now_ms()
         marker = encode_end_marker(
             EndMarker(kind, coordinator_epoch),
             offset=0,
-            timestamp=self._now_ms(),
+            timestamp=now_ms,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             partition_leader_epoch=self.leader_epoch,
         )
-        return self.append(marker, origin=AppendOrigin.COORDINATOR)
+        facts = BatchFacts(now_ms, has_all_keys=True)
+        return self.append(marker, origin=AppendOrigin.COORDINATOR, facts=facts)
 
     def become_leader(self, epoch: int) -> None:
         """Stamp batches with `epoch` from now on; it begins at the log end."""

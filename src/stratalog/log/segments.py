@@ -43,8 +43,9 @@ class SegmentPart(NamedTuple):
 class SegmentList:
     """Ordered by base offset; never empty."""
 
-    def __init__(self, segments: Sequence[SegmentView]) -> None:
-        self.bases = [segment.base_offset for segment in segments]
+    def __init__(self, segments: Sequence[SegmentView], bases: Sequence[int] | None = None) -> None:
+        """`bases` if they are known."""
+        self.bases = bases or [segment.base_offset for segment in segments]
         self._segments = tuple(segments)
         self._open: OrderedDict[int, SegmentView] = OrderedDict()
         self._largest: list[LargestTimestamp] = []
@@ -53,7 +54,8 @@ class SegmentList:
 
     def with_last(self, segment: SegmentView) -> SegmentList:
         """The same list with a newer view of its last segment: the log has grown."""
-        return self._followed_by((*self._segments[:-1], segment), 0, len(self) - 1)
+        after = SegmentList((*self._segments[:-1], segment), self.bases)
+        return self._followed_by(after, 0, len(self) - 1)
 
     def updated(self, segments: Sequence[SegmentView]) -> SegmentList:
         """A list of other segments, which remembers what is known of those that both have."""
@@ -63,11 +65,11 @@ class SegmentList:
             if mine is not other:
                 break
             kept += 1
-        return self._followed_by(segments, start, kept)
+        return self._followed_by(SegmentList(segments), start, kept)
 
-    def _followed_by(self, segments: Sequence[SegmentView], start: int, kept: int) -> SegmentList:
-        """A list that begins with `kept` segments of this one, from slot `start` on."""
-        after = SegmentList(segments)
+    def _followed_by(self, after: SegmentList, start: int, kept: int) -> SegmentList:
+        """`after` begins with `kept` segments of this list, from slot `start` on: what is known of
+        them is known there, too."""
         with self._lock:
             after._lock, after._open = self._lock, self._open
             after._largest = self._largest[start : start + kept]
@@ -141,11 +143,13 @@ class SegmentList:
         is_last = slot == len(self) - 1
         # The index of a live segment must not be newer than the bytes seen: its end goes first.
         next_offset = self.end.next_offset if is_last else self.bases[slot + 1]
-        times = self[slot].times
-        largest = times.largest
-        if next_offset - self.bases[slot] > RELATIVE_OFFSET_MAX + 1:
-            beyond = times.largest_out_of_reach
-            largest = beyond if beyond.timestamp > largest.timestamp else largest
+        is_beyond = next_offset - self.bases[slot] > RELATIVE_OFFSET_MAX + 1
+        largest = self._segments[slot].known_largest
+        if largest is None or is_beyond:
+            times = self[slot].times
+            largest = times.largest
+            if is_beyond and times.largest_out_of_reach.timestamp > largest.timestamp:
+                largest = times.largest_out_of_reach
         self._largest.append(largest)
         before = self._largest_so_far[-1] if self._largest_so_far else largest.timestamp
         self._largest_so_far.append(max(before, largest.timestamp))

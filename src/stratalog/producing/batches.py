@@ -28,6 +28,7 @@ from stratalog.errors import (
 from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec, advance_sequence
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.format.varint import size_of_int, size_of_long
+from stratalog.log.appends import BatchFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +87,8 @@ class BuiltBatch(NamedTuple):
 
     data: bytes
     record_count: int
+    facts: BatchFacts | None = None
+    """Of the records; None if they could not be encoded."""
     failure: AppendError | None = None
     """Why the records could not be encoded; there is no `data` then."""
 
@@ -170,14 +173,14 @@ class BatchBuilder:
             count = len(batch.records)
             failure = AppendError(f"a batch of {count} records cannot be encoded: {error!r}")
             failure.__cause__ = error
-            return [BuiltBatch(b"", count, failure)]
+            return [BuiltBatch(b"", count, failure=failure)]
 
     def _build(self, batch: _Gathered) -> list[BuiltBatch]:
         """One batch; or, if compression made it larger than any may be, several smaller ones."""
         data = self._encode(batch.records, self._options.fields.codec)
         if len(data) <= self._options.max_message_bytes:
             self._learn((len(data) - HEADER_BYTES) / batch.payload_bytes)
-            return [self._built(data, len(batch.records))]
+            return [self._built(data, batch.records)]
         self.compression_ratio = 1.0
         return self._split(batch.records)
 
@@ -187,7 +190,7 @@ class BatchBuilder:
         codec = self._options.fields.codec if half else Codec.NONE
         data = self._encode(records, codec)
         if len(data) <= self._options.max_message_bytes:
-            return [self._built(data, len(records))]
+            return [self._built(data, records)]
         return [*self._split(records[:half]), *self._split(records[half:])]
 
     def _encode(self, records: Sequence[Record], codec: Codec) -> bytes:
@@ -197,10 +200,14 @@ class BatchBuilder:
         numbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
         return encode_batch(numbered, fields)
 
-    def _built(self, data: bytes, record_count: int) -> BuiltBatch:
+    def _built(self, data: bytes, records: Sequence[Record]) -> BuiltBatch:
         if self._next_sequence >= 0:
-            self._next_sequence = advance_sequence(self._next_sequence, record_count)
-        return BuiltBatch(data, record_count)
+            self._next_sequence = advance_sequence(self._next_sequence, len(records))
+        facts = BatchFacts(
+            oldest_timestamp=min([record.timestamp for record in records]),
+            has_all_keys=None not in [record.key for record in records],
+        )
+        return BuiltBatch(data, len(records), facts)
 
     def _learn(self, ratio: float) -> None:
         expected = self.compression_ratio

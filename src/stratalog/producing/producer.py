@@ -339,7 +339,7 @@ class Producer:
     def _write(self, target: TopicPartition, batch: BuiltBatch) -> AppendInfo:
         slot = self._catalog.slot(target)
         self.before_write(target)
-        info = slot.log().append(batch.data)
+        info = slot.log().append(batch.data, facts=batch.facts)
         if self._numbering is not None:
             self._numbering.advance(target, batch.record_count)
         return info

@@ -22,6 +22,7 @@ from stratalog.storage.roll import (
 )
 from stratalog.storage.segment_view import (
     LargestTimestamp,
+    PublishedState,
     Seek,
     SegmentEnd,
     SegmentReaders,
@@ -84,6 +85,14 @@ class SegmentWriter:
     def largest_timestamp(self) -> LargestTimestamp:
         """(-1, base offset) when no batch has a timestamp."""
         return LargestTimestamp(*self._state[2][:2])
+
+    @property
+    def state(self) -> PublishedState:
+        """Both of the above, at the same moment."""
+        position, next_offset, timestamp, offset, _ = self._state
+        return PublishedState(
+            SegmentEnd(position, next_offset), LargestTimestamp(timestamp, offset)
+        )
 
     def roll_reason(
         self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
@@ -580,7 +589,7 @@ class Segment:
         """The segment up to its published end, for everything that can be asked of a segment."""
         writer = self._writer
         if writer is None:
-            return self._readers.sealed_view(self.path, self._size_bytes)
+            return self._readers.sealed_view(self.path, self._size_bytes, self._largest_timestamp)
         return self._readers.live_view(self.path, writer)
 
     @contextmanager

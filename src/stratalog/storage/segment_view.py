@@ -299,6 +299,8 @@ class SegmentView:
 
     aborted_not_indexed: tuple[AbortedTxn, ...] | None = None
     """What its transaction index lacks, once it was looked up in the log."""
+    known_largest: LargestTimestamp | None = None
+    """The largest timestamp, if a writer knows it or it was looked up before."""
 
     def __init__(
         self,
@@ -599,6 +601,13 @@ class SegmentView:
 # The active segment as a reader sees it while it is written.
 
 
+class PublishedState(NamedTuple):
+    """An active segment at one moment."""
+
+    end: SegmentEnd
+    largest: LargestTimestamp
+
+
 class LiveSegmentView(SegmentView):
     """What was published of an active segment when this view was made, and no more.
 
@@ -611,12 +620,13 @@ class LiveSegmentView(SegmentView):
         self,
         path: Path,
         base_offset: int,
-        end: SegmentEnd,
+        state: PublishedState,
         file: LogFile,
         indexes: Mapping[IndexKind, IndexFile],
     ) -> None:
-        super().__init__(path, base_offset, end.position)
-        self.end = end
+        super().__init__(path, base_offset, state.end.position)
+        self.end = state.end
+        self.known_largest = state.largest
         self.file = file
         self._indexes = indexes
 
@@ -660,25 +670,29 @@ class SegmentReaders:
                 raise SegmentGoneError(path) from None
         return log
 
-    def sealed_view(self, path: Path, size_bytes: int) -> SegmentView:
-        """Of an inactive segment: of its files."""
+    def sealed_view(
+        self, path: Path, size_bytes: int, largest: LargestTimestamp | None
+    ) -> SegmentView:
+        """Of an inactive segment: of its files. `largest` if its writer knows it."""
         view = self._view
         if view is None or view.size_bytes != size_bytes:
-            view = self._view = SegmentView(path, self._base_offset, size_bytes)
+            view = SegmentView(path, self._base_offset, size_bytes)
+            view.known_largest = largest
+            self._view = view
         if self._identity is not None:  # asked after the view is where `give_up_name` finds it
             view.identity = self._identity
         return view
 
     def live_view(self, path: Path, writer: SegmentWriter) -> SegmentView:
         """Of the active segment, up to what is published."""
-        view, end = self._view, writer.published
-        if view is None or view.size_bytes != end.position:
+        view, state = self._view, writer.state
+        if view is None or view.size_bytes != state.end.position:
             indexes: dict[IndexKind, IndexFile] = {
                 "offset": writer.offset_index,
                 "time": writer.time_index,
             }
             self.drop_view()
-            view = LiveSegmentView(path, self._base_offset, end, self.log(path), indexes)
+            view = LiveSegmentView(path, self._base_offset, state, self.log(path), indexes)
             self._view = view
         return view
 
