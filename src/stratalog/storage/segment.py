@@ -89,7 +89,7 @@ class SegmentWriter:
     @property
     def state(self) -> PublishedState:
         """Both of the above, at the same moment."""
-        position, next_offset, timestamp, offset, _ = self._state
+        position, next_offset, (timestamp, offset, _) = self._state
         return PublishedState(
             SegmentEnd(position, next_offset), LargestTimestamp(timestamp, offset)
         )
