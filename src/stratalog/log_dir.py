@@ -33,7 +33,7 @@ from stratalog.service.health import Health
 from stratalog.service.housekeeping import Housekeeping
 from stratalog.service.maintenance import Maintenance
 from stratalog.storage.disk import Disk
-from stratalog.storage.forking import detach_in_children, inherited_reason
+from stratalog.storage.locks import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

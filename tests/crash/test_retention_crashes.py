@@ -61,7 +61,7 @@ def open_it(path: Path, disk: Disk, *, retention_ms: int = -1, clean: bool = Fal
 
 
 def set_clock(log: PartitionLog, now_ms: int) -> None:
-    log._now_ms = log._appender._now_ms = lambda: now_ms
+    log._now_ms = log._segments.now_ms = lambda: now_ms
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def checked(path: Path, base_offset: int) -> tuple[object, ...]:
         found = check_segment(view, 200, on_batch)
     except OffsetOverflowError as error:
         return str(error), told
-    damage = None if found.damage is None else (type(found.damage), found.damage.position)
+    corruption = None if found.corruption is None else (type(found.corruption), found.damage.position)
     return *_entries(found.indexes), found.valid_bytes, found.next_offset, damage, told
 
 

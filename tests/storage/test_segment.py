@@ -78,9 +78,9 @@ def test_a_preallocated_log_that_was_not_closed_is_recovered(tmp_path: Path) -> 
     batch = make_batch(0)
     append(segment, batch)
     reopened = opened(tmp_path, 0, config)
-    survivors = reopened.recover(ignore)
-    assert (survivors.valid_bytes, survivors.next_offset) == (len(batch), 1)
-    assert survivors.damage is not None
+    valid_part = reopened.recover(ignore)
+    assert (valid_part.valid_bytes, valid_part.next_offset) == (len(batch), 1)
+    assert valid_part.corruption is not None
     assert (tmp_path / "00000000000000000000.log").read_bytes() == batch
 
 
@@ -230,8 +230,8 @@ def test_a_torn_tail_is_not_appended_to(tmp_path: Path) -> None:
     with pytest.raises(CorruptBatchError) as caught:
         torn.become_active(now_ms=0)
     assert (caught.value.position, caught.value.path) == (3 * size, path)
-    survivors = torn.recover(ignore)
-    assert (survivors.valid_bytes, survivors.next_offset) == (3 * size, 6)
+    valid_part = torn.recover(ignore)
+    assert (valid_part.valid_bytes, valid_part.next_offset) == (3 * size, 6)
     torn.become_active(now_ms=0)
     append(torn, make_batch(6))
     assert torn.next_offset == 7

@@ -246,14 +246,14 @@ class Crashing:
     def crash_and_check(self) -> None:
         self.simulated.crash(self.rng)
         segment = opened(self.root, 0, self.config, self.disk)
-        survivors = segment.recover(ignore)
+        valid_part = segment.recover(ignore)
         raw = files_of(self.root)["00000000000000000000.log"]
         kept = len(spans_of(raw))
         self.batches += self.attempted
         self.attempted = []
         assert raw == b"".join(self.batches[:kept])
         assert kept >= self.flushed
-        assert survivors.valid_bytes == len(raw)
+        assert valid_part.valid_bytes == len(raw)
         del self.batches[kept:]
         assert segment.next_offset == self.next_offset
         builder = IndexBuilder(0, self.config.index_interval_bytes)

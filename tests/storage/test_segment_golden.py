@@ -123,9 +123,9 @@ def test_recovery_gives_kafkas_indexes(case: GoldenCase, tmp_path: Path) -> None
     remove_derived(directory)
     for base_offset in base_offsets(directory):
         segment = opened(directory, base_offset, config_of(case))
-        survivors = segment.recover(ignore)
-        assert survivors.damage is None
-        assert survivors.valid_bytes == segment.size_bytes
+        valid_part = segment.recover(ignore)
+        assert valid_part.corruption is None
+        assert valid_part.valid_bytes == segment.size_bytes
     expected = files_of(case.partition_dir, ".log", *DERIVED)
     assert files_of(directory, ".log", *DERIVED) == expected
 
@@ -140,11 +140,11 @@ def test_recovery_does_what_kafkas_did(case: GoldenCase, tmp_path: Path) -> None
     for base_offset in base_offsets(directory):
         size_bytes = (directory / f"{base_offset:020d}.log").stat().st_size
         segment = opened(directory, base_offset, config)
-        survivors = segment.recover(ignore)
+        valid_part = segment.recover(ignore)
         recovered.append(base_offset)
-        if survivors.valid_bytes < size_bytes:
-            assert survivors.damage is not None
-            assert survivors.damage.position == survivors.valid_bytes
+        if valid_part.valid_bytes < size_bytes:
+            assert valid_part.corruption is not None
+            assert valid_part.corruption.position == valid_part.valid_bytes
             break
     assert recovered == base_offsets(after)
     names = {f"{base:020d}{suffix}" for base in recovered for suffix in (".log", *DERIVED)}

@@ -92,7 +92,7 @@ def note_deletions(journal: Journal) -> None:
 
     def noted(log: LogMaintenance, count: int) -> int:
         with log.lock:
-            topic_id = read_topic_id(log._path)
+            topic_id = read_topic_id(log._segments.path)
             name, number = log._topic_partition
             if count and topic_id is not None and not name.startswith("__"):
                 facts = asdict(Deletion.of(log, count))

@@ -42,7 +42,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.log.appends import AppendRules
-from stratalog.storage.forking import detach_in_children, inherited_reason
+from stratalog.storage.locks import detach_in_children, inherited_reason
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:

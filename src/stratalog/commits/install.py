@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
 from stratalog.log.appends import FileBatches, checked_header
-from stratalog.storage.disk import storage_error, told
+from stratalog.storage.disk import storage_error, storage_errors
 from stratalog.storage.log_file import LogFile
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int,
     buffer = bytearray(min(CHUNK_BYTES, end - position))
     while position < end:
         window = memoryview(buffer)[: end - position]
-        with told("read", file.path):
+        with storage_errors("read", file.path):
             count = file.read_into(window, position)
         if count < len(window):
             raise CorruptBatchError("the file ends too early", position=position, path=file.path)
@@ -184,7 +184,7 @@ def _position_of(file: LogFile, run: JournalRun, record: int) -> int:
 def _headers(file: LogFile, run: JournalRun) -> Iterator[tuple[int, BatchHeader]]:
     position = 0
     while position < run.size_bytes:
-        with told("read", file.path):
+        with storage_errors("read", file.path):
             data = file.read(position, HEADER_BYTES)
         if len(data) < HEADER_BYTES:
             return

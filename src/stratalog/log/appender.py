@@ -48,8 +48,6 @@ class Appender:
         self, state: LogState, guard: WriteGuard, segments: LogSegments, offsets: LogOffsets
     ) -> None:
         self.leader_epoch = state.leader_epoch
-        self._path = state.path
-        self._now_ms = state.now_ms
         self._producers = state.producers
         self._epochs = state.epochs
         self._guard = guard
@@ -69,7 +67,7 @@ class Appender:
         self, data: Buffer, origin: AppendOrigin, facts: BatchFacts | None = None
     ) -> AppendInfo:
         """As the leader. With `facts`, a batch that this process has encoded."""
-        now_ms, validator = self._now_ms(), self._validator
+        now_ms, validator = self._segments.now_ms(), self._validator
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, origin)
         if facts is None:
             append = validator.validate(data, self._rules, assign)
@@ -80,7 +78,7 @@ class Appender:
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Batches that bring their offsets along."""
         append = validate_follower(data, log_end_offset=self._offsets.end)
-        return self._write(append, AppendOrigin.REPLICATION, self._now_ms())
+        return self._write(append, AppendOrigin.REPLICATION, self._segments.now_ms())
 
     def _write(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
         if not append.spans:
@@ -143,7 +141,7 @@ class Appender:
 
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
         """Each request succeeds or fails on its own."""
-        now_ms = self._now_ms()
+        now_ms = self._segments.now_ms()
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, AppendOrigin.CLIENT)
         group = self._validator.validate_group(requests, self._rules, assign)
         checked = self._check_group(group, now_ms)
@@ -168,7 +166,7 @@ class Appender:
 
     def install(self, data: Buffer) -> None:
         """Batches that are ready but for their offsets, which are patched into `data`."""
-        now_ms = self._now_ms()
+        now_ms = self._segments.now_ms()
         group = place(data, self._offsets.end, self.leader_epoch)
         checked = self._check_group(group, now_ms)
         if checked is not None:
@@ -234,11 +232,11 @@ class Appender:
         if self.leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
             self._epochs.assign(self.leader_epoch, base_offset)
         segments.end_active(base_offset, self._producers, is_snapshot_synced=True)
-        log_path = self._path / segment_file_name(base_offset, FileKind.LOG)
+        log_path = self._segments.path / segment_file_name(base_offset, FileKind.LOG)
         end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
         segment = Segment.around(segments.disk, log_path, end, plan.indexes, segments.config)
         segments.disk.rename(path, log_path)
-        segments.disk.fsync_dir(self._path)
+        segments.disk.fsync_dir(self._segments.path)
         kept = list(segments.all)
         if active.base_offset == base_offset:  # it was empty, and its files are replaced
             active.release()

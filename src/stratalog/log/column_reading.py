@@ -51,7 +51,7 @@ class ColumnReader:
         self._is_first = True
         self._is_cut_short = False
         self._is_done = plan.records_max <= 0
-        self._due_offset = 0
+        self._expected_offset = 0
 
     def read(self, parts: Iterable[SegmentPart]) -> Iterator[pa.RecordBatch]:
         """Every visible record of the range, in order. `parts` begin with the range's start."""
@@ -61,7 +61,7 @@ class ColumnReader:
             yield from self._read_part(part)
 
     def _read_part(self, part: SegmentPart) -> Iterator[pa.RecordBatch]:
-        self._due_offset = part.segment.base_offset
+        self._expected_offset = part.segment.base_offset
         position = part.segment.seek(part.start_offset).position
         while position < part.end_position and not self._is_done:
             try:
@@ -70,8 +70,10 @@ class ColumnReader:
                 yield from self._decode(part, position, chunk, table)
                 position += table.end
             except CorruptBatchError as error:
-                due_offset = max(part.start_offset, self._due_offset)
-                position = self._plan.damage.resume_after(part, error, due_offset=due_offset)
+                expected_offset = max(part.start_offset, self._expected_offset)
+                position = self._plan.corruption.resume_after(
+                    part, error, expected_offset=expected_offset
+                )
             except CorruptRecordError as error:
                 position = self._resume_after_records(part, error)
 
@@ -107,7 +109,7 @@ class ColumnReader:
         table = self._within_range(table)
         rows = table.rows
         base, last = rows["base_offset"], rows["last_offset"]
-        due = np.concatenate(([self._due_offset], last[:-1] + 1))
+        due = np.concatenate(([self._expected_offset], last[:-1] + 1))
         is_bad = (np.where(base < 0, last, base) < due) | (last >= part.end_offset)
         passed_over = ~self._visible(part, rows)
         if passed_over.any():  # their header says so: it must be right
@@ -117,7 +119,7 @@ class ColumnReader:
         good = int(np.argmax(is_bad))
         end = int(rows["position"][good])
         if not good:
-            raise_for_batch(part, position + end, self._due_offset)
+            raise_for_batch(part, position + end, self._expected_offset)
         return replace(table, rows=rows[:good], end=end)
 
     def _within_range(self, table: BatchTable) -> BatchTable:
@@ -154,7 +156,7 @@ class ColumnReader:
     def _note(self, rows: NDArray[Any], wanted: NDArray[np.bool_]) -> None:
         """These batches are done with; the wanted ones were handed over."""
         if len(rows):
-            self._due_offset = int(rows["last_offset"][-1]) + 1
+            self._expected_offset = int(rows["last_offset"][-1]) + 1
         self._bytes_left -= int(rows["size_bytes"][wanted].sum())
         self._is_first = self._is_first and not wanted.any()
 
@@ -195,4 +197,4 @@ class ColumnReader:
     def _resume_after_records(self, part: SegmentPart, error: CorruptRecordError) -> int:
         batch = part.segment.file.peek(error.position)
         size_bytes = 0 if batch is None else batch.size_bytes
-        return self._plan.damage.resume_after_records(error, size_bytes)
+        return self._plan.corruption.resume_after_records(error, size_bytes)

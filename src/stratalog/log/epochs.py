@@ -12,19 +12,26 @@ Readers may look while a writer changes it: entries are replaced as a whole, nev
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.errors import InvalidLeaderEpochError
+from stratalog.errors import CorruptError, InvalidLeaderEpochError, UnsupportedError
 from stratalog.format.batch import NO_LEADER_EPOCH
-from stratalog.format.checkpoint import EpochEntry
+from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs, encode_leader_epochs
+from stratalog.format.names import FileKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from stratalog.storage.disk import Disk
 
 Entries: TypeAlias = tuple[EpochEntry, ...]
 
 UNDEFINED_OFFSET: Final = -1
+
+_log = logging.getLogger(__name__)
 
 
 class EpochEndOffset(NamedTuple):
@@ -207,3 +214,52 @@ def _start_of(entry: EpochEntry) -> int:
 def _check_offset(offset: int) -> None:
     if offset < 0:
         raise InvalidLeaderEpochError(f"no leader epoch begins or ends at offset {offset}")
+
+
+def load_epochs(
+    disk: Disk, directory: Path, rebuild: Callable[[], Iterable[EpochEntry]]
+) -> LeaderEpochCache:
+    """The leader epochs of a partition; empty if the file is missing, as for Kafka.
+
+    A file that cannot be parsed stops a broker. Here it is replaced, durably, by what `rebuild`
+    returns: going on with an empty cache would let the next append claim all earlier records for
+    no epoch at all.
+    """
+    path = directory / FileKind.LEADER_EPOCHS.value
+    persist = _persist_epochs(disk, path)
+    try:
+        entries = decode_leader_epochs(disk.read_bytes(path))
+    except FileNotFoundError:
+        return LeaderEpochCache(persist=persist)
+    except (CorruptError, UnsupportedError) as error:
+        reason = error.reason if isinstance(error, CorruptError) else str(error)
+        return rebuild_epochs(disk, directory, rebuild(), reason)
+    cache = LeaderEpochCache(entries, persist=persist)
+    if cache.entries != tuple(entries):
+        return rebuild_epochs(disk, directory, rebuild(), "epochs or start offsets do not increase")
+    return cache
+
+
+def rebuild_epochs(
+    disk: Disk, directory: Path, entries: Iterable[EpochEntry], reason: str
+) -> LeaderEpochCache:
+    """Replace the file, durably and with a warning, by the epochs that the batches have."""
+    path = directory / FileKind.LEADER_EPOCHS.value
+    persist = _persist_epochs(disk, path)
+    cache = LeaderEpochCache(entries, persist=persist)
+    persist(cache.entries)
+    _log.warning(
+        "%s: corrupt (%s); rebuilt from the batches of the log: %s",
+        path,
+        reason,
+        ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
+        or "no batch has a leader epoch",
+    )
+    return cache
+
+
+def _persist_epochs(disk: Disk, path: Path) -> Callable[[tuple[EpochEntry, ...]], None]:
+    def persist(entries: tuple[EpochEntry, ...]) -> None:
+        disk.write_atomically(path, encode_leader_epochs(entries))
+
+    return persist

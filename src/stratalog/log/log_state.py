@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.errors import LogOfflineError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.log.segments import SegmentList
-from stratalog.storage.forking import inherited_reason
+from stratalog.storage.locks import inherited_reason
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class LogSegments:
         """Older segments were there when the log was opened."""
         self.unflushed_messages = 0
         self.last_flush_ms = state.now_ms()
-        self._now_ms = state.now_ms
+        self.now_ms = state.now_ms
         self._guard = guard
         self._all = state.segments
         self.active = state.segments[-1]
@@ -246,7 +246,7 @@ class LogSegments:
 
         Without space for another the log stays as it is, sealed; the next append tries again.
         """
-        active, now_ms = self.active, self._now_ms()
+        active, now_ms = self.active, self.now_ms()
         if active.base_offset == base_offset:
             self._replace_empty(active, now_ms)
             return
@@ -300,7 +300,7 @@ class LogSegments:
         self._unsynced_from = max(self._unsynced_from, offset)
         self.recovery_point = max(self.recovery_point, offset)
         self.unflushed_messages = 0
-        self.last_flush_ms = self._now_ms()
+        self.last_flush_ms = self.now_ms()
 
     def _sync_names(self) -> None:
         if not self._are_names_synced:

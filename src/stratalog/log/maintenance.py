@@ -80,8 +80,6 @@ class LogMaintenance:
         """How large the indexes of the last segment may be when the log is closed, if that is
         limited: if they are larger, the log gets a new, empty last segment."""
         self._topic_partition = state.topic_partition
-        self._path = state.path
-        self._now_ms = state.now_ms
         self._producers = state.producers
         self._epochs = state.epochs
         self._guard = guard
@@ -192,7 +190,7 @@ class LogMaintenance:
         try:
             with self._guard:
                 if self._truncations.is_past(truncation_epoch):
-                    raise CleaningAbortedError(self._path, "it was truncated meanwhile")
+                    raise CleaningAbortedError(self._segments.path, "it was truncated meanwhile")
                 slot = self._slot_of_neighbours(bases, old_bytes)
                 self._swap(slot, slot + len(bases), new)
         except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
@@ -204,13 +202,13 @@ class LogMaintenance:
         segments, disk = self._segments, self._segments.disk
         with self._guard.fatal():
             new.rename(FileState.SWAP)
-            disk.fsync_dir(self._path)
+            disk.fsync_dir(self._segments.path)
             old = segments.all[start:stop]
             replaced = [*segments.all[:start], new, *segments.all[stop:]]
             segments.use(replaced)
             self._discard(old, kept_bases=[new.base_offset])
             new.rename(FileState.LIVE)
-            disk.fsync_dir(self._path)
+            disk.fsync_dir(self._segments.path)
             segments.use(replaced)  # readers have seen its other name
 
     def _slot_of_neighbours(self, bases: Sequence[int], size_bytes: int) -> int:
@@ -219,7 +217,9 @@ class LogMaintenance:
         found = sealed[slot : slot + len(bases)]
         is_there = [segment.base_offset for segment in found] == list(bases)
         if not is_there or sum(segment.size_bytes for segment in found) != size_bytes:
-            raise CleaningAbortedError(self._path, "segments were deleted or truncated meanwhile")
+            raise CleaningAbortedError(
+                self._segments.path, "segments were deleted or truncated meanwhile"
+            )
         return slot
 
     def _discard(self, segments: Sequence[Segment], kept_bases: Collection[int] = ()) -> None:
@@ -229,12 +229,12 @@ class LogMaintenance:
         are gone for good, in any order among them, before a file that belongs to one is touched:
         a log that came back without its transaction index would show aborted records.
         """
-        remove_at_ms = self._now_ms() + self._segments.config.file_delete_delay_ms
+        remove_at_ms = self._segments.now_ms() + self._segments.config.file_delete_delay_ms
         disk, snapshot_files = self._segments.disk, self._segments.snapshots
         for segment in segments:
-            segment.give_up_name()
+            segment.release_name()
             self._rename_away(segment.path, remove_at_ms)
-        disk.fsync_dir(self._path)
+        disk.fsync_dir(self._segments.path)
         for segment in segments:
             for kind in _INDEX_KINDS:
                 index = segment.sibling(kind)
@@ -247,7 +247,7 @@ class LogMaintenance:
         for offset in snapshots:
             kind = FileKind.PRODUCER_SNAPSHOT
             name = segment_file_name(offset, kind, FileState.DELETED)
-            self._discarded[self._path / name] = remove_at_ms
+            self._discarded[self._segments.path / name] = remove_at_ms
 
     def _rename_away(self, path: Path, remove_at_ms: int) -> None:
         target = path.with_name(path.name + FileState.DELETED.value)

@@ -24,7 +24,7 @@ from stratalog.log.maintenance import LogMaintenance, TruncationEpoch
 from stratalog.log.reader import LogReader
 from stratalog.log.snapshots import ProducerReload
 from stratalog.log.transactions import AbortedLookup
-from stratalog.storage.forking import detach_in_children
+from stratalog.storage.locks import detach_in_children
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ class PartitionLog(LogReader):
     def _aborted_lookup(self) -> AbortedLookup:
         segments = self._segments
         return AbortedLookup(
-            self.segments, segments.snapshots.listed, sound_from=segments.first_written_base
+            self.segments, segments.snapshots.listed, written_from=segments.first_written_base
         )
 
     def refresh_segments(self) -> None:

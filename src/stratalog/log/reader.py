@@ -126,7 +126,7 @@ class CorruptionPolicy:
         )
         return error.position + size_bytes
 
-    def resume_after(self, part: SegmentPart, error: CorruptError, *, due_offset: int) -> int:
+    def resume_after(self, part: SegmentPart, error: CorruptError, *, expected_offset: int) -> int:
         """Where to go on in this part of the log after the damage that `error` tells of.
 
         Junk behind the last batch of a segment does no harm when the next segment begins with the
@@ -137,8 +137,8 @@ class CorruptionPolicy:
         position = error.position
         resume = self._declared_end(segment, position, end)
         if resume is None:
-            resume = segment.next_valid_batch(position + 1, offset_min=due_offset)
-        if resume is None and part.next_base == due_offset:
+            resume = segment.next_valid_batch(position + 1, offset_min=expected_offset)
+        if resume is None and part.next_base == expected_offset:
             return end
         if self._on_skip is None:
             raise error
@@ -146,7 +146,9 @@ class CorruptionPolicy:
         next_offset = None if resume is None else _first_offset(segment, resume)
         skipped_bytes = stop - position
         self._on_skip(
-            Skipped(segment.path, position, skipped_bytes, due_offset, next_offset, error.reason)
+            Skipped(
+                segment.path, position, skipped_bytes, expected_offset, next_offset, error.reason
+            )
         )
         return stop
 
@@ -201,27 +203,27 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
     """The first record at or above the start of the parts: the one asked for, or the next one if
     compaction removed it."""
     for part in parts:
-        segment, due_offset = part.segment, part.start_offset
-        found = segment.seek(due_offset, trace)
+        segment, expected_offset = part.segment, part.start_offset
+        found = segment.seek(expected_offset, trace)
         while found.batch is not None:
             if found.batch.last_offset >= part.end_offset:
                 raise_for_batch(part, found.position, segment.base_offset)
             location = _first_record(segment, found.position, part.start_offset, trace)
             if location is not None:
                 return location
-            due_offset = found.batch.last_offset + 1
-            found = segment.seek(due_offset)
-        _check_stop(part, found.position, due_offset)
+            expected_offset = found.batch.last_offset + 1
+            found = segment.seek(expected_offset)
+        _check_stop(part, found.position, expected_offset)
     return None
 
 
-def _check_stop(part: SegmentPart, position: int, due_offset: int) -> None:
+def _check_stop(part: SegmentPart, position: int, expected_offset: int) -> None:
     """Raise if the batches of this part end at damage that may have held the record."""
     try:
-        for _ in part.segment.batches(position, part.end_position, due_offset=due_offset):
+        for _ in part.segment.batches(position, part.end_position, expected_offset=expected_offset):
             return
     except CorruptError as error:
-        CorruptionPolicy().resume_after(part, error, due_offset=due_offset)
+        CorruptionPolicy().resume_after(part, error, expected_offset=expected_offset)
 
 
 def find_time(
@@ -295,7 +297,7 @@ class ReadPlan:
     """Exclusive."""
     aborted: AbortedRanges
     """Transactions to leave out; none for read_uncommitted."""
-    damage: CorruptionPolicy
+    corruption: CorruptionPolicy
     bytes_max: int = NO_LIMIT
     """Stop before the batch that would exceed it; the first batch is returned all the same."""
     records_max: int = NO_LIMIT
@@ -326,21 +328,23 @@ def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Recor
                 return
 
 
-def batches_of(part: SegmentPart, damage: CorruptionPolicy) -> Iterator[LoadedBatch]:
+def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[LoadedBatch]:
     """The batches of one part from its start on, damage handled."""
     segment = part.segment
     position = segment.seek(part.start_offset).position
-    due_offset: int | None = None
+    expected_offset: int | None = None
     while position < part.end_position:
         try:
-            for batch in segment.batches(position, part.end_position, due_offset=due_offset):
+            for batch in segment.batches(
+                position, part.end_position, expected_offset=expected_offset
+            ):
                 _check_within(part, batch)
-                due_offset = batch.header.next_offset
+                expected_offset = batch.header.next_offset
                 yield batch
             return
         except CorruptError as error:
-            due = max(part.start_offset, due_offset or 0)
-            position = damage.resume_after(part, error, due_offset=due)
+            due = max(part.start_offset, expected_offset or 0)
+            position = corruption.resume_after(part, error, expected_offset=due)
 
 
 def _visible_batches(
@@ -352,7 +356,7 @@ def _visible_batches(
     for part in parts:
         if part.start_offset >= plan.end_offset:
             return
-        for batch in batches_of(part, plan.damage):
+        for batch in batches_of(part, plan.corruption):
             header = batch.header
             if header.base_offset is not None and header.base_offset >= plan.end_offset:
                 return
@@ -372,13 +376,13 @@ def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
         return list(records_of(batch.buf, batch.entry, check_crc=False))
     except CorruptRecordError as error:
         located = error.located(path, buffer_start=batch.position - batch.entry.position)
-        plan.damage.resume_after_records(located, batch.entry.size_bytes)
+        plan.corruption.resume_after_records(located, batch.entry.size_bytes)
         return []
 
 
-def raise_for_batch(part: SegmentPart, position: int, due_offset: int) -> None:
+def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> None:
     """Raise what reading the batch at `position` raises; it is known to be damaged."""
-    for batch in part.segment.batches(position, part.end_position, due_offset=due_offset):
+    for batch in part.segment.batches(position, part.end_position, expected_offset=expected_offset):
         _check_within(part, batch)
         return
 
@@ -575,7 +579,9 @@ class LogReader(ABC):
             start_offset=start_offset,
             end_offset=limit if end is None else min(end, limit),
             aborted=AbortedRanges(aborted),
-            damage=CorruptionPolicy(on_skip, partial(self.truncated_since, self.truncation_epoch)),
+            corruption=CorruptionPolicy(
+                on_skip, partial(self.truncated_since, self.truncation_epoch)
+            ),
             bytes_max=limits[0],
             records_max=limits[1],
         )

@@ -13,24 +13,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from stratalog.errors import CorruptError, InvalidNameError, UnsupportedError
-from stratalog.format.checkpoint import decode_leader_epochs, encode_leader_epochs
+from stratalog.errors import InvalidNameError
 from stratalog.format.names import (
     FileKind,
     FileState,
     parse_partition_file,
     segment_file_name,
 )
-from stratalog.log.epochs import LeaderEpochCache
 from stratalog.log.segments import SegmentList
 from stratalog.log.transactions import producer_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.format.batch import BatchHeader
-    from stratalog.format.checkpoint import EpochEntry
     from stratalog.format.control import EndMarker
     from stratalog.log.producer_state import ProducerStateManager
     from stratalog.storage.disk import Disk
@@ -156,55 +153,6 @@ def _snapshot_offset(name: str) -> int | None:
     if file is None or file.kind is not FileKind.PRODUCER_SNAPSHOT:
         return None
     return file.base_offset if file.state is FileState.LIVE else None
-
-
-def load_epochs(
-    disk: Disk, directory: Path, rebuild: Callable[[], Iterable[EpochEntry]]
-) -> LeaderEpochCache:
-    """The leader epochs of a partition; empty if the file is missing, as for Kafka.
-
-    A file that cannot be parsed stops a broker. Here it is replaced, durably, by what `rebuild`
-    returns: going on with an empty cache would let the next append claim all earlier records for
-    no epoch at all.
-    """
-    path = directory / FileKind.LEADER_EPOCHS.value
-    persist = _persist_epochs(disk, path)
-    try:
-        entries = decode_leader_epochs(disk.read_bytes(path))
-    except FileNotFoundError:
-        return LeaderEpochCache(persist=persist)
-    except (CorruptError, UnsupportedError) as error:
-        reason = error.reason if isinstance(error, CorruptError) else str(error)
-        return rebuild_epochs(disk, directory, rebuild(), reason)
-    cache = LeaderEpochCache(entries, persist=persist)
-    if cache.entries != tuple(entries):
-        return rebuild_epochs(disk, directory, rebuild(), "epochs or start offsets do not increase")
-    return cache
-
-
-def rebuild_epochs(
-    disk: Disk, directory: Path, entries: Iterable[EpochEntry], reason: str
-) -> LeaderEpochCache:
-    """Replace the file, durably and with a warning, by the epochs that the batches have."""
-    path = directory / FileKind.LEADER_EPOCHS.value
-    persist = _persist_epochs(disk, path)
-    cache = LeaderEpochCache(entries, persist=persist)
-    persist(cache.entries)
-    _log.warning(
-        "%s: corrupt (%s); rebuilt from the batches of the log: %s",
-        path,
-        reason,
-        ", ".join(f"epoch {epoch} from offset {start}" for epoch, start in cache.entries)
-        or "no batch has a leader epoch",
-    )
-    return cache
-
-
-def _persist_epochs(disk: Disk, path: Path) -> Callable[[tuple[EpochEntry, ...]], None]:
-    def persist(entries: tuple[EpochEntry, ...]) -> None:
-        disk.write_atomically(path, encode_leader_epochs(entries))
-
-    return persist
 
 
 # Producer state from the log itself: the newest good snapshot, and the batches after it.

@@ -100,17 +100,17 @@ class AbortedLookup:
         snapshots: Callable[[], Snapshots],
         *,
         replay: ProducerReplay | None = None,
-        sound_from: int | None = None,
+        written_from: int | None = None,
     ) -> None:
         """`snapshots` are listed only if an index is missing. `replay` saves walking the end of the
-        log again. Segments from base offset `sound_from` on were written by this process: if one
+        log again. Segments from base offset `written_from` on were written by this process: if one
         has no index, nothing was aborted in it."""
         self._segments = segments
         self._list_snapshots = snapshots
         self._tail = replay
         self._walked: tuple[ProducerReplay, int] | None = None
         """The last replay of segments before it, and the offset that it has reached."""
-        self._sound_from = sound_from
+        self._written_from = written_from
 
     @cached_property
     def _snapshots(self) -> dict[int, Path]:
@@ -201,7 +201,7 @@ class AbortedLookup:
     def _lost_entries(self, part: SegmentPart) -> tuple[AbortedTxn, ...]:
         """What the missing index of a segment should contain."""
         segment = part.segment
-        if self._sound_from is not None and segment.base_offset >= self._sound_from:
+        if self._written_from is not None and segment.base_offset >= self._written_from:
             return ()
         is_known = segment.aborted_not_indexed is not None
         found = self._not_indexed(part)

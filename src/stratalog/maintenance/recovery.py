@@ -33,12 +33,13 @@ from stratalog.format.names import (
     segment_file_name,
 )
 from stratalog.log import snapshots as snapshot_plan
+from stratalog.log.epochs import load_epochs, rebuild_epochs
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
 from stratalog.log.segments import SegmentList
-from stratalog.log.snapshots import ProducerReload, SnapshotFiles, load_epochs, rebuild_epochs
+from stratalog.log.snapshots import ProducerReload, SnapshotFiles
 from stratalog.log.transactions import AbortedLookup
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateConfig
     from stratalog.storage.disk import Disk
-    from stratalog.storage.recovery import Survivors
+    from stratalog.storage.recovery import ValidPart
     from stratalog.storage.segment_view import LoadedBatch
 
 _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
@@ -229,12 +230,12 @@ class _Loader:
         """Read a segment of a log that was closed cleanly. Raises FlushedCorruptionError if a batch
         is corrupt; bytes that follow all that was flushed may still be an interrupted write."""
         try:
-            survivors = segment.check()
+            valid_part = segment.check()
         except OffsetOverflowError:
             return  # intact; only a log that is recovered has such segments split
         bases = [each.base_offset for each in self._segments]
         end = flushed_end(bases, segment.base_offset, point)
-        refuse_corruption(segment.view(), survivors, point, end)
+        refuse_corruption(segment.view(), valid_part, point, end)
 
     def _recover(
         self, segment: Segment, log_start_offset: int, *, drops_later: bool = False
@@ -245,11 +246,11 @@ class _Loader:
         """
         producers = self._producers_before(segment, log_start_offset)
         self._recovered.append(segment.base_offset)
-        survivors = segment.recover(
+        valid_part = segment.recover(
             partial(self._replay, segment, producers),
-            before_cut=partial(self._before_truncation, segment, drops_later=drops_later),
+            before_truncation=partial(self._before_truncation, segment, drops_later=drops_later),
         )
-        producers.map_end_offset = survivors.next_offset
+        producers.map_end_offset = valid_part.next_offset
         self._snapshots.take(producers)
 
     def _producers_before(self, segment: Segment, log_start_offset: int) -> ProducerStateManager:
@@ -280,12 +281,12 @@ class _Loader:
             segment.append_aborted(txn.index_entry())
 
     def _before_truncation(
-        self, segment: Segment, survivors: Survivors, *, drops_later: bool
+        self, segment: Segment, valid_part: ValidPart, *, drops_later: bool
     ) -> None:
         slot = self._segments.index(segment) + 1 if drops_later else len(self._segments)
         later = self._segments[slot:]
         views = [_whole(each) for each in later]
-        self._report(truncation_of(self._topic_partition, _whole(segment), survivors, views))
+        self._report(truncation_of(self._topic_partition, _whole(segment), valid_part, views))
         self._drop(later)
         del self._segments[slot:]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.config import LogConfig
-    from stratalog.storage.recovery import Survivors
+    from stratalog.storage.recovery import ValidPart
     from stratalog.storage.segment_view import LoadedBatch
 
 
@@ -135,22 +135,22 @@ class _Readable(NamedTuple):
 def truncation_of(
     topic_partition: TopicPartition,
     segment: SegmentView,
-    survivors: Survivors,
+    valid_part: ValidPart,
     later: Sequence[SegmentView] = (),
 ) -> Truncation:
     """What goes if a segment keeps only what survives, and those `later` are deleted."""
-    readable = _readable_after(segment, survivors)
+    readable = _readable_after(segment, valid_part)
     for view in later:
         readable = readable.plus(_readable_in(view))
-    damage = survivors.damage
+    damage = valid_part.corruption
     return Truncation(
         topic_partition,
         segment.path,
-        survivors.valid_bytes,
+        valid_part.valid_bytes,
         "no whole batch follows" if damage is None else damage.reason,
-        survivors.next_offset,
-        max(survivors.next_offset, readable.end_offset),
-        segment.size_bytes - survivors.valid_bytes + sum(view.size_bytes for view in later),
+        valid_part.next_offset,
+        max(valid_part.next_offset, readable.end_offset),
+        segment.size_bytes - valid_part.valid_bytes + sum(view.size_bytes for view in later),
         len(later),
         readable.batches,
         readable.records,
@@ -194,21 +194,21 @@ def has_sound_indexes(log: Path, base_offset: int, size_bytes: int, names: Colle
 
 
 def refuse_corruption(
-    segment: SegmentView, survivors: Survivors, point: LoadPoint, flushed_end: int
+    segment: SegmentView, valid_part: ValidPart, point: LoadPoint, flushed_end: int
 ) -> None:
     """Raise FlushedCorruptionError if a batch of a log that was closed cleanly is corrupt. Bytes
     that follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
-    damage = survivors.damage
+    damage = valid_part.corruption
     if damage is None:
         return
-    has_more = segment.end.position > survivors.valid_bytes
-    if not has_more and survivors.next_offset >= flushed_end:
+    has_more = segment.end.position > valid_part.valid_bytes
+    if not has_more and valid_part.next_offset >= flushed_end:
         return
     raise FlushedCorruptionError(
         f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
         f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
         f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
-        f"the log truncated to offset {survivors.next_offset}",
+        f"the log truncated to offset {valid_part.next_offset}",
         path=segment.path,
         position=damage.position,
         offsets=damage.offsets,
@@ -314,29 +314,29 @@ class _Planner:
         """Whether it stays as it is."""
         view, span = segment.view, segment.span
         try:
-            survivors = check_segment(view, INTERVAL_BYTES_DEFAULT, _ignore, span)
+            valid_part = check_segment(view, INTERVAL_BYTES_DEFAULT, _ignore, span)
             if self._point.was_clean:
                 end = flushed_end(self._bases, segment.base_offset, self._point)
-                refuse_corruption(segment.up_to(span.end), survivors, self._point, end)
-            self._end = survivors.next_offset
-            if survivors.valid_bytes == span.end:
+                refuse_corruption(segment.up_to(span.end), valid_part, self._point, end)
+            self._end = valid_part.next_offset
+            if valid_part.valid_bytes == span.end:
                 return True
-            self._found.append(self._truncation(segment, survivors, later))
+            self._found.append(self._truncation(segment, valid_part, later))
             return False
         finally:
             view.release()
 
     def _truncation(
-        self, segment: _Segment, survivors: Survivors, later: Sequence[_Segment]
+        self, segment: _Segment, valid_part: ValidPart, later: Sequence[_Segment]
     ) -> Truncation:
         views = dict.fromkeys(each.view for each in later)
         is_rest_dropped = segment.view in views  # the parts after it in the same file
         end = segment.view.size_bytes if is_rest_dropped else segment.span.end
         views.pop(segment.view, None)
-        found = truncation_of(self._topic_partition, segment.up_to(end), survivors, list(views))
+        found = truncation_of(self._topic_partition, segment.up_to(end), valid_part, list(views))
         return found._replace(
             path=segment.path,
-            position=survivors.valid_bytes - segment.span.start,
+            position=valid_part.valid_bytes - segment.span.start,
             deleted_segments=len(later),
         )
 
@@ -419,9 +419,9 @@ def _ignore(_: LoadedBatch) -> None:
     pass
 
 
-def _readable_after(segment: SegmentView, survivors: Survivors) -> _Readable:
+def _readable_after(segment: SegmentView, valid_part: ValidPart) -> _Readable:
     """The batches after the first that is not good."""
-    position, offset_min = survivors.valid_bytes, survivors.next_offset
+    position, offset_min = valid_part.valid_bytes, valid_part.next_offset
     found = segment.file.peek(position)
     # The end that the corrupt batch declares is tried first: a search byte by byte could take a
     # batch that is stored in the value of a record for one of the log.
@@ -448,7 +448,9 @@ def _readable_from(segment: SegmentView, start: int, offset_min: int) -> _Readab
             position = segment.next_valid_batch(start, offset_min=offset_min)
         while position is not None:
             try:
-                for batch in segment.batches(position, segment.size_bytes, due_offset=offset_min):
+                for batch in segment.batches(
+                    position, segment.size_bytes, expected_offset=offset_min
+                ):
                     position = batch.position + batch.entry.size_bytes
                     offset_min = batch.header.next_offset
                     counted = counted.plus(_Readable(1, _records_in(batch), offset_min))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.errors import CorruptError
     from stratalog.log.producers import ProducerReplay
     from stratalog.storage.disk import Disk
-    from stratalog.storage.recovery import Survivors
+    from stratalog.storage.recovery import ValidPart
     from stratalog.storage.segment_view import LoadedBatch
 
 _HARMLESS: Final = {Fault.INDEX_COARSE.code, Fault.INDEX_SPARSE.code}
@@ -127,15 +127,15 @@ def build_indexes(task: ReindexTask) -> IndexBytes | CorruptError:
         def on_batch(batch: LoadedBatch) -> None:
             _replay_batch(replay, batch)
 
-        survivors = check_segment(view, task.interval_bytes, on_batch)
-        if survivors.damage is not None and _goes_on(view, survivors):
-            return survivors.damage
+        valid_part = check_segment(view, task.interval_bytes, on_batch)
+        if valid_part.corruption is not None and _goes_on(view, valid_part):
+            return valid_part.corruption
     finally:
         view.release()
     ours = (txn for txn in replay.aborted if txn.last_offset >= task.base_offset)
     return IndexBytes(
-        bytes(survivors.indexes.offset_index),
-        bytes(survivors.indexes.time_index),
+        bytes(valid_part.indexes.offset_index),
+        bytes(valid_part.indexes.time_index),
         b"".join(txn.pack() for txn in ours),
     )
 
@@ -234,8 +234,8 @@ def _replay_batch(replay: ProducerReplay, batch: LoadedBatch) -> None:
         replay.add_marker(header, marker)
 
 
-def _goes_on(view: SegmentView, survivors: Survivors) -> bool:
+def _goes_on(view: SegmentView, valid_part: ValidPart) -> bool:
     """Whether good batches follow the damage."""
-    start = survivors.valid_bytes + 1
-    found = view.next_valid_batch(start, offset_min=survivors.next_offset)
+    start = valid_part.valid_bytes + 1
+    found = view.next_valid_batch(start, offset_min=valid_part.next_offset)
     return found is not None

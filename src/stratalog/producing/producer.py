@@ -28,7 +28,7 @@ from stratalog.producing.batches import (
     checked_timestamp,
 )
 from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
-from stratalog.storage.forking import detach_in_children, inherited_reason
+from stratalog.storage.locks import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -117,7 +117,7 @@ class ReadTask:
             start_offset=start,
             end_offset=piece.end_offset,
             aborted=AbortedRanges(piece.aborted),
-            damage=CorruptionPolicy(_warn if self.skips_damage else None),
+            corruption=CorruptionPolicy(_warn if self.skips_damage else None),
         )
         return ColumnReader(plan, self._columns)
 

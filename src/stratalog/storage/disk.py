@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from stratalog.errors import AccessDeniedError, DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
-from stratalog.storage.file_lock import FileLock
-from stratalog.storage.forking import detach_in_children, inherited_reason
+from stratalog.storage.locks import FileLock, detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -82,7 +81,7 @@ class SystemCalls:
 
 
 @contextmanager
-def told(operation: str, path: Path) -> Iterator[None]:
+def storage_errors(operation: str, path: Path) -> Iterator[None]:
     """An OSError in here is told as a StorageError: what was tried, and with which file."""
     try:
         yield
@@ -91,7 +90,7 @@ def told(operation: str, path: Path) -> Iterator[None]:
 
 
 def storage_error(error: OSError, operation: str, path: Path) -> StorageError:
-    """What `told` raises, for where the time counts that a context manager takes."""
+    """What `storage_errors` raises, for where the time counts that a context manager takes."""
     number = error.errno or errno.EIO
     kind = DiskFullError if number in _FULL else StorageError
     return kind(path, operation, number, error.strerror or str(error))
@@ -207,14 +206,14 @@ class AppendFile:
     def preallocate(self, size_bytes: int) -> None:
         """Let zeros follow the content up to `size_bytes`, as Kafka does: sparsely."""
         if size_bytes > self._allocated_bytes:
-            with told("preallocate", self.path):
+            with storage_errors("preallocate", self.path):
                 self._calls.ftruncate(self._fd, size_bytes)
             self._allocated_bytes = size_bytes
 
     def truncate(self, size_bytes: int) -> None:
         """Keep the first `size_bytes` bytes and drop the rest, preallocated zeros too."""
         size_bytes = min(size_bytes, self.size_bytes)
-        with told("truncate", self.path):
+        with storage_errors("truncate", self.path):
             self._calls.ftruncate(self._fd, size_bytes)
         self.size_bytes = self._allocated_bytes = size_bytes
 
@@ -222,14 +221,14 @@ class AppendFile:
         """Drop whatever follows: preallocated zeros, or what an interrupted write left."""
         if self._fd < 0:
             return
-        with told("stat", self.path):
+        with storage_errors("stat", self.path):
             file_bytes = os.fstat(self._fd).st_size
         if file_bytes > self.size_bytes:
             self.truncate(self.size_bytes)
 
     def close(self) -> None:
         """Cuts nothing: `trim` first if zeros may follow."""
-        with self._closing, told("close", self.path):
+        with self._closing, storage_errors("close", self.path):
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 self._calls.close(fd)
@@ -270,7 +269,7 @@ class Disk:
         With `is_new` the file must not exist yet.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_new else 0)
-        with told("open", path):
+        with storage_errors("open", path):
             fd = self._calls.open(path, flags, _FILE_MODE)
             allocated = os.fstat(fd).st_size
         end = allocated if size_bytes is None else min(size_bytes, allocated)
@@ -283,7 +282,7 @@ class Disk:
     def write_file(self, path: Path, data: Buffer, *, is_synced: bool = True) -> None:
         """Give the file this content. A crash before the end may leave a part of it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with told("write", path):
+        with storage_errors("write", path):
             fd = self._calls.open(path, flags, _FILE_MODE)
             try:
                 written = 0
@@ -326,7 +325,7 @@ class Disk:
         Zeros fill what is new; no space is taken for them until they are touched or reserved.
         Nobody may cut the file below what is still used: touching the rest would be a SIGBUS.
         """
-        with told("map", path):
+        with storage_errors("map", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.ftruncate(fd, size_bytes)
@@ -342,7 +341,7 @@ class Disk:
         A mapped write for which the disk has no space would end the process with SIGBUS. File
         systems that cannot reserve are left to that risk.
         """
-        with told("reserve space", path):
+        with storage_errors("reserve space", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.posix_fallocate(fd, start, end - start)
@@ -355,7 +354,7 @@ class Disk:
     # -- any file
 
     def truncate(self, path: Path, size_bytes: int) -> None:
-        with told("truncate", path):
+        with storage_errors("truncate", path):
             self._calls.truncate(path, size_bytes)
 
     def fsync(self, path: Path) -> None:
@@ -367,7 +366,7 @@ class Disk:
         self._fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _fsync(self, path: Path, flags: int) -> None:
-        with told("fsync", path):
+        with storage_errors("fsync", path):
             fd = self._calls.open(path, flags | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._sync(fd, path)
@@ -385,7 +384,7 @@ class Disk:
     def drop_cache(self, path: Path) -> None:
         """Have the next read come from the disk. After a failed fsync, what the kernel could not
         write is still in its memory and looks as if it were on the disk."""
-        with told("drop the cache of", path):
+        with storage_errors("drop the cache of", path):
             fd = self._calls.open(path, os.O_RDONLY | os.O_CLOEXEC, _FILE_MODE)
             try:
                 self._calls.drop_cache(fd)
@@ -394,17 +393,17 @@ class Disk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Durable only after `fsync_dir`. Replaces the target, if there is one."""
-        with told(f"rename to {target.name}", source):
+        with storage_errors(f"rename to {target.name}", source):
             self._calls.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name. Durable only after `fsync_dir`; the target must not exist."""
-        with told(f"link to {target.name}", source):
+        with storage_errors(f"link to {target.name}", source):
             self._calls.link(source, target)
 
     def patch(self, path: Path, parts: Iterable[tuple[int, bytes]]) -> None:
         """Overwrite parts of a file, each at its position. Durable only after `fsync`."""
-        with told("write", path):
+        with storage_errors("write", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CLOEXEC, _FILE_MODE)
             try:
                 for position, data in parts:
@@ -417,7 +416,7 @@ class Disk:
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> bool:
         """Remove a file; whether there was one."""
-        with told("remove", path):
+        with storage_errors("remove", path):
             try:
                 self._calls.unlink(path)
             except FileNotFoundError:
@@ -427,27 +426,27 @@ class Disk:
         return True
 
     def mtime_ms(self, path: Path) -> int:
-        with told("stat", path):
+        with storage_errors("stat", path):
             return path.stat().st_mtime_ns // _MS_NS
 
     def set_mtime_ms(self, path: Path, mtime_ms: int) -> None:
-        with told("set the time of", path):
+        with storage_errors("set the time of", path):
             self._calls.utime(path, mtime_ms * _MS_NS)
 
     def mode_of(self, path: Path) -> int:
         """The permission bits of a file."""
-        with told("stat", path):
+        with storage_errors("stat", path):
             return stat.S_IMODE(path.stat().st_mode)
 
     def can_stand_for(self, path: Path, other: Path) -> bool:
         """Whether a file has one name only, and the owner and mode of the other one."""
-        with told("stat", path):
+        with storage_errors("stat", path):
             mine, theirs = path.stat(), other.stat()
         owners = (mine.st_uid, mine.st_gid) == (theirs.st_uid, theirs.st_gid)
         return mine.st_nlink == 1 and owners and mine.st_mode == theirs.st_mode
 
     def set_mode(self, path: Path, mode: int) -> None:
-        with told("set the mode of", path):
+        with storage_errors("set the mode of", path):
             self._calls.chmod(path, mode)
 
     def exists(self, path: Path) -> bool:
@@ -455,7 +454,7 @@ class Disk:
 
     def size_of(self, path: Path) -> int | None:
         """None when there is no such file."""
-        with told("stat", path):
+        with storage_errors("stat", path):
             try:
                 return path.stat().st_size
             except FileNotFoundError:
@@ -465,12 +464,12 @@ class Disk:
 
     def list_names(self, path: Path) -> list[str]:
         """Names in the directory, sorted."""
-        with told("list", path):
+        with storage_errors("list", path):
             return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
 
     def mkdir(self, path: Path, *, exist_ok: bool = False) -> None:
         """Durable only after `fsync_dir` of the parent."""
-        with told("create", path):
+        with storage_errors("create", path):
             try:
                 self._calls.mkdir(path, _DIR_MODE)
             except FileExistsError:
@@ -479,7 +478,7 @@ class Disk:
 
     def remove_tree(self, path: Path) -> None:
         """Remove a directory and all it holds. What is gone already is no error."""
-        with told("remove", path):
+        with storage_errors("remove", path):
             try:
                 names = os.listdir(path)  # noqa: PTH208 - names, not paths
             except FileNotFoundError:
@@ -497,7 +496,7 @@ class Disk:
 
         The kernel drops it when the process ends, however it ends.
         """
-        with told("lock", path):
+        with storage_errors("lock", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             return FileLock(path, fd)
 

@@ -32,14 +32,14 @@ OnBatch: TypeAlias = Callable[[LoadedBatch], None]
 another leader epoch than the batch before. Other batches pass silently."""
 
 
-class Survivors(NamedTuple):
+class ValidPart(NamedTuple):
     """The good part of a segment."""
 
     indexes: IndexBuilder
     """Complete, the closing time entry included."""
     valid_bytes: int
     next_offset: int
-    damage: CorruptError | None
+    corruption: CorruptError | None
     """Why the rest is not good; None when the batches end where the file does."""
 
 
@@ -54,7 +54,7 @@ class SegmentSpan(NamedTuple):
 
 def check_segment(
     view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan | None = None
-) -> Survivors:
+) -> ValidPart:
     """Read the segment from its start and see how far it is good.
 
     With `span`, only that part of it; positions in the result stay those in the file.
@@ -80,11 +80,11 @@ class _Check:
         self._leader_epoch = NO_LEADER_EPOCH
         self._batches = 0
 
-    def run(self) -> Survivors:
-        view, damage, end = self._view, None, self._end
+    def run(self) -> ValidPart:
+        view, corruption, end = self._view, None, self._end
         try:
             while self._position < end:
-                for loaded in view.batches(self._position, end, due_offset=self._next_offset):
+                for loaded in view.batches(self._position, end, expected_offset=self._next_offset):
                     self._take(loaded)
                     if is_bulk_worth_it(self._batches, self._position, end):
                         self._take_in_bulk(end)
@@ -92,9 +92,9 @@ class _Check:
         except (UnsupportedError, LimitExceededError):
             raise  # the bytes are right: others can read what we cannot
         except CorruptError as error:
-            damage = error
+            corruption = error
         self._index.finish()
-        return Survivors(self._index, self._position, self._next_offset, damage)
+        return ValidPart(self._index, self._position, self._next_offset, corruption)
 
     def _take(self, loaded: LoadedBatch) -> None:
         header, size_bytes = loaded.header, loaded.entry.size_bytes

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import AppendFile, Disk
     from stratalog.storage.index_file import OffsetIndexFile, TimeIndexFile
     from stratalog.storage.log_file import LogFile
-    from stratalog.storage.recovery import OnBatch, Survivors
+    from stratalog.storage.recovery import OnBatch, ValidPart
     from stratalog.storage.roll import RollReason
 
 _State: TypeAlias = "tuple[int, int, IndexState]"
@@ -162,13 +162,13 @@ class SegmentWriter:
         self, data: Buffer, spans: Sequence[BatchSpan]
     ) -> tuple[list[int], list[int], _State]:
         """Fields of the index entries that the batches call for, and the state after them."""
-        end, due_offset, index_state = self._state
+        end, expected_offset, index_state = self._state
         start, base, interval = end, self.base_offset, self.interval_bytes
         indexed_timestamp = self.time_index.last_timestamp
         offset_entries: list[int] = []
         time_entries: list[int] = []
         for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
-            if start + position != end or not due_offset <= base_offset <= last_offset:
+            if start + position != end or not expected_offset <= base_offset <= last_offset:
                 self._refuse(data, spans)
             index_state, has_entry = after_batch(
                 index_state, interval, size_bytes, last_offset, max_timestamp
@@ -180,23 +180,23 @@ class SegmentWriter:
                     time_entries += (largest, largest_offset - base)
                     indexed_timestamp = largest
             end += size_bytes
-            due_offset = last_offset + 1
+            expected_offset = last_offset + 1
         if end - start != len(data) or not spans or end > POSITION_MAX:
             self._refuse(data, spans)
-        if due_offset > self._next_offset_max:
+        if expected_offset > self._next_offset_max:
             self._refuse(data, spans)
-        return offset_entries, time_entries, (end, due_offset, index_state)
+        return offset_entries, time_entries, (end, expected_offset, index_state)
 
     def append_batch(
         self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int
     ) -> int:
         """`append` for one batch, which is what producers send: the same with less ado."""
-        start, due_offset, index_state = self._state
+        start, expected_offset, index_state = self._state
         log, size_bytes = self.log, len(data)
         end = start + size_bytes
         if (
             end > POSITION_MAX
-            or not due_offset <= base_offset <= last_offset < self._next_offset_max
+            or not expected_offset <= base_offset <= last_offset < self._next_offset_max
         ):
             self._refuse(data, [BatchSpan(0, size_bytes, base_offset, last_offset, max_timestamp)])
         if log.size_bytes != start:
@@ -487,7 +487,7 @@ class Segment:
             if is_new and self._config.preallocate:
                 log.preallocate(self._config.segment_bytes)
             indexes = self._indexes().open(
-                end, self._config.segment_index_bytes, lambda: self._survivors().indexes
+                end, self._config.segment_index_bytes, lambda: self._valid_part().indexes
             )
         except BaseException:
             log.close()
@@ -535,43 +535,43 @@ class Segment:
     # -- recovery
 
     def recover(
-        self, on_batch: OnBatch, *, before_cut: Callable[[Survivors], None] | None = None
-    ) -> Survivors:
-        """Cut the log at the first batch that is not good, and build the indexes again.
+        self, on_batch: OnBatch, *, before_truncation: Callable[[ValidPart], None] | None = None
+    ) -> ValidPart:
+        """Truncate the log at the first batch that is not valid, and rebuild the indexes.
 
-        `on_batch` may call `append_aborted`: the transaction index starts empty. `before_cut` is
-        called once it is known that there is something to cut. The cut is durable, lest bytes come
-        back behind those that are appended next. The segment must be inactive, and nobody may read
-        it meanwhile.
+        `on_batch` may call `append_aborted`: the transaction index starts empty.
+        `before_truncation` is called once it is known that bytes will be dropped. The truncation is
+        durable, lest they come back after those that are appended next. The segment must be
+        inactive, and nobody may read it meanwhile.
         """
         if self._writer is not None:
             raise ValueError(f"{self.path.name} is active")
         self.release()
         self.txn_index.delete()
-        survivors = self._survivors(on_batch)
-        if survivors.valid_bytes < (self._disk.size_of(self.path) or 0):
-            if before_cut is not None:
-                before_cut(survivors)
-            self._disk.truncate(self.path, survivors.valid_bytes)
+        valid_part = self._valid_part(on_batch)
+        if valid_part.valid_bytes < (self._disk.size_of(self.path) or 0):
+            if before_truncation is not None:
+                before_truncation(valid_part)
+            self._disk.truncate(self.path, valid_part.valid_bytes)
             self._disk.fsync(self.path)
-        self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)
-        self._size_bytes = survivors.valid_bytes
+        self._end = SegmentEnd(valid_part.valid_bytes, valid_part.next_offset)
+        self._size_bytes = valid_part.valid_bytes
         self._largest_timestamp = None
-        self._indexes().write(survivors.indexes)
+        self._indexes().write(valid_part.indexes)
         self.release()
-        return survivors
+        return valid_part
 
-    def check(self) -> Survivors:
+    def check(self) -> ValidPart:
         """Read every batch and check its CRC, up to the first that is corrupt. Never writes.
 
         What is found to be good up to the end of the file is not read again by `become_active`.
         """
-        survivors = self._survivors()
-        if survivors.damage is None and self._writer is None:
-            self._end = SegmentEnd(survivors.valid_bytes, survivors.next_offset)
-        return survivors
+        valid_part = self._valid_part()
+        if valid_part.corruption is None and self._writer is None:
+            self._end = SegmentEnd(valid_part.valid_bytes, valid_part.next_offset)
+        return valid_part
 
-    def _survivors(self, on_batch: OnBatch = lambda _: None) -> Survivors:
+    def _valid_part(self, on_batch: OnBatch = lambda _: None) -> ValidPart:
         view = SegmentView(self.path, self.base_offset, self._size_bytes)
         return check_segment(view, self._config.index_interval_bytes, on_batch)
 
@@ -620,10 +620,10 @@ class Segment:
 
     # -- files
 
-    def give_up_name(self) -> None:
+    def release_name(self) -> None:
         """Before another segment gets the name: views of this one, those that readers have and
         those to come, open no file but its own."""
-        self._readers.give_up_name(self.path)
+        self._readers.release_name(self.path)
 
     def rename(self, state: FileState) -> None:
         """Give all files the suffix of this state. Durable only after `fsync_dir`.

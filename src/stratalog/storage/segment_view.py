@@ -251,7 +251,7 @@ class SegmentTimes:
         return None if found is None else TimeHit(position, *found)
 
     def _stand_in(self, reason: str) -> IndexView:
-        return self._segment.stand_in(TIME_INDEX, reason)
+        return self._segment.rebuilt_index(TIME_INDEX, reason)
 
     def _brought_up_to_date(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
         """A live broker writes entries late; the newer batches get theirs here."""
@@ -428,24 +428,29 @@ class SegmentView:
         return LoadedBatch(position, buf, entry, header)
 
     def batches(
-        self, position: int, end: int, *, due_offset: int | None = None, is_ordered: bool = True
+        self,
+        position: int,
+        end: int,
+        *,
+        expected_offset: int | None = None,
+        is_ordered: bool = True,
     ) -> Iterator[LoadedBatch]:
         """Each batch in [position, end), header and CRC checked, offsets growing if `is_ordered`.
 
         Raises CorruptBatchError at the first that is damaged, cut short or out of order (the first
-        one must not begin below `due_offset`). The bytes of several batches share one read.
+        one must not begin below `expected_offset`). The bytes of several batches share one read.
         """
-        due_offset = self.base_offset if due_offset is None else due_offset
+        expected_offset = self.base_offset if expected_offset is None else expected_offset
         while position < end:
             chunk = self.file.read(position, min(CHUNK_BYTES, end - position))
             start = position
             for loaded in self._batches_of(chunk, start):
-                due_offset = self._check_order(loaded, due_offset) if is_ordered else 0
+                expected_offset = self._check_order(loaded, expected_offset) if is_ordered else 0
                 yield loaded
                 position = start + loaded.entry.end
             if position == start:  # the first batch is larger than a chunk
                 loaded = self.load_batch(start)
-                due_offset = self._check_order(loaded, due_offset) if is_ordered else 0
+                expected_offset = self._check_order(loaded, expected_offset) if is_ordered else 0
                 yield loaded
                 position += loaded.entry.size_bytes
 
@@ -460,11 +465,11 @@ class SegmentView:
         except CorruptError as error:
             raise error.located(self.path, buffer_start=position) from None
 
-    def _check_order(self, batch: LoadedBatch, due_offset: int) -> int:
+    def _check_order(self, batch: LoadedBatch, expected_offset: int) -> int:
         """The offset due after `batch`. No CRC covers a base offset; order is all there is."""
-        if batch.entry.offset < due_offset:
+        if batch.entry.offset < expected_offset:
             raise CorruptBatchError(
-                f"offset {batch.entry.offset} where {due_offset} or more is due",
+                f"offset {batch.entry.offset} where {expected_offset} or more is due",
                 position=batch.position,
                 path=self.path,
                 offsets=(batch.entry.offset, batch.header.next_offset - 1),
@@ -485,7 +490,7 @@ class SegmentView:
     @cached_property
     def offset_index(self) -> IndexView:
         """The `.index` file, or its stand-in once the file turned out to be missing or wrong."""
-        return self.load_index(OFFSET_INDEX) or self.stand_in(OFFSET_INDEX, "no file")
+        return self.load_index(OFFSET_INDEX) or self.rebuilt_index(OFFSET_INDEX, "no file")
 
     def seek(self, target: int, trace: Trace | None = None) -> Seek:
         """The first batch whose last offset is at or above `target`. It may begin below it."""
@@ -494,7 +499,7 @@ class SegmentView:
         if found is None:
             found = self._walk_to(target, anchor, trace)
         if found is None:
-            self.offset_index = self.stand_in(OFFSET_INDEX, "the file contradicts the log")
+            self.offset_index = self.rebuilt_index(OFFSET_INDEX, "the file contradicts the log")
             found = self._walk_to(target, self.offset_index.lookup(target, trace), trace)
         return found or Seek(0, None)
 
@@ -585,7 +590,7 @@ class SegmentView:
         except (FileNotFoundError, PermissionError):
             return None
 
-    def stand_in(self, of: IndexFormat, reason: str) -> IndexView:
+    def rebuilt_index(self, of: IndexFormat, reason: str) -> IndexView:
         """The index as the log says it should be, in memory."""
         rebuilt = self._rebuilt
         data = rebuilt.offset_index if of is OFFSET_INDEX else rebuilt.time_index
@@ -679,7 +684,7 @@ class SegmentReaders:
             view = SegmentView(path, self._base_offset, size_bytes)
             view.known_largest = largest
             self._view = view
-        if self._identity is not None:  # asked after the view is where `give_up_name` finds it
+        if self._identity is not None:  # asked after the view is where `release_name` finds it
             view.identity = self._identity
         return view
 
@@ -707,7 +712,7 @@ class SegmentReaders:
         if view is not None:
             view.__dict__.pop("times", None)  # it refers back to the view
 
-    def give_up_name(self, path: Path) -> None:
+    def release_name(self, path: Path) -> None:
         """Before another segment gets the name: views of this one, those that readers have and
         those to come, open no file but its own."""
         with suppress(FileNotFoundError):

@@ -51,7 +51,7 @@ class Disorder(NamedTuple):
 
     position: int
     first_offset: int
-    due_offset: int
+    expected_offset: int
 
 
 class Gap(NamedTuple):
@@ -454,7 +454,9 @@ class _SegmentCheck:
         inside = rows[~is_outside] if is_outside.any() else rows
         for step in self._order.add(inside):
             if isinstance(step, Disorder):
-                what = f"batch at offset {step.first_offset} is out of order ({step.due_offset})"
+                what = (
+                    f"batch at offset {step.first_offset} is out of order ({step.expected_offset})"
+                )
                 self._add(Fault.OFFSET_DISORDER, what, step.position)
             else:
                 what = f"no offsets {step.first_offset} to {step.next_offset - 1}"

@@ -49,7 +49,7 @@ def test_truncation_drops_every_batch_that_reaches_the_offset(tmp_path: Path, of
     recovered = files_of(tmp_path)
     remove_derived(tmp_path)
     again = opened(tmp_path, 0, EVERY_BATCH)
-    assert again.recover(ignore).damage is None
+    assert again.recover(ignore).corruption is None
     if kept < 19:  # the first batch after the cut has no entry, as after a restart
         assert len(recovered["00000000000000000000.index"]) == 8 * (19 - (kept > 0))
     assert files_of(tmp_path, ".log") == {
@@ -139,12 +139,12 @@ def test_recovery_cuts_at_the_first_batch_that_is_not_good(tmp_path: Path, flipp
     ] ^= 8
     path.write_bytes(raw)
     reopened = opened(tmp_path, 0, EVERY_BATCH)
-    survivors = reopened.recover(ignore)
+    valid_part = reopened.recover(ignore)
     # A base offset that is too high but in reach cannot be told from a gap: it is outside the CRC.
     kept = 12 if flipped == "base offset" else 11
-    assert survivors.valid_bytes == kept * size
-    assert survivors.damage is not None
-    assert survivors.damage.position == kept * size
+    assert valid_part.valid_bytes == kept * size
+    assert valid_part.corruption is not None
+    assert valid_part.corruption.position == kept * size
     assert path.read_bytes() == raw[: kept * size]
     assert reopened.view().offset_index.entries == kept - 1
 
@@ -160,6 +160,6 @@ def test_an_offset_out_of_reach_is_not_cut_but_told(tmp_path: Path) -> None:
 def test_an_empty_log_recovers_to_an_empty_segment(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000005.log").write_bytes(b"")
     segment = opened(tmp_path, 5)
-    survivors = segment.recover(ignore)
-    assert (survivors.valid_bytes, survivors.next_offset, survivors.damage) == (0, 5, None)
+    valid_part = segment.recover(ignore)
+    assert (valid_part.valid_bytes, valid_part.next_offset, valid_part.corruption) == (0, 5, None)
     assert set(files_of(tmp_path).values()) == {b""}
