@@ -63,8 +63,9 @@ def checked(path: Path, base_offset: int) -> tuple[object, ...]:
         found = check_segment(view, 200, on_batch)
     except OffsetOverflowError as error:
         return str(error), told
-    corruption = None if found.corruption is None else (type(found.corruption), found.damage.position)
-    return *_entries(found.indexes), found.valid_bytes, found.next_offset, damage, told
+    corruption = found.corruption
+    position = None if corruption is None else (type(corruption), corruption.position)
+    return *_entries(found.indexes), found.valid_bytes, found.next_offset, position, told
 
 
 def _entries(builder: IndexBuilder) -> tuple[object, ...]:
