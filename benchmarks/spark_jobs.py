@@ -19,12 +19,13 @@ from benchmarks.partitions import write_partition
 from benchmarks.report import Work
 from benchmarks.spark_read import _read
 from benchmarks.spark_session import all_cores, session
+from stratalog.bulk.export import FileSpec, export
+from stratalog.bulk.ingest import ingest as ingest_files
+from stratalog.bulk.input_files import FileSource
+from stratalog.bulk.options import ReadOptions, WriteOptions
+from stratalog.bulk.target import NewTopics, Target
 from stratalog.maintenance.verify.directory import verify_partition
-from stratalog.spark.jobs.export import export, plan_export, run_export
-from stratalog.spark.jobs.export_files import FileSpec
-from stratalog.spark.jobs.ingest_files import plan_ingest, run_ingest
-from stratalog.spark.jobs.ingest_inputs import FileSource
-from stratalog.spark.jobs.running import ThreadWorkers
+from stratalog.spark import jobs as spark_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,12 +100,12 @@ def _ingest(report: Report, bench: BenchPartition, name: str) -> None:
     """The way back of `export --format jsonl`: every record as it was, in its partition."""
     logs = bench.path.parent
     lines, target = logs.parent / "lines", logs.parent / "back"
-    run_export(ThreadWorkers(), plan_export(logs, spec=FileSpec("jsonl")), lines)
+    export(ReadOptions((logs,)), lines, FileSpec("jsonl"))
 
     def ingest() -> int:
         shutil.rmtree(target, ignore_errors=True)
-        plan = plan_ingest(FileSource([lines]))
-        return run_ingest(ThreadWorkers(), plan, target, options={"topicPartitions": "1"}).records
+        options = WriteOptions(Target((target,), NewTopics(1)))
+        return ingest_files(FileSource([lines]), options).records
 
     work = Work(ingest, bench.records, records=bench.records, size_bytes=bench.size_bytes)
     found = report.race(
@@ -131,12 +132,11 @@ def _export(report: Report, spark: SparkSession, bench: BenchPartition, name: st
 
     def export_on_spark(codec: str) -> int:
         shutil.rmtree(target, ignore_errors=True)
-        return export(spark, logs, target, spec=FileSpec(codec=codec)).records
+        return spark_jobs.export(spark, ReadOptions((logs,)), target, FileSpec(codec=codec)).records
 
     def export_on_threads(codec: str) -> int:
         shutil.rmtree(target, ignore_errors=True)
-        plan = plan_export(logs, spec=FileSpec(codec=codec))
-        return run_export(ThreadWorkers(), plan, target).records
+        return export(ReadOptions((logs,)), target, FileSpec(codec=codec)).records
 
     sides = {
         "Spark from memory": write,

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from stratalog.spark.worker_process import spare_imports_collection
+from stratalog.spark.workers import freeze_imported_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class _Reader(DataSourceReader):
         return [InputPartition(share + (task < rest)) for task in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        spare_imports_collection()
+        freeze_imported_modules()
         left = partition.value
         columns = [_column(name, self._value_bytes) for name in self._names]
         batch = pa.RecordBatch.from_arrays(columns, self._names)
@@ -89,7 +89,7 @@ class _Dropped(WriterCommitMessage):
 
 class _Dropper(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _Dropped:
-        spare_imports_collection()
+        freeze_imported_modules()
         return _Dropped(sum(batch.num_rows for batch in iterator))
 
 

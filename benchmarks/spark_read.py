@@ -16,8 +16,8 @@ from benchmarks.partitions import write_partition
 from benchmarks.report import Work
 from benchmarks.spark_limits import OPTIONS, ReadyRows
 from benchmarks.spark_session import all_cores, session
-from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import Predicate, Span
+from stratalog.bulk.predicates import Interval, Predicate
+from stratalog.spark.options import plan_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,8 +193,8 @@ def _points(report: Report, spark: SparkSession, scratch: Path) -> None:
         report.require(f"point query {who}", timing.seconds, at_most=2, unit=" s")
     options = {"path": str(topic), "subscribe": "bench"}
     plans = {
-        "offset": plan_read(options, Predicate(offsets=Span(offset, offset))),
-        "time": plan_read(options | {name: str(value) for name, value in times.items()}),
+        "offset": plan_query(options, Predicate(offsets=Interval(offset, offset))),
+        "time": plan_query(options | {name: str(value) for name, value in times.items()}),
     }
     for name, plan in plans.items():
         share = 100 * plan.summary.bytes_read / plan.summary.bytes_total

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Work
 from benchmarks.spark_limits import DroppedRows
 from benchmarks.spark_session import all_cores, session
-from stratalog.bulk.topics import NewTopics, Target
+from stratalog.bulk.input_files import FileSource
+from stratalog.bulk.target import NewTopics, Target
 from stratalog.partitions.view import open_dirs
-from stratalog.spark.jobs.ingest_files import ingest_files
-from stratalog.spark.jobs.ingest_inputs import FileSource
+from stratalog.spark.jobs import ingest_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

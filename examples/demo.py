@@ -27,7 +27,7 @@ from pipeline.upkeep import compact_customers, retain_orders
 
 import stratalog
 from stratalog import StratalogError
-from stratalog.spark.jobs.session import open_session
+from stratalog.spark.session import open_session
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = 1_000_000

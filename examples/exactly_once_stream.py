@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from stratalog import LogDir, open_dirs
-from stratalog.spark.jobs.session import open_session
+from stratalog.spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

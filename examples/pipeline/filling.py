@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeline import events
 from pipeline.shop_log import CUSTOMERS, DAY_MS, ORDERS
-from stratalog.spark.jobs.verify import verify
+from stratalog.spark.jobs import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline.shop_log import CUSTOMERS, ORDERS
-from stratalog.spark.jobs.export import export
-from stratalog.spark.jobs.export_files import FileSpec
+from stratalog.bulk.export import FileSpec
+from stratalog.bulk.options import ReadOptions, Subscription
+from stratalog.spark.jobs import export
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +38,8 @@ def export_and_ask(tell: Narrator, spark: SparkSession, log: ShopLog) -> None:
     )
     target = log.directory / "parquet"
     with tell.step("export to Parquet", spark) as figure:
-        spec = FileSpec(is_text=True)
-        result = export(spark, log.path, target, topics=[ORDERS, CUSTOMERS], spec=spec)
+        wanted = ReadOptions((log.path,), Subscription(topics=(ORDERS, CUSTOMERS)))
+        result = export(spark, wanted, target, FileSpec(is_text=True))
         figure.records, figure.size_bytes = result.records, result.size_bytes
     files, size_bytes = len(result.files), result.output_bytes
     tell.say(f"  {files} files, {size_bytes / 1e6:,.1f} MB, in {target}")

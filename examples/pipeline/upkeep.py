@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from pipeline.shop_log import CUSTOMERS, DAY_MS, ORDERS
 from stratalog import LogDir
-from stratalog.spark.jobs.compact import compact
+from stratalog.spark.jobs import compact
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -30,7 +30,7 @@ def compact_customers(tell: Narrator, spark: SparkSession, log: ShopLog) -> None
     with tell.step("compact customers", spark) as figure:
         result = compact(spark, log.path, topics=[CUSTOMERS])
         figure.records, figure.size_bytes = result.records, result.size_bytes
-    tell.check("every partition was due and is done", len(result.rounds) == 3 and not result.failed)
+    tell.check("every partition was due and is done", len(result.passes) == 3 and not result.failed)
     after, after_keys = log.size(CUSTOMERS), _keys(spark, log)
     rows = [
         _row("segments", before.segments, after.segments),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import open_dirs
-from stratalog.bulk.topics import NewTopics, Target, TopicFinder, roll_back_topics
+from stratalog.bulk.target import NewTopics, Target, TopicFinder, roll_back_topics
 from stratalog.log_dir import LogDir
 from stratalog.storage.staged_names import StagedName
 from tests.commits.staging import JOB, open_logs

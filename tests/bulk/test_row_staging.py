@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.row_staging import Placer, RowTerms
-from stratalog.bulk.topics import NewTopics, Target
+from stratalog.bulk.target import NewTopics, Target
 from stratalog.commits import staging
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig

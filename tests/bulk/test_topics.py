@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.topics import NewTopics, Target, TopicFinder
+from stratalog.bulk.target import NewTopics, Target, TopicFinder
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.partitions.state import PendingCreate, StateStore
 from stratalog.storage.disk import Disk

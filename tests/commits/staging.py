@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from stratalog.bulk.row_staging import RowStager, RowTerms
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import StagedCommit
 from stratalog.commits.staging import RunStager

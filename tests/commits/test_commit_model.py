@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.bulk.row_staging import RowTerms
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target, abandon_runs
 from stratalog.commits import install
 from stratalog.commits.journal import JOURNAL_FILE, CommitIdentity
 from stratalog.commits.staged import StagedCommit
@@ -29,7 +29,6 @@ from stratalog.errors import StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
 from stratalog.maintenance.recovery import open_log
-from stratalog.spark.staged_writes import abandon_runs
 from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs, rows, stage
 from tests.disks import Fault, FaultyDisk, SimulatedDisk

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target, abandon_job, abandon_runs
 from stratalog.commits.committer import abandon
 from stratalog.commits.journal import JournalFile, plan_commit
 from stratalog.commits.staged import STALE_MS, StagedCommit
 from stratalog.errors import CommitError
-from stratalog.spark.staged_writes import abandon_job, abandon_runs
 from stratalog.storage.disk import Disk
 from tests.commits.staging import JOB, open_logs, rows, stage, stage_tasks, values_in
 from tests.opening import NOW_MS, Clock, kill

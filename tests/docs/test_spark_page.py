@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stratalog.spark.option_values import parse_bytes, parse_duration_ms
-from stratalog.spark.options import READ_OPTIONS, SPLIT_BYTES_DEFAULT, TRIGGER_DELAY_MS_DEFAULT
-from stratalog.spark.write_options import WRITE_OPTIONS
+from stratalog.bulk.options import SPLIT_BYTES_DEFAULT, TRIGGER_DELAY_MS_DEFAULT
+from stratalog.spark.options import READ_OPTIONS, WRITE_OPTIONS, parse_bytes, parse_duration_ms
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 
@@ -34,8 +33,10 @@ def test_every_option_of_a_write_is_explained() -> None:
 
 def test_the_defaults_are_those_of_the_code() -> None:
     options = _options()
-    assert parse_bytes(options, "splitBytes") == SPLIT_BYTES_DEFAULT
-    assert parse_duration_ms(options, "maxTriggerDelay") == TRIGGER_DELAY_MS_DEFAULT
+    assert parse_bytes("splitBytes", options["splitBytes"]) == SPLIT_BYTES_DEFAULT
+    assert (
+        parse_duration_ms("maxTriggerDelay", options["maxTriggerDelay"]) == TRIGGER_DELAY_MS_DEFAULT
+    )
 
 
 def test_links_lead_somewhere() -> None:

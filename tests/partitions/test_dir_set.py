@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.bulk.row_staging import RowTerms
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target
 from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError, StratalogError

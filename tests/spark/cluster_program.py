@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from stratalog.spark.jobs.compact import compact
-from stratalog.spark.jobs.verify import verify
+from stratalog.spark.jobs import compact, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +93,7 @@ def main(master: str, root: Path) -> None:
 
     say("compact")
     result = compact(spark, logs, topics=["orders"])
-    facts["rounds"] = len(result.rounds)
+    facts["rounds"] = len(result.passes)
     facts["failed"] = [str(each.error) for each in result.failed]
     facts["is_smaller"] = result.bytes_written < result.size_bytes // 2
     facts["errors"] = [

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from stratalog.bulk import ingest as ingest_files
+from stratalog.bulk import ingest as ingest_plan
 from stratalog.bulk import row_staging as row_stager
-from stratalog.spark.jobs import ingest_files, ingest_plan
-from stratalog.spark.jobs.ingest_inputs import FileSource
-from stratalog.spark.jobs.running import SparkWorkers
-from stratalog.spark.jobs.text_lines import read_lines
+from stratalog.bulk.input_files import FileSource
+from stratalog.bulk.text_lines import read_lines
+from stratalog.spark.workers import SparkWorkers
+from tests.bulk.options import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +105,9 @@ def main(root: Path) -> None:
     ingest_plan.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
     ingest_plan.PIECE_COST_BYTES = 0  # type: ignore[misc]
     plan = ingest_files.plan_ingest(FileSource([root / "in"]))
-    done = ingest_files.run_ingest(BadWorkers(spark, root), plan, root / "logs", topic="orders")
+    done = ingest_files.run_ingest(
+        plan, writing(root / "logs", topic="orders"), BadWorkers(spark, root)
+    )
     assert done.tasks == TASKS
     spark.stop()
 

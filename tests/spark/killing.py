@@ -11,9 +11,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from stratalog.commits.journal import JOURNAL_FILE
+from stratalog.spark.options import parse_write_options
 from stratalog.spark.source import StratalogDataSource
-from stratalog.spark.stream_writer import StratalogStreamWriter
-from stratalog.spark.write_options import WriteOptions
+from stratalog.spark.writer import StratalogStreamWriter
 from stratalog.storage import disk as disk_module
 from stratalog.storage.disk import SystemCalls
 
@@ -37,7 +37,7 @@ class KillingSource(StratalogDataSource):
         options = {name.lower(): value for name, value in self.options.items()}
         kill_at = int(options.pop("killat"))
         pids = [int(pid) for pid in options.pop("killpids", "").split(",") if pid]
-        parsed = WriteOptions.parse(options)
+        parsed = parse_write_options(options)
         return KillingWriter(kill_at, pids, parsed, schema, overwrite=overwrite)
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from stratalog.bulk.predicates import Predicate
+from stratalog.bulk.read_task import ReadTask
 from stratalog.format.record import Header, Record
-from stratalog.spark.executor import ReadTask
-from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import Predicate
+from stratalog.spark.options import plan_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame
 
-    from stratalog.spark.splits import SplitPlan
+    from stratalog.bulk.splits import SplitPlan
 
 RECORDS = pa.schema(
     {
@@ -48,7 +48,7 @@ def read_options(
     options: Mapping[str, str], predicate: Predicate | None = None
 ) -> tuple[SplitPlan, ByPartition]:
     """The plan of a batch query, and what it reads."""
-    plan = plan_read(options, predicate or Predicate())
+    plan = plan_query(options, predicate or Predicate())
     return plan, read_plan(plan, predicate)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from stratalog.errors import DataLossError
 from stratalog.format.names import TopicPartition
-from stratalog.spark.admission import (
+from stratalog.spark.stream import (
     LogEnds,
     check_still_there,
     is_delayed,
@@ -48,7 +48,7 @@ def test_new_partitions_begin_at_the_beginning() -> None:
     logs = {A: LogEnds(0, 9), B: LogEnds(0, 4)}
     assert with_new_partitions({A: 5}, logs, fails_on_data_loss=True) == {A: 5, B: 0}
     logs[B] = LogEnds(2, 4)
-    with pytest.raises(DataLossError, match="t-1 is new and begins with offset 2"):
+    with pytest.raises(DataLossError, match="t-1 is new and starts at offset 2"):
         with_new_partitions({A: 5}, logs, fails_on_data_loss=True)
     assert with_new_partitions({A: 5}, logs, fails_on_data_loss=False) == {A: 5, B: 2}
 
@@ -56,9 +56,9 @@ def test_new_partitions_begin_at_the_beginning() -> None:
 @pytest.mark.parametrize(
     ("log", "message"),
     [
-        (None, "t-0 is gone"),
-        (LogEnds(0, 4), "ends with offset 4, but was read up to 5"),
-        (LogEnds(6, 9), "begins with offset 6, but was read up to 5"),
+        (None, "t-0 was deleted"),
+        (LogEnds(0, 4), "ends at offset 4, but was read up to 5"),
+        (LogEnds(6, 9), "starts at offset 6, but was read up to 5"),
     ],
 )
 def test_what_is_lost_is_told(log: LogEnds | None, message: str) -> None:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.read_task import ReadTask
 from stratalog.errors import CorruptBatchError
-from stratalog.spark.executor import ReadTask
-from stratalog.spark.planning import plan_read
+from stratalog.spark.options import plan_query
 from tests.handmade import plain, write_segment
 from tests.spark.reading import RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.spark.splits import SplitPlan
+    from stratalog.bulk.splits import SplitPlan
 
 DAMAGED = range(30, 40)
 
@@ -34,22 +34,22 @@ def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def planned(log_dir: Path, records_max: int) -> SplitPlan:
     options = {"path": str(log_dir), "subscribe": "t"}
-    return plan_read({**options, "maxRecordsPerPartition": str(records_max)})
+    return plan_query({**options, "maxRecordsPerPartition": str(records_max)})
 
 
-def offsets(plan: SplitPlan, *, skips_damage: bool) -> list[int]:
-    task = ReadTask(RECORDS, skips_damage=skips_damage)
+def offsets(plan: SplitPlan, *, skips_corruption: bool) -> list[int]:
+    task = ReadTask(RECORDS, skips_corruption=skips_corruption)
     batches = (batch for split in plan.splits for batch in task.read(split))
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
 @pytest.mark.parametrize("records_max", [1, 3, 7, 10, 33, 100])
 def test_what_is_behind_damage_is_read(log_dir: Path, records_max: int) -> None:
-    found = offsets(planned(log_dir, records_max), skips_damage=True)
+    found = offsets(planned(log_dir, records_max), skips_corruption=True)
     assert found == [offset for offset in range(100) if offset not in DAMAGED]
 
 
 @pytest.mark.parametrize("records_max", [1, 3, 7, 10, 33, 100])
 def test_damage_is_an_error(log_dir: Path, records_max: int) -> None:
     with pytest.raises(CorruptBatchError):
-        offsets(planned(log_dir, records_max), skips_damage=False)
+        offsets(planned(log_dir, records_max), skips_corruption=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.spark.planning import plan_read
+from stratalog.spark.options import plan_query
 from tests.handmade import Head, Rec, batch, plain, write_segment
 from tests.spark.reading import read_plan
 
@@ -31,13 +31,13 @@ def options(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("records_max", [1, 2, 3, 100, FAR])
 def test_every_record_is_read_once(options: dict[str, str], records_max: int) -> None:
     begun = time.process_time()
-    plan = plan_read({**options, "maxRecordsPerPartition": str(records_max)})
+    plan = plan_query({**options, "maxRecordsPerPartition": str(records_max)})
     assert time.process_time() - begun < SECONDS_MAX
     assert [record.offset for record in read_plan(plan)[0]] == [
         *(3, 4, 12, 17),
         *range(FAR, FAR + 5),
         2 * FAR,
     ]
-    pieces = [piece for split in plan.splits for piece in split.pieces]
+    pieces = [piece for split in plan.splits for piece in split.ranges]
     assert all(piece.end_offset - piece.start_offset <= records_max for piece in pieces[:-1])
     assert len(pieces) <= 18  # gaps inside a batch are not known

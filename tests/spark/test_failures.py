@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import ConfigError, NotALogDirError, SourceError
-from stratalog.spark.failures import iterate_told, told, told_in_one_line
-from stratalog.spark.jobs.session import _reason, _shown, open_session
+from stratalog.spark.failures import iterate_with_one_line_errors, message_of, one_line_errors
+from stratalog.spark.session import _reason, _shown, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@told_in_one_line
+@one_line_errors
 def _fail(error: Exception) -> None:
     raise error
 
@@ -29,7 +29,7 @@ def test_a_missing_permission_names_the_path() -> None:
 def test_errors_on_purpose_stay_what_they_are() -> None:
     error = NotALogDirError("/x: no such directory")
     with pytest.raises(NotALogDirError) as caught:
-        list(iterate_told(_raising(error)))
+        list(iterate_with_one_line_errors(_raising(error)))
     assert caught.value is error
 
 
@@ -68,11 +68,11 @@ READ = (
             f"{CALL}{READ}{AT}Caused by: java.util.zip.ZipException: invalid block type{AT}",
             "/in/a.gz: cannot be read: invalid block type",
         ),
-        (f"{CALL}{READ}{AT}", "/in/a.gz: cannot be read: it is damaged"),
+        (f"{CALL}{READ}{AT}", "/in/a.gz: cannot be read: it is corrupt"),
         (
             f"{CALL}{LOST}SparkException: Python worker exited unexpectedly (crashed).{AT}",
-            "a Python worker of Spark's ended in the midst of a task: killed, maybe for want of "
-            "memory, or crashed",
+            "a Python worker of Spark died in the middle of a task: it crashed or was killed, "
+            "maybe for lack of memory",
         ),
         (
             f"{CALL}{LOST}SparkRuntimeException: [USER_RAISED_EXCEPTION] /a: x SQLSTATE: P01{AT}",
@@ -85,7 +85,7 @@ READ = (
     ],
 )
 def test_the_line_that_matters(text: str, line: str) -> None:
-    assert told(RuntimeError(text)) == line
+    assert message_of(RuntimeError(text)) == line
 
 
 NEW = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from stratalog.spark.executor import ReadTask
-from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import ALL, LONG_MAX, Span
+from stratalog.bulk.predicates import ALL, LONG_MAX, Interval
+from stratalog.bulk.read_task import ReadTask
+from stratalog.spark.options import plan_query
 from tests.handmade import plain, write_segment
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ TIMES_MS = (1_700_000_000_000, -1, LONG_MAX // 1000, LONG_MAX // 1000 + 1, LONG_
     ("times", "expected"),
     [
         (ALL, [1_700_000_000_000_000, -1000, LAST_US, LAST_US, LAST_US]),
-        (Span(0, LONG_MAX), [1_700_000_000_000_000, LAST_US, LAST_US, LAST_US]),
-        (Span(LAST_US, LONG_MAX), [LAST_US, LAST_US, LAST_US]),
+        (Interval(0, LONG_MAX), [1_700_000_000_000_000, LAST_US, LAST_US, LAST_US]),
+        (Interval(LAST_US, LONG_MAX), [LAST_US, LAST_US, LAST_US]),
     ],
 )
-def test_times_of_the_far_future(tmp_path: Path, times: Span, expected: list[int]) -> None:
+def test_times_of_the_far_future(tmp_path: Path, times: Interval, expected: list[int]) -> None:
     batches = [plain(offset, 1, time) for offset, time in enumerate(TIMES_MS)]
     write_segment(tmp_path / "far-0", 0, *batches)
-    plan = plan_read({"path": str(tmp_path), "subscribe": "far"})
+    plan = plan_query({"path": str(tmp_path), "subscribe": "far"})
     read = ReadTask(SCHEMA, times_us=times).read
     found = [each for split in plan.splits for each in read(split)]
     assert pa.Table.from_batches(found)["timestamp"].cast(pa.int64()).to_pylist() == expected

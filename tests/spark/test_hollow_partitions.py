@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.planning import open_partitions, subscribed
 from stratalog.errors import NotALogDirError
-from stratalog.spark.options import ReadOptions
-from stratalog.spark.planning import plan_read
-from stratalog.spark.topics import open_logs, opened, subscribed
+from stratalog.partitions.view import LogDirsView
+from stratalog.spark.options import parse_read_options, plan_query
 from tests.handmade import plain, write_segment
 from tests.spark.reading import read_plan
 
@@ -28,27 +28,29 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("wanted", [{"subscribe": "orders"}, {"subscribePattern": ".*"}], ids=str)
 def test_what_has_segments_is_read(log_dir: Path, wanted: dict[str, str]) -> None:
-    found = read_plan(plan_read({"path": str(log_dir), **wanted}))
+    found = read_plan(plan_query({"path": str(log_dir), **wanted}))
     assert {number: len(records) for number, records in found.items()} == {0: 2}
 
 
 def test_a_topic_that_is_being_made_has_no_rows(log_dir: Path) -> None:
-    assert plan_read({"path": str(log_dir), "subscribe": "new"}).splits == ()
+    assert plan_query({"path": str(log_dir), "subscribe": "new"}).splits == ()
 
 
 @pytest.mark.parametrize("left", ["00000000000000000000.index", "00000000000000000007.snapshot"])
 def test_a_partition_that_has_lost_its_segments_is_an_error(log_dir: Path, left: str) -> None:
     (log_dir / "orders-1" / left).touch()
     with pytest.raises(NotALogDirError, match=left):
-        plan_read({"path": str(log_dir), "subscribe": "orders"})
+        plan_query({"path": str(log_dir), "subscribe": "orders"})
 
 
 def test_a_partition_is_there_with_its_first_segment(log_dir: Path) -> None:
-    options = ReadOptions.parse({"path": str(log_dir), "subscribe": "orders"})
+    options = parse_read_options({"path": str(log_dir), "subscribe": "orders"})
 
     def present() -> list[int]:
-        logs = open_logs(options)
-        return [each.partition for each in opened(logs, subscribed(logs, options), options)]
+        logs = LogDirsView(options.paths)
+        return [
+            each.partition for each in open_partitions(logs, subscribed(logs, options), options)
+        ]
 
     assert present() == [0]
     write_segment(log_dir / "orders-1", 0)

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from stratalog.bulk.compact import ClusterTasks
+from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import CorruptBatchError, JobError, LogDirLockedError
 from stratalog.format.encode_columns import encode_columns
 from stratalog.format.names import TopicPartition
@@ -17,8 +19,7 @@ from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
 from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
 from stratalog.service.cleaners import CleaningStatus
-from stratalog.spark.jobs.compact import ClusterTasks, compact
-from stratalog.spark.jobs.running import ThreadWorkers
+from stratalog.spark.jobs import compact
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_same_files_as_the_local_cleaner(spark: SparkSession, dirty: Path, tmp_p
             pass
         expected = {tp.topic_partition: tp.rounds for tp in logs.cleaning.states()}
     result = compact(spark, spread, config=settings)
-    assert {each.topic_partition: 1 for each in result.rounds} == expected
+    assert {each.topic_partition: 1 for each in result.passes} == expected
     assert not result.failed
     found, kept = files_of(spread), files_of(local)
     assert found.keys() == kept.keys()
@@ -101,10 +102,10 @@ def last_values(root: Path) -> Mapping[tuple[int, bytes | None], bytes | None]:
 def test_nothing_is_due_twice(spark: SparkSession, dirty: Path, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     shutil.copytree(dirty, root)
-    assert len(compact(spark, root, config=CONFIG, topics=["state"]).rounds) == 2
+    assert len(compact(spark, root, config=CONFIG, topics=["state"]).passes) == 2
     again = compact(spark, root, config=CONFIG, is_forced=True)
-    assert again.rounds == ()
-    assert compact(spark, root, config=CONFIG, topics=["events"], is_forced=True).rounds == ()
+    assert again.passes == ()
+    assert compact(spark, root, config=CONFIG, topics=["events"], is_forced=True).passes == ()
 
 
 def test_damage_is_told_and_changes_nothing(
@@ -126,7 +127,7 @@ def test_damage_is_told_and_changes_nothing(
     assert "CRC" in failed.error.reason
     assert {name for name in files_of(root) if name.startswith("state-0")} == before
     assert not (root / "state-0" / CLEANING_DIRECTORY).exists()
-    assert len(result.rounds) == 2  # the other partition was compacted all the same
+    assert len(result.passes) == 2  # the other partition was compacted all the same
 
 
 def damage_met_locally(root: Path) -> CorruptBatchError:

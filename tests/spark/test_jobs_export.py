@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stratalog.bulk.export import FileSpec, plan_export, run_export
+from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import ConfigError, JobError
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.jobs.export import export, plan_export, run_export
-from stratalog.spark.jobs.export_files import FileSpec
-from stratalog.spark.jobs.running import ThreadWorkers
+from stratalog.spark.jobs import export
+from tests.bulk.options import reading
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed
 from tests.log.building import log_name, write_partition
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from stratalog.spark.jobs.export import ExportResult
+    from stratalog.bulk.export import ExportResult
 
 DAY_MS = 86_400_000
 
@@ -32,8 +33,8 @@ DAY_MS = 86_400_000
 def exported(
     log_dir: Path, target: Path, spec: FileSpec | None = None, **options: str
 ) -> ExportResult:
-    plan = plan_export(log_dir, options=options, spec=spec)
-    return run_export(ThreadWorkers(2), plan, target)
+    plan = plan_export(reading(log_dir, options), spec)
+    return run_export(plan, target, ThreadWorkers(2))
 
 
 def rows_of(target: Path) -> list[dict[str, Any]]:
@@ -98,11 +99,11 @@ def test_no_worker_is_idle_in_the_last_turn(
 ) -> None:
     """Three splits on two workers would take as long as four."""
     log_dir = log_of(tmp_path, *(Record(n, 0, None, bytes(1000)) for n in range(300)))
-    assert len(plan_export(log_dir, options={"splitBytes": "110k"}).splits) == 3
+    assert len(plan_export(reading(log_dir, {"splitBytes": "110k"})).splits) == 3
     assert (
         exported(log_dir, tmp_path / "small", splitBytes="110k").tasks == 3
     )  # not worth more files
-    monkeypatch.setattr("stratalog.spark.jobs.export.FILE_BYTES_MIN", 1000)
+    monkeypatch.setattr("stratalog.bulk.export.FILE_BYTES_MIN", 1000)
     result = exported(log_dir, tmp_path / "out", splitBytes="110k")
     assert result.tasks == len(result.files) == 4
     assert max(file.records for file in result.files) < 90
@@ -177,10 +178,10 @@ def test_a_target_with_files_is_left_alone_unless_told(tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     log_dir = log_of(tmp_path, Record(0, 0, b"k", b"v"))
-    with pytest.raises(ConfigError, match="'best' is none of none, snappy"):
-        plan_export(log_dir, spec=FileSpec(codec="best"))
+    with pytest.raises(ConfigError, match="'best' is not one of none, snappy"):
+        plan_export(reading(log_dir), FileSpec(codec="best"))
     with pytest.raises(ConfigError, match="did you mean 'splitBytes'"):
-        plan_export(log_dir, options={"splitByte": "1"})
+        plan_export(reading(log_dir, {"splitByte": "1"}))
 
 
 def test_damage_stops_it_and_nothing_is_left(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_damage_stops_it_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(JobError, match=r"at byte 70.*CRC"):
         exported(log_dir, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
-    assert exported(log_dir, tmp_path / "out", onDamage="skip").records == 2
+    assert exported(log_dir, tmp_path / "out", onCorruption="skip").records == 2
 
 
 def test_all_workers_get_something_of_what_is_large(tmp_path: Path) -> None:
@@ -206,13 +207,7 @@ def test_all_workers_get_something_of_what_is_large(tmp_path: Path) -> None:
 
 def test_on_spark_and_read_back_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "out"
-    result = export(
-        spark,
-        GoldenCase("multiseg").root,
-        target,
-        topics="multiseg",
-        options={"splitBytes": "16k"},
-    )
+    result = export(spark, reading(GoldenCase("multiseg").root, {"splitBytes": "16k"}), target)
     assert result.records == 1500
     assert result.tasks > 1
     frame = spark.read.parquet(str(target))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog import open_dirs
+from stratalog.bulk.input_files import FileSource, Missing, RecordColumns
 from stratalog.errors import ConfigError, JobError, StratalogError
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.producing.partitioner import partition_for_key
-from stratalog.spark.jobs.export import export
-from stratalog.spark.jobs.ingest import RecordColumns, ingest, ingest_source, read_files
-from stratalog.spark.jobs.ingest_inputs import FileSource, Missing
+from stratalog.spark.jobs import export, ingest, ingest_source, read_files
+from tests.bulk.options import reading
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_text_and_a_column_as_the_value(spark: SparkSession, tmp_path: Path) -> 
 
 def test_what_export_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     case = GoldenCase("multiseg")
-    export(spark, case.root, tmp_path / "out", options={"includeHeaders": "true"})
+    export(spark, reading(case.root, {"includeHeaders": "true"}), tmp_path / "out")
     frame = read_files(spark, [tmp_path / "out"])
     ingest(frame, tmp_path / "logs", options={"topicPartitions": "1"})
     found = {record.key: record for record in everything(tmp_path / "logs", "multiseg")}

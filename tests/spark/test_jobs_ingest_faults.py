@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from stratalog import LogDir, open_dirs
+from stratalog.bulk.ingest import plan_ingest, run_ingest
+from stratalog.bulk.input_files import FileSource
+from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import JobError
-from stratalog.spark.jobs.ingest_files import FileSource, plan_ingest, run_ingest
-from stratalog.spark.jobs.running import ThreadWorkers
+from tests.bulk.options import writing
 from tests.spark import ingest_program
 
 if TYPE_CHECKING:
@@ -62,8 +64,8 @@ def test_tasks_that_fail_and_workers_that_are_killed(tmp_path: Path) -> None:
 
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of the tasks that were done."""
-    monkeypatch.setattr("stratalog.spark.jobs.ingest_plan.TASK_BYTES_MIN", 1000)
-    monkeypatch.setattr("stratalog.spark.jobs.ingest_plan.PIECE_COST_BYTES", 0)
+    monkeypatch.setattr("stratalog.bulk.ingest.TASK_BYTES_MIN", 1000)
+    monkeypatch.setattr("stratalog.bulk.ingest.PIECE_COST_BYTES", 0)
     write_rows(tmp_path / "in")
     (tmp_path / "in" / "2.txt").write_bytes(b"x" * 2000)
     plan = plan_ingest(FileSource([tmp_path / "in"]))
@@ -80,7 +82,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
                 staged.extend(tmp_path.rglob("*.staged"))
 
     with pytest.raises(JobError, match=r"max\.message\.bytes"):
-        run_ingest(Watched(3), plan, tmp_path / "logs", topic="t", options=options)
+        run_ingest(plan, writing(tmp_path / "logs", topic="t", options=options), Watched(3))
     assert staged
     assert not list(tmp_path.rglob("*.staged"))
     assert not list((tmp_path / "logs").glob("t-*"))

@@ -15,6 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog import LogDir, open_dirs
+from stratalog.bulk.export import FileSpec
+from stratalog.bulk.ingest import plan_ingest, plan_tasks, run_ingest
+from stratalog.bulk.input_files import FileSource, RecordColumns
+from stratalog.bulk.parquet_rows import RowGroups, read_rows
+from stratalog.bulk.text_lines import TextRange
+from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import (
     ConfigError,
     InputFileError,
@@ -25,14 +31,8 @@ from stratalog.errors import (
 )
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
-from stratalog.spark.jobs.export import export
-from stratalog.spark.jobs.export_files import FileSpec
-from stratalog.spark.jobs.ingest import ingest, read_files
-from stratalog.spark.jobs.ingest_files import ingest_files, plan_ingest, plan_tasks, run_ingest
-from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns
-from stratalog.spark.jobs.parquet_rows import RowGroups, read_rows
-from stratalog.spark.jobs.running import ThreadWorkers
-from stratalog.spark.jobs.text_lines import TextRange
+from stratalog.spark.jobs import export, ingest, ingest_files, read_files
+from tests.bulk.options import reading, writing
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def run_both(
     ingest(frame, root / "sink", options=options, **given)
     done = ingest_files(spark, source, root / "workers", options=options, **given)
     assert done.size_bytes == sum(log.stat().st_size for log in (root / "workers").rglob("*.log"))
-    run_ingest(ThreadWorkers(2), plan_ingest(source), root / "threads", options=options, **given)
+    run_ingest(
+        plan_ingest(source), writing(root / "threads", options=options, **given), ThreadWorkers(2)
+    )
     found = records_of(root / "workers", has_times=has_times)
     assert found == records_of(root / "sink", has_times=has_times)
     assert found == records_of(root / "threads", has_times=has_times)
@@ -238,7 +240,7 @@ def test_what_export_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> No
     for by_date in (True, False):
         out = tmp_path / f"out-{by_date}"
         spec = FileSpec(has_headers=True, by_date=by_date)
-        export(spark, tmp_path / "logs", out, options={"includeHeaders": "true"}, spec=spec)
+        export(spark, reading(tmp_path / "logs", {"includeHeaders": "true"}), out, spec)
         again = tmp_path / f"again-{by_date}"
         done = ingest_files(spark, FileSource([out]), again, options={"topicPartitions": "3"})
         assert done.tasks
@@ -246,7 +248,7 @@ def test_what_export_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> No
         kept = records_of(tmp_path / "logs", has_times=True)
         assert records_of(again, has_times=True) == kept
     case = GoldenCase("multiseg")
-    export(spark, case.root, tmp_path / "golden", options={"includeHeaders": "true"})
+    export(spark, reading(case.root, {"includeHeaders": "true"}), tmp_path / "golden")
     run_both(spark, tmp_path / "both", FileSource([tmp_path / "golden"]))
 
 
@@ -344,7 +346,9 @@ def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Refuse:
             return ingest_files(
                 request.getfixturevalue("spark"), source, tmp_path / "logs", **given
             )
-        return run_ingest(ThreadWorkers(2), plan_ingest(source), tmp_path / "logs", **given)
+        return run_ingest(
+            plan_ingest(source), writing(tmp_path / "logs", **given), ThreadWorkers(2)
+        )
 
     def refused(file: Path, **given: Any) -> StratalogError:
         with pytest.raises(StratalogError) as told:
@@ -412,15 +416,17 @@ def test_a_commit_that_came_before_is_not_made_again(tmp_path: Path) -> None:
     options = {"topicPartitions": "1", "txnAppId": "me", "txnVersion": "4"}
     plan = plan_ingest(FileSource([file]))
     for records in (2, 0):
-        done = run_ingest(ThreadWorkers(1), plan, tmp_path / "logs", topic="t", options=options)
+        done = run_ingest(
+            plan, writing(tmp_path / "logs", topic="t", options=options), ThreadWorkers(1)
+        )
         assert done.records == records
     assert values_of(tmp_path / "logs", "t") == [b"a", b"b"]
 
 
 def test_many_tasks_keep_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files, and of lines in them, whichever task reads them."""
-    monkeypatch.setattr("stratalog.spark.jobs.ingest_plan.TASK_BYTES_MIN", 10_000)
-    monkeypatch.setattr("stratalog.spark.jobs.ingest_plan.PIECE_COST_BYTES", 100)
+    monkeypatch.setattr("stratalog.bulk.ingest.TASK_BYTES_MIN", 10_000)
+    monkeypatch.setattr("stratalog.bulk.ingest.PIECE_COST_BYTES", 100)
     lines = [f"{number} {'x' * random.Random(number).randrange(40)}" for number in range(9000)]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.txt").write_text("\n".join(lines[:7000]))
@@ -428,7 +434,9 @@ def test_many_tasks_keep_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "in" / "3.txt").write_text("\r".join(lines[7001:]))
     plan = plan_ingest(FileSource([tmp_path / "in"]))
     options = {"topicPartitions": "1"}
-    done = run_ingest(ThreadWorkers(7), plan, tmp_path / "logs", topic="t", options=options)
+    done = run_ingest(
+        plan, writing(tmp_path / "logs", topic="t", options=options), ThreadWorkers(7)
+    )
     assert done.tasks == 7
     assert values_of(tmp_path / "logs", "t") == [line.encode() for line in lines]
 
@@ -489,7 +497,7 @@ def _batches(file: Path) -> list[pa.RecordBatch]:
 def test_tasks_that_write_to_the_same_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stratalog.spark.jobs.ingest_plan.TASK_BYTES_MIN", 1000)
+    monkeypatch.setattr("stratalog.bulk.ingest.TASK_BYTES_MIN", 1000)
     topics = [f"topic-{number % 5}" for number in range(400)]
     with LogDir.open(tmp_path / "logs", background=False) as logs:
         for topic in set(topics):
@@ -499,7 +507,7 @@ def test_tasks_that_write_to_the_same_topics(
         columns = {"topic": pa.array(topics), "value": values}
         write_parquet(tmp_path / "in" / f"{number}.parquet", columns, **PLAINLY)
     plan = plan_ingest(FileSource([tmp_path / "in"]))
-    done = run_ingest(ThreadWorkers(4), plan, tmp_path / "logs")
+    done = run_ingest(plan, writing(tmp_path / "logs"), ThreadWorkers(4))
     assert (done.records, done.tasks) == (1600, 4)
     for topic in set(topics):
         order = [

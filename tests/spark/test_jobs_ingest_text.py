@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk import text_lines
+from stratalog.bulk.text_lines import TextRange, read_lines
 from stratalog.errors import InputFileError, MessageTooLargeError
-from stratalog.spark.jobs import text_lines
-from stratalog.spark.jobs.text_lines import TextRange, read_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

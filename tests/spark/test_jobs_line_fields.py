@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stratalog.spark.jobs.ingest_inputs import Missing, RecordColumns
-from stratalog.spark.jobs.line_fields import (
+from stratalog.bulk.input_files import Missing, RecordColumns
+from stratalog.bulk.line_fields import (
     FieldLines,
     LineError,
     RecordLines,

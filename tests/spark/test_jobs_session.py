@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from stratalog.spark.jobs.spark_home import quick_home
+from stratalog.spark.session import quick_home
 
 PROGRAM = """
 import os, tempfile
-from stratalog.spark.jobs.session import open_session
+from stratalog.spark.session import open_session
 
 def where(_):
     import py4j, pyspark

@@ -11,19 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.bulk.stats import (
+    KEY_ROW,
+    Facts,
+    KeyCounts,
+    _counts_of,
+    _key_rows,
+    _merge_rows,
+    _shares_of,
+    _sum_of,
+    stats,
+)
+from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import ConfigError, JobError
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.spark.jobs.key_counts import (
-    NOTE,
-    KeyCounts,
-    counts_of,
-    merge_notes,
-    note_records,
-    shares_of,
-)
-from stratalog.spark.jobs.record_sums import Facts, sum_of
-from stratalog.spark.jobs.running import ThreadWorkers
-from stratalog.spark.jobs.stats import run_stats, stats
+from stratalog.spark import jobs as spark_jobs
 from tests.golden.cases import GoldenCase
 from tests.log.building import log_name, write_partition
 
@@ -99,7 +101,7 @@ def check(found: Facts, keys: KeyCounts, records: list[Record]) -> None:
 def test_a_random_log(seed: int, tmp_path: Path) -> None:
     records = random_records(seed, 400)
     path = write_log(tmp_path / "t-0", records)
-    (found,) = run_stats(ThreadWorkers(2), [path]).partitions
+    (found,) = stats([path], workers=ThreadWorkers(2)).partitions
     check(found.facts, found.keys, records)
     assert (found.topic, found.partition) == ("t", 0)
     assert found.size_bytes == sum(log.stat().st_size for log in path.glob("*.log"))
@@ -108,13 +110,13 @@ def test_a_random_log(seed: int, tmp_path: Path) -> None:
 def test_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     logs = {number: random_records(number, 300) for number in range(3)}
     paths = [write_log(tmp_path / f"t-{number}", records) for number, records in logs.items()]
-    result = stats(spark, paths)
+    result = spark_jobs.stats(spark, paths)
     assert [each.partition for each in result.partitions] == [0, 1, 2]
     for each in result.partitions:
         check(each.facts, each.keys, logs[each.partition])
     assert result.records == 900
-    assert result.partitions == run_stats(ThreadWorkers(1), paths).partitions
-    frame = result.to_df(spark)
+    assert result.partitions == stats(paths, workers=ThreadWorkers(1)).partitions
+    frame = spark_jobs.stats_frame(spark, result)
     assert frame.selectExpr("sum(records)", "count(*)").first()[:] == (900, 3)  # type: ignore[index]
 
 
@@ -122,7 +124,7 @@ def test_what_compaction_saves_is_what_is_dead(tmp_path: Path) -> None:
     """Records of one size: half of them superseded, half of the bytes."""
     records = [Record(n, 0, b"k%02d" % (n % 50), b"v" * 100) for n in range(100)]
     path = write_log(tmp_path / "t-0", records, 50)
-    (found,) = run_stats(ThreadWorkers(1), [path]).partitions
+    (found,) = stats([path], workers=ThreadWorkers(1)).partitions
     assert found.dead_ratio == 0.5
     assert found.compaction_saves_bytes == pytest.approx(found.size_bytes / 2, abs=1)
 
@@ -133,7 +135,7 @@ def test_codecs_are_compared_on_the_records_themselves(tmp_path: Path) -> None:
     noise = write_log(
         tmp_path / "n-0", [Record(n, 0, b"k", rng.randbytes(300)) for n in range(200)]
     )
-    random_bytes, texts = run_stats(ThreadWorkers(1), [noise, text]).partitions
+    random_bytes, texts = stats([noise, text], workers=ThreadWorkers(1)).partitions
     assert texts.size_with("zstd") < texts.size_bytes / 10
     assert random_bytes.size_with("zstd") > random_bytes.size_bytes * 0.9
 
@@ -141,7 +143,7 @@ def test_codecs_are_compared_on_the_records_themselves(tmp_path: Path) -> None:
 def test_what_retention_would_free() -> None:
     path = GoldenCase("multiseg").partition_dir
     what_if = {"retention.bytes": "100000", "retention.ms": "1"}
-    (found,) = run_stats(ThreadWorkers(1), [path], what_if=what_if).partitions
+    (found,) = stats([path], what_if=what_if, workers=ThreadWorkers(1)).partitions
     sizes = [log.stat().st_size for log in sorted(path.glob("*.log"))]
     excess, freed = sum(sizes) - 100_000, 0
     while excess - sizes[0] >= 0:
@@ -149,12 +151,12 @@ def test_what_retention_would_free() -> None:
         freed += sizes.pop(0)
     assert found.freed_by == {"retention.bytes=100000": freed, "retention.ms=1": 147_513}
     with pytest.raises(ConfigError, match="retention"):
-        run_stats(ThreadWorkers(1), [path], what_if={"retention.days": "1"})
+        stats([path], what_if={"retention.days": "1"}, workers=ThreadWorkers(1))
 
 
 def test_an_empty_log(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "t-0", {0: b""})
-    (found,) = run_stats(ThreadWorkers(1), [path]).partitions
+    (found,) = stats([path], workers=ThreadWorkers(1)).partitions
     assert found.facts == Facts()
     assert found.dead_ratio == 0
     assert found.compaction_saves_bytes == 0
@@ -167,9 +169,9 @@ def test_damage_is_told(spark: SparkSession, tmp_path: Path) -> None:
     raw[80] ^= 1
     log.write_bytes(raw)
     with pytest.raises(JobError, match=r"at byte 0 .*CRC"):
-        run_stats(ThreadWorkers(1), [path])
+        stats([path], workers=ThreadWorkers(1))
     with pytest.raises(JobError, match=r"\A\S*t-0/\d+\.log at byte 0 .*CRC"):
-        stats(spark, [path])
+        spark_jobs.stats(spark, [path])
 
 
 notes = st.lists(
@@ -187,18 +189,18 @@ def test_notes_may_be_cut_and_merged_anyhow(
         np.array([size for _, size, _ in given_notes], np.int64),
         np.array([is_tombstone for _, _, is_tombstone in given_notes]),
     )
-    whole = counts_of(note_records(*columns))
+    whole = _counts_of(_key_rows(*columns))
     parts: dict[int, list[NDArray[Any]]] = {}
     for part in (slice(0, cut), slice(cut, None)):
-        for share, some in shares_of(note_records(*(each[part] for each in columns)), shares):
+        for share, some in _shares_of(_key_rows(*(each[part] for each in columns)), shares):
             parts.setdefault(share, []).append(some)
     total = KeyCounts()
     for found in parts.values():
-        total = total.plus(counts_of(merge_notes(np.concatenate(found).astype(NOTE))))
+        total = total.plus(_counts_of(_merge_rows(np.concatenate(found).astype(KEY_ROW))))
     assert total == whole
 
 
 def test_facts_of_nothing_add_nothing() -> None:
     some = Facts(1, 0, 0, 5, 7, 7, ((8, 1),), ((0, 1, 5),), (("zstd", 0.5),))
-    assert sum_of([Facts(), some, Facts()]) == some
-    assert sum_of([]) == Facts()
+    assert _sum_of([Facts(), some, Facts()]) == some
+    assert _sum_of([]) == Facts()

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk.workers import ThreadWorkers, pack
 from stratalog.errors import JobError, LogDirLockedError
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.partitions.lock import lock_dirs
-from stratalog.spark.failures import told
-from stratalog.spark.jobs.reindex import reindex
-from stratalog.spark.jobs.running import SparkWorkers, ThreadWorkers, pack
-from stratalog.spark.jobs.verify import verify
+from stratalog.spark.failures import message_of
+from stratalog.spark.jobs import findings_frame, reindex, verify
+from stratalog.spark.workers import SparkWorkers
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
 from tests.storage.segments import files_of, remove_derived
@@ -34,7 +34,7 @@ def test_the_same_findings(spark: SparkSession) -> None:
 
 def test_findings_as_a_frame(spark: SparkSession) -> None:
     result = verify(spark, partitions=[GOLDEN_DIR / "u-badcrc" / "before" / "u-badcrc-0"])
-    frame = result.to_df(spark)
+    frame = findings_frame(spark, result)
     errors = frame.where("severity = 'error'").select("code", "position").collect()
     assert [tuple(row) for row in errors] == [("bad-batch", 978)]
     assert frame.columns == ["severity", "code", "path", "position", "what", "advice"]
@@ -42,7 +42,7 @@ def test_findings_as_a_frame(spark: SparkSession) -> None:
 
 def test_no_findings_are_a_frame_too(spark: SparkSession) -> None:
     result = verify(spark, [GOLDEN_DIR / "multiseg"])
-    assert result.to_df(spark).count() == 0
+    assert findings_frame(spark, result).count() == 0
 
 
 def test_reindex_writes_what_kafka_wrote(spark: SparkSession, tmp_path: Path) -> None:
@@ -117,4 +117,4 @@ def test_progress_is_told(spark: SparkSession) -> None:
     ],
 )
 def test_the_line_of_an_error_that_tells(text: str, line: str | None) -> None:
-    assert told(RuntimeError(text)) == (text if line is None else line)
+    assert message_of(RuntimeError(text)) == (text if line is None else line)

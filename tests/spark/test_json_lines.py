@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.spark.jobs import json_lines as module
-from stratalog.spark.jobs.json_lines import json_lines, json_texts
+from stratalog.bulk import json_lines as module
+from stratalog.bulk.json_lines import json_lines, json_texts
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(str.encode)

@@ -4,33 +4,39 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.bulk.options import LATEST, ByTimestamp, ReadOptions, Subscription
 from stratalog.errors import ConfigError
 from stratalog.format.names import TopicPartition
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.offsets import EARLIEST, LATEST, ByTimestamp, from_json, to_json
-from stratalog.spark.options import ReadOptions, Subscription
+from stratalog.spark.options import (
+    batch_read_options,
+    from_json,
+    parse_read_options,
+    stream_read_options,
+    to_json,
+)
 
 BASE = {"path": "/logs", "subscribe": "t"}
 
 
 def _parse(**options: str) -> ReadOptions:
-    return ReadOptions.parse({name.replace("_", "."): text for name, text in options.items()})
+    return parse_read_options({name.replace("_", "."): text for name, text in options.items()})
 
 
 def test_defaults() -> None:
-    options = ReadOptions.parse(BASE)
+    options = parse_read_options(BASE)
     assert options.paths == (Path("/logs"),)
     assert options.subscription == Subscription(topics=("t",))
     assert options.isolation is IsolationLevel.READ_UNCOMMITTED
     assert options.fail_on_data_loss
     assert not options.includes_headers
     assert options.split_bytes == 128 << 20
-    assert (options.for_batch().starting, options.for_batch().ending) == (EARLIEST, LATEST)
-    assert options.for_stream().starting == LATEST
+    assert (options.starting, options.ending) == (None, None)
+    assert stream_read_options(BASE).starting == LATEST
 
 
 def test_names_in_any_case_and_values_of_any_kind() -> None:
-    options = ReadOptions.parse(
+    options = parse_read_options(
         {
             "PATH": "/a,/b",
             "Assign": '{"t":[1,0],"u":[2]}',
@@ -41,7 +47,7 @@ def test_names_in_any_case_and_values_of_any_kind() -> None:
             "minPartitions": "7",
             "includeHeaders": "TRUE",
             "maxTriggerDelay": "15m",
-            "onDamage": "skip",
+            "onCorruption": "skip",
         }
     )
     assert options.paths == (Path("/a"), Path("/b"))
@@ -55,7 +61,7 @@ def test_names_in_any_case_and_values_of_any_kind() -> None:
     assert options.isolation is IsolationLevel.READ_COMMITTED
     assert (options.split_bytes, options.min_partitions) == (1 << 20, 7)
     assert options.max_trigger_delay_ms == 900_000
-    assert options.skips_damage
+    assert options.skips_corruption
 
 
 @pytest.mark.parametrize(
@@ -99,11 +105,11 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
         ({**BASE, "kafka.bootstrap.servers": "h:9092"}, "is for reading through a broker"),
         ({**BASE, "groupIdPrefix": "x"}, "is for reading through a broker"),
         ({"path": "/l", "subscribe": " , "}, "No topics to subscribe to"),
-        ({"path": "/l", "subscribePattern": "a("}, "is no pattern"),
+        ({"path": "/l", "subscribePattern": "a("}, "is not a pattern"),
         ({"path": "/l", "assign": "t"}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got t'),
         ({"path": "/l", "assign": '{"t":["0"]}'}, "Expected e.g."),
         ({**BASE, "startingOffsets": "first"}, "Expected e.g."),
-        ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "-3 is no offset"),
+        ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "-3 is not an offset"),
         ({**BASE, "startingOffsets": '{"t":{"0":"1"}}'}, "Expected e.g."),
         ({**BASE, "startingOffsets": '{"t":[1]}'}, "Expected e.g."),
         ({**BASE, "startingTimestamp": "yesterday"}, "not a time in milliseconds"),
@@ -112,7 +118,7 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
         ({**BASE, "splitBytes": "big"}, "not a size such as 64m"),
         ({**BASE, "includeHeaders": "yes"}, "not true or false: 'yes'"),
         ({**BASE, "kafka.isolation.level": "serial"}, "not one of read_uncommitted"),
-        ({**BASE, "onDamage": "ignore"}, "not one of fail, skip"),
+        ({**BASE, "onCorruption": "ignore"}, "not one of fail, skip"),
         ({**BASE, "maxTriggerDelay": "soon"}, "not a time such as"),
         (
             {**BASE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"},
@@ -123,7 +129,7 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
 )
 def test_what_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ReadOptions.parse(options)
+        parse_read_options(options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -143,14 +149,14 @@ def test_what_is_refused(options: dict[str, str], message: str) -> None:
 )
 def test_what_a_batch_query_refuses(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        ReadOptions.parse({**BASE, **options}).for_batch()
+        batch_read_options({**BASE, **options})
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     value = {"endingTimestamp": "5"}.get(name, '{"t":{"0":5}}')
     with pytest.raises(ConfigError, match="ending offset not valid in streaming queries"):
-        ReadOptions.parse({**BASE, name: value}).for_stream()
+        stream_read_options({**BASE, name: value})
 
 
 def test_offsets_are_written_as_the_connector_writes_them() -> None:

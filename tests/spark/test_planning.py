@@ -8,8 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.datasource import EqualTo
 
+from stratalog.bulk.predicates import LONG_MAX, Condition, Interval, Predicate
+from stratalog.bulk.splits import Split
 from stratalog.errors import (
     ConfigError,
     DataLossError,
@@ -18,9 +19,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import LONG_MAX, Predicate, Span
-from stratalog.spark.splits import Split
+from stratalog.spark.options import plan_query
 from stratalog.storage.log_file import LogFile
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, visible
@@ -65,7 +64,7 @@ def test_times_by_filter(name: str) -> None:
     moments = _moments(records)
     for low in moments:
         for high in (low, low + 1, moments[len(moments) // 2], LONG_MAX // 1000):
-            predicate = Predicate(times_us=Span(low * 1000, high * 1000))
+            predicate = Predicate(times_us=Interval(low * 1000, high * 1000))
             plan, found = read_options(_options(name), predicate)
             assert found == _timed(records, low, high), (low, high)
             assert plan.summary.bytes_read <= plan.summary.bytes_total
@@ -75,15 +74,15 @@ def test_times_by_filter(name: str) -> None:
 def test_times_prune_bytes(name: str) -> None:
     records = visible(GoldenCase(name))
     late = records[len(records) * 3 // 4].timestamp
-    whole = plan_read(_options(name)).summary
-    by_filter = plan_read(_options(name), Predicate(times_us=Span(low=late * 1000))).summary
-    by_option = plan_read(_options(name, startingTimestamp=str(late))).summary
+    whole = plan_query(_options(name)).summary
+    by_filter = plan_query(_options(name), Predicate(times_us=Interval(low=late * 1000))).summary
+    by_option = plan_query(_options(name, startingTimestamp=str(late))).summary
     assert by_filter.bytes_read == by_option.bytes_read < whole.bytes_read * 0.4
     assert whole.bytes_read <= whole.bytes_total == by_filter.bytes_total
     assert by_filter.segments_read < whole.segments_read
     # An upper bound needs the promise that timestamps are in order.
-    early = Predicate(times_us=Span(high=records[len(records) // 4].timestamp * 1000))
-    assert plan_read(_options(name), early).summary.bytes_read == whole.bytes_read
+    early = Predicate(times_us=Interval(high=records[len(records) // 4].timestamp * 1000))
+    assert plan_query(_options(name), early).summary.bytes_read == whole.bytes_read
     ordered = _options(name, timestampDisorder="0")
     plan, found = read_options(ordered, early)
     assert plan.summary.bytes_read < whole.bytes_read * 0.4
@@ -118,7 +117,7 @@ def test_offsets_by_option_and_by_filter(name: str, isolation: IsolationLevel) -
         for size in (0, 1, 30, LONG_MAX):
             end = min(start + size, offsets[-1] + 1)
             wanted = _between(records, start, end)
-            predicate = Predicate(offsets=Span(start, end - 1))
+            predicate = Predicate(offsets=Interval(start, end - 1))
             plan, found = read_options(_options(name, **level), predicate)
             assert found == wanted, (start, end)
             bounds = {
@@ -136,9 +135,9 @@ def test_names_prune_directories(tmp_path: Path) -> None:
     for name in ("a-0", "a-1", "b-0"):
         (tmp_path / name).symlink_to(GoldenCase("multiseg").partition_dir)
     options = {"path": str(tmp_path), "subscribePattern": "[ab]"}
-    assert plan_read(options).summary.partitions_read == 3
-    predicate = Predicate(names=(EqualTo(("topic",), "a"), EqualTo(("partition",), 1)))
-    summary = plan_read(options, predicate).summary
+    assert plan_query(options).summary.partitions_read == 3
+    predicate = Predicate((Condition("topic", "==", "a"), Condition("partition", "==", 1)))
+    summary = plan_query(options, predicate).summary
     assert (summary.partitions, summary.partitions_read) == (3, 1)
     assert summary.bytes_read * 3 == summary.bytes_total
     assert "1 of 3 partitions" in str(summary)
@@ -156,7 +155,7 @@ def test_a_number_of_splits_is_met_as_the_connector_meets_it(
         for number in range(4):
             for _ in range(50):
                 logs.append("t", b"x" * 50, partition=number)
-    plan = plan_read({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
+    plan = plan_query({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
     assert len(plan.splits) == given
 
 
@@ -168,7 +167,7 @@ def test_a_small_topic_is_divided_by_offsets(tmp_path: Path, asked: int) -> None
     plan, found = read_options(given)
     assert len(plan.splits) == min(asked, 1000)
     assert [record.offset for record in found[0]] == list(range(1000))
-    sizes = [piece.offsets for split in plan.splits for piece in split.pieces]
+    sizes = [piece.offsets for split in plan.splits for piece in split.ranges]
     assert max(sizes) - min(sizes) <= 1
 
 
@@ -180,7 +179,7 @@ def test_shares_are_those_of_offsets(tmp_path: Path) -> None:
             logs.append("t", b"x" * 5000, partition=0)
             logs.append("t", b"%d" % number, partition=1)
     plan, found = read_options({"path": str(tmp_path), "subscribe": "t", "minPartitions": "60"})
-    taken = [split.pieces[0].partition for split in plan.splits]
+    taken = [split.ranges[0].topic_partition.partition for split in plan.splits]
     assert (taken.count(0), taken.count(1)) == (30, 30)
     assert [len(found[number]) for number in (0, 1)] == [90, 90]
 
@@ -203,10 +202,10 @@ def test_dividing_a_large_segment_looks_at_a_small_part_of_it(
 
     monkeypatch.setattr(LogFile, "read", counting)
     options = {"path": str(tmp_path), "subscribe": "t"}
-    whole = plan_read(options)
+    whole = plan_query(options)
     for asked in (10, 400, 1000):
         read.clear()
-        plan = plan_read({**options, "minPartitions": str(asked)})
+        plan = plan_query({**options, "minPartitions": str(asked)})
         assert len(plan.splits) == min(asked, 400)
         # Each cut by the index is checked by reading its batch; headers are a few bytes.
         assert sum(read) < whole.summary.bytes_total * 1.2
@@ -216,14 +215,14 @@ def test_small_partitions_share_a_task_and_large_ones_are_cut(tmp_path: Path) ->
     for number in range(5):
         (tmp_path / f"t-{number}").symlink_to(GoldenCase("multiseg").partition_dir)
     options = {"path": str(tmp_path), "subscribe": "t"}
-    assert len(plan_read(options).splits) == 2  # fifty segments, each at 4 MiB to open
-    plan = plan_read({**options, "splitBytes": "20000"})
+    assert len(plan_query(options).splits) == 2  # fifty segments, each at 4 MiB to open
+    plan = plan_query({**options, "splitBytes": "20000"})
     assert max(split.size_bytes for split in plan.splits) < 21_000
     assert sum(split.size_bytes for split in plan.splits) == plan.summary.bytes_read
 
 
 def test_splits_are_small_values() -> None:
-    plan = plan_read(_options("txn", **{"kafka.isolation.level": "read_committed"}))
+    plan = plan_query(_options("txn", **{"kafka.isolation.level": "read_committed"}))
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert len(pickle.dumps(plan)) < 1000 * len(plan.splits)
     assert "txn-0 offsets 0 to" in str(plan.splits[0])
@@ -234,7 +233,7 @@ def test_splits_are_small_values() -> None:
 
 def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
     root = GoldenCase("multiseg").copy_to(tmp_path)
-    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
+    plan = plan_query({"path": str(root), "subscribe": "multiseg"})
     for log in sorted((root / "multiseg-0").glob("*.log")):
         shutil.copy(log, log.with_suffix(".new"))  # another file under the same name
         log.with_suffix(".new").rename(log)
@@ -243,7 +242,7 @@ def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
 
 def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
     root = GoldenCase("multiseg").copy_to(tmp_path)
-    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
+    plan = plan_query({"path": str(root), "subscribe": "multiseg"})
     first, second = sorted((root / "multiseg-0").glob("*.log"))[:2]
     first.unlink()
     with pytest.raises(DataLossError, match="Some data may have been lost"):
@@ -306,15 +305,15 @@ def test_what_is_refused(options: dict[str, str], error: type[Exception], messag
     if "subscribePattern" in options or "assign" in options:
         del given["subscribe"]
     with pytest.raises(error, match=message) as caught:
-        plan_read(given | options)
+        plan_query(given | options)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_log_directory(tmp_path: Path) -> None:
     with pytest.raises(NotALogDirError, match="not a log directory"):
-        plan_read({"path": str(tmp_path), "subscribe": "t"})
+        plan_query({"path": str(tmp_path), "subscribe": "t"})
     with pytest.raises(NotALogDirError, match="no such directory"):
-        plan_read({"path": str(tmp_path / "no"), "subscribe": "t"})
+        plan_query({"path": str(tmp_path / "no"), "subscribe": "t"})
 
 
 def test_an_end_that_is_not_there_yet_may_be_waived() -> None:

@@ -18,7 +18,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from stratalog.spark.predicates import ALL, LONG_MAX, Predicate, Span, take_filters
+from stratalog.bulk.predicates import ALL, LONG_MAX, Interval, Predicate
+from stratalog.spark.filters import take_filters
 
 TOPIC, PARTITION, OFFSET, TIME, VALUE = (
     (name,) for name in ("topic", "partition", "offset", "timestamp", "value")
@@ -30,16 +31,16 @@ NOON_US = 1_793_534_400_000_000
 @pytest.mark.parametrize(
     ("each", "span"),
     [
-        (EqualTo(OFFSET, 5), Span(5, 5)),
-        (EqualNullSafe(OFFSET, 5), Span(5, 5)),
-        (GreaterThan(OFFSET, 5), Span(6, LONG_MAX)),
-        (GreaterThanOrEqual(OFFSET, 5), Span(5, LONG_MAX)),
-        (LessThan(OFFSET, 5), Span(-LONG_MAX, 4)),
-        (LessThanOrEqual(OFFSET, 5), Span(-LONG_MAX, 5)),
-        (In(OFFSET, (7,)), Span(7, 7)),
+        (EqualTo(OFFSET, 5), Interval(5, 5)),
+        (EqualNullSafe(OFFSET, 5), Interval(5, 5)),
+        (GreaterThan(OFFSET, 5), Interval(6, LONG_MAX)),
+        (GreaterThanOrEqual(OFFSET, 5), Interval(5, LONG_MAX)),
+        (LessThan(OFFSET, 5), Interval(-LONG_MAX, 4)),
+        (LessThanOrEqual(OFFSET, 5), Interval(-LONG_MAX, 5)),
+        (In(OFFSET, (7,)), Interval(7, 7)),
     ],
 )
-def test_offsets(each: Filter, span: Span) -> None:
+def test_offsets(each: Filter, span: Interval) -> None:
     assert take_filters([IsNotNull(OFFSET), each]) == (Predicate(offsets=span), [])
 
 
@@ -47,19 +48,19 @@ def test_times_are_compared_to_the_microsecond() -> None:
     late = NOON.replace(microsecond=1)
     predicate, left = take_filters([GreaterThan(TIME, NOON), LessThanOrEqual(TIME, late)])
     assert left == []
-    assert predicate.times_us == Span(NOON_US + 1, NOON_US + 1)
+    assert predicate.times_us == Interval(NOON_US + 1, NOON_US + 1)
     # No record lies between two milliseconds.
     assert predicate.time_min_ms > predicate.time_max_ms
 
 
 def test_all_filters_hold_together() -> None:
     filters = [GreaterThan(OFFSET, 5), LessThan(OFFSET, 9), GreaterThanOrEqual(OFFSET, 2)]
-    assert take_filters(filters) == (Predicate(offsets=Span(6, 8)), [])
+    assert take_filters(filters) == (Predicate(offsets=Interval(6, 8)), [])
 
 
 def test_a_choice_of_offsets_is_narrowed_to_its_hull_and_left_to_spark() -> None:
     each = In(OFFSET, (9, 2))
-    assert take_filters([each]) == (Predicate(offsets=Span(2, 9)), [each])
+    assert take_filters([each]) == (Predicate(offsets=Interval(2, 9)), [each])
 
 
 @pytest.mark.parametrize(

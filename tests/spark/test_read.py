@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+from stratalog.spark.options import batch_read_options
 from stratalog.spark.reader import StratalogReader
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import visible
@@ -169,14 +170,11 @@ def test_the_reader_takes_filters_by_itself() -> None:
     """Spark looks at this to decide whether a reader insists on pushdown."""
     from pyspark.sql.datasource import DataSourceReader, IsNotNull  # noqa: PLC0415
 
-    from stratalog.spark.options import ReadOptions  # noqa: PLC0415
     from stratalog.spark.schema import full_schema  # noqa: PLC0415
 
     path = str(GoldenCase("multiseg").root)
     given = {"path": path, "subscribe": "multiseg", "filterPushdown": "true"}
-    reader = StratalogReader(
-        ReadOptions.parse(given).for_batch(), full_schema(includes_headers=False)
-    )
+    reader = StratalogReader(batch_read_options(given), full_schema(includes_headers=False))
     assert reader.pushFilters.__func__ is DataSourceReader.pushFilters
     left = IsNotNull(("value",))
     assert list(reader.pushFilters([IsNotNull(("offset",)), left])) == [left]

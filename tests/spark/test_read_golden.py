@@ -100,7 +100,7 @@ def test_a_division_by_offsets_gives_the_same_records(
     for number, case in enumerate(CONSUMED):
         assert found.get(number, ()) == consumed(case, isolation), case
     assert len(plan.splits) > asked * 0.9
-    pieces = [piece for split in plan.splits for piece in split.pieces]
+    pieces = [piece for split in plan.splits for piece in split.ranges]
     assert all(piece.offsets > 0 and piece.size_bytes > 0 for piece in pieces)
 
 
@@ -116,7 +116,7 @@ def test_any_cut_of_old_formats(tmp_path: Path, how: dict[str, str]) -> None:
         assert found.get(number, ()) == visible(case), case
     assert len(plan.splits) > 1000
     if "maxRecordsPerPartition" in how:
-        assert max(sum(piece.offsets for piece in split.pieces) for split in plan.splits) <= 7
+        assert max(sum(piece.offsets for piece in split.ranges) for split in plan.splits) <= 7
 
 
 def test_damage_is_an_error_or_is_passed_over(spark: SparkSession) -> None:
@@ -126,7 +126,7 @@ def test_damage_is_an_error_or_is_passed_over(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"CorruptBatchError: .*\.log at byte \d+") as caught:
         reading.load(path).collect()
     assert "in worker_run" not in str(caught.value)
-    left = [row.offset for row in reading.option("onDamage", "skip").load(path).collect()]
+    left = [row.offset for row in reading.option("onCorruption", "skip").load(path).collect()]
     everything = {record.offset for record in visible(GoldenCase("u-plain"))}
     assert left == sorted(left)
     assert 0 < len(left) < len(everything)

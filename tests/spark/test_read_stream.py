@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from stratalog.bulk.splits import Split
 from stratalog.errors import DataLossError
-from stratalog.spark.offsets import TOPIC_IDS
-from stratalog.spark.options import ReadOptions
+from stratalog.spark.options import TOPIC_IDS, stream_read_options
 from stratalog.spark.schema import full_schema
-from stratalog.spark.splits import Split
 from stratalog.spark.stream import StratalogStreamReader
 from tests.opening import open_logs
 
@@ -130,8 +129,8 @@ def test_a_live_directory_is_followed(spark: SparkSession, tmp_path: Path) -> No
 def opened(tmp_path: Path) -> Callable[..., StratalogStreamReader]:
     def make(**options: str) -> StratalogStreamReader:
         given = {"path": str(tmp_path), "subscribe": "t", **options}
-        parsed = ReadOptions.parse({name.replace("_", "."): text for name, text in given.items()})
-        return StratalogStreamReader(parsed.for_stream(), full_schema(includes_headers=False))
+        parsed = stream_read_options({name.replace("_", "."): text for name, text in given.items()})
+        return StratalogStreamReader(parsed, full_schema(includes_headers=False))
 
     return make
 
@@ -234,7 +233,7 @@ def test_lost_data_is_an_error_or_passed_over(
         logs.delete_records("t", 0, 12)
         logs.checkpoint()
         start, end = {"t": {"0": 5}}, {"t": {"0": 20}}
-        with pytest.raises(DataLossError, match="begins with offset 12"):
+        with pytest.raises(DataLossError, match="starts at offset 12"):
             opened().latestOffset(start, ALL)
         with pytest.raises(DataLossError, match="12 to 20 are there"):
             opened().partitions(start, end)

@@ -13,9 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from stratalog import open_dirs
 from stratalog.errors import DataLossError
 from stratalog.format.metadata import encode_id
-from stratalog.spark.offsets import TOPIC_IDS, from_json, parse_offsets
-from stratalog.spark.options import ReadOptions
-from stratalog.spark.planning import plan_read
+from stratalog.spark.options import (
+    TOPIC_IDS,
+    from_json,
+    parse_offsets,
+    plan_query,
+    stream_read_options,
+)
 from stratalog.spark.schema import full_schema
 from stratalog.spark.stream import StratalogStreamReader
 from tests.opening import open_logs
@@ -67,7 +71,7 @@ def id_of(path: Path) -> str:
 
 def test_a_plan_is_for_one_topic(logs: LogDir, tmp_path: Path) -> None:
     path = tmp_path / "logs"
-    plan = plan_read({"path": str(path), "subscribe": "t"})
+    plan = plan_query({"path": str(path), "subscribe": "t"})
     assert pickle.loads(pickle.dumps(plan)) == plan
     before = id_of(path)
     recreate(logs)
@@ -80,7 +84,7 @@ def test_a_plan_is_for_one_topic(logs: LogDir, tmp_path: Path) -> None:
 def test_a_recreated_topic_may_be_left_out(
     logs: LogDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
     recreate(logs)
     with caplog.at_level(logging.WARNING):
         assert read_plan(plan, fails_on_data_loss=False) == {}
@@ -90,7 +94,7 @@ def test_a_recreated_topic_may_be_left_out(
 def test_a_reused_inode_does_not_deceive(logs: LogDir, tmp_path: Path) -> None:
     """A new topic whose segment has the inode of the old one: here, the same file."""
     partition = tmp_path / "logs" / "t-0"
-    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
     other = tmp_path / "other"
     with open_logs(other) as others:
         others.create_topic("t", 1)
@@ -107,7 +111,7 @@ def test_a_reused_inode_does_not_deceive(logs: LogDir, tmp_path: Path) -> None:
 def test_a_deleted_topic_is_lost_data_or_left_out(
     logs: LogDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
     logs.delete_topic("t")
     with pytest.raises(DataLossError, match="t-0 was deleted"):
         read_plan(plan)
@@ -122,7 +126,7 @@ def test_a_deleted_topic_is_lost_data_or_left_out(
 def opened(path: Path, *, fails: bool) -> StratalogStreamReader:
     options = {"path": str(path), "subscribe": "t", "failOnDataLoss": str(fails).lower()}
     schema = full_schema(includes_headers=False)
-    return StratalogStreamReader(ReadOptions.parse(options).for_stream(), schema)
+    return StratalogStreamReader(stream_read_options(options), schema)
 
 
 def rows(reader: StratalogStreamReader, start: Any, end: Any) -> list[str]:

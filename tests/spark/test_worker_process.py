@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.spark.jobs.running import SparkWorkers
-from stratalog.spark.worker_process import is_spark_worker, spare_imports_collection
+from stratalog.spark.failures import is_spark_worker
+from stratalog.spark.workers import SparkWorkers, freeze_imported_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ def _frozen(_: int) -> tuple[bool, int]:
 
 def test_a_users_own_process_keeps_its_collector_as_it_is() -> None:
     before = gc.get_freeze_count()
-    spare_imports_collection()
+    freeze_imported_modules()
     assert not is_spark_worker()
     assert gc.get_freeze_count() == before
 

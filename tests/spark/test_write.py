@@ -12,14 +12,13 @@ from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 
 from stratalog import CommitError, LogDir
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target, commit_staged
 from stratalog.commits.journal import JournalFile, plan_commit
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitPendingError
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.producing.partitioner import partition_for_key
-from stratalog.spark.staged_writes import commit_staged
 from stratalog.storage.disk import Disk
 from tests.commits.staging import JOB, rows, stage
 from tests.golden_metadata import broker_dir

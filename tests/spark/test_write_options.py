@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.bulk.topics import LOCK_WAIT_MS, NewTopics
+from stratalog.bulk.options import BATCH_BYTES_DEFAULT, WriteOptions
+from stratalog.bulk.target import LOCK_WAIT_MS, NewTopics
 from stratalog.commits.journal import CommitIdentity
 from stratalog.errors import ConfigError
 from stratalog.format.batch import Codec
-from stratalog.spark.write_options import BATCH_BYTES_DEFAULT, WriteOptions
+from stratalog.spark.options import parse_write_options, stream_write_options
 
 
 def parse(**options: str) -> WriteOptions:
     given = {name.replace("__", "."): value for name, value in options.items()}
-    return WriteOptions.parse({"path": "/data", **given})
+    return parse_write_options({"path": "/data", **given})
 
 
 def test_defaults() -> None:
@@ -99,4 +100,4 @@ def test_refused(options: dict[str, str], match: str) -> None:
 
 def test_a_stream_has_its_own_identity() -> None:
     with pytest.raises(ConfigError, match="leave txnAppId"):
-        parse(txnAppId="a", txnVersion="1").for_stream()
+        stream_write_options({"path": "/data", "txnAppId": "a", "txnVersion": "1"})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from stratalog.bulk.row_staging import RowStager, RowTerms
-from stratalog.bulk.topics import Target
+from stratalog.bulk.target import Target, abandon_job
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import StagedCommit
 from stratalog.commits.staging import RunStager
@@ -32,7 +32,6 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import Codec
 from stratalog.format.column_types import schema_of
-from stratalog.spark.staged_writes import abandon_job
 from tests.torture.content import STAGED, Identity
 from tests.torture.faults import TrappedDisk
 from tests.torture.retention import note_deletions

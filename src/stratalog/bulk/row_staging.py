@@ -7,6 +7,7 @@ kernels.
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,22 +15,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.bulk.topics import TopicFinder
+from stratalog.bulk.target import TopicFinder
+from stratalog.commits.staging import RunStager
 from stratalog.errors import InvalidRecordError, InvalidTimestampError, UnknownTopicOrPartitionError
 from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.column_types import numpy_column
 from stratalog.format.encode_columns import BatchLimits, encode_columns
 from stratalog.format.hashing import UNPLACED, checksum_rows, place_keys
 from stratalog.format.record import BatchFields
+from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from stratalog.bulk.topics import Target
+    from stratalog.bulk.options import WriteOptions
+    from stratalog.bulk.target import Target
     from stratalog.commits.staged import StagedRun, StagedTopic
-    from stratalog.commits.staging import RunStager
     from stratalog.log.appends import AppendRules
 
 _RECORD_OVERHEAD_BYTES: Final = 16
@@ -319,3 +322,32 @@ def _outside(timestamp: int, topic: str) -> InvalidTimestampError:
         f"timestamp {timestamp} is outside of what topic {topic!r} allows "
         "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)"
     )
+
+
+def stage_rows(
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    job: str,
+    number: int,
+    task: int,
+    *,
+    is_stream: bool = False,
+) -> tuple[StagedRun, ...]:
+    """Stage the rows of one task. `job`, `number` and `task` are those of `StagedName`."""
+    may_repeat = is_stream or options.identity is not None
+    terms = RowTerms(
+        options.topic,
+        options.codec,
+        options.level,
+        options.batch_bytes,
+        has_checksums=may_repeat and options.compares_content,
+    )
+    with RunStager(Disk(), job, number, task) as stager:
+        rows = RowStager(stager, options.target, terms, task=task, now_ms=_now_ms)
+        for batch in batches:
+            rows.add(batch)
+        return rows.finish()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from stratalog.spark.jobs.running import JobResult, Workers
+    from stratalog.bulk.workers import JobResult, Workers
 
 WhereArgument = Annotated[
     list[str] | None,
@@ -80,7 +80,7 @@ def spark_session(
     title: str, master: str | None, conf: Sequence[str] | None
 ) -> Iterator[SparkSession]:
     """A session on `master`, embedded without one."""
-    from stratalog.spark.jobs.session import LOCAL, open_session  # noqa: PLC0415 - heavy
+    from stratalog.spark.session import LOCAL, open_session  # noqa: PLC0415 - heavy
 
     settings = key_values("--conf", conf or [])
     with open_session(title, master=master or LOCAL, conf=settings) as session:
@@ -92,11 +92,13 @@ def workers_of(
     title: str, master: str | None, conf: Sequence[str] | None, progress: BulkProgress
 ) -> Iterator[Workers]:
     """Spark's on `master`, the threads of this process without one."""
-    from stratalog.spark.jobs.running import SparkWorkers, ThreadWorkers  # noqa: PLC0415 - as needed
+    from stratalog.bulk.workers import ThreadWorkers  # noqa: PLC0415 - as needed
 
     if master is None:
         yield ThreadWorkers(on_progress=progress.groups_done)
         return
+    from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415 - as needed
+
     with spark_session(title, master, conf) as spark:
         yield SparkWorkers(spark, progress.groups_done)
 

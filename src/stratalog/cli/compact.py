@@ -310,10 +310,11 @@ def _cleaner(
             throttle=Throttle(broker.log_cleaner_io_max_bytes_per_second),
         )
         return
-    from stratalog.spark.jobs.compact import spark_cleaner  # noqa: PLC0415 - loads Spark
+    from stratalog.bulk.compact import distributed_cleaner  # noqa: PLC0415 - as needed
+    from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
     with spark_session("stratalog compact", master, conf) as spark:
-        yield spark_cleaner(spark)
+        yield distributed_cleaner(SparkWorkers(spark))
 
 
 def _act(job: Job, cleaner: LogCleaner, *, is_forced: bool, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time as clock
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -30,7 +29,8 @@ from stratalog.format.names import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stratalog.spark.jobs.export import ExportResult
+    from stratalog.bulk.export import ExportResult
+    from stratalog.bulk.options import ReadOptions
 
 Codec = Literal["none", "snappy", "lz4", "zstd", "gzip"]
 
@@ -95,55 +95,52 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json there is an object for each file, and a last one of kind summary.
     """
-    from stratalog.spark.jobs.export import plan_export, run_export  # noqa: PLC0415 - heavy
-    from stratalog.spark.jobs.export_files import FileSpec  # noqa: PLC0415
+    from stratalog.bulk.export import FileSpec, plan_export, run_export  # noqa: PLC0415 - heavy
+    from stratalog.spark.options import parse_read_options  # noqa: PLC0415
 
     check_place("--to", to)
     partitions = targets_of(where, log_dir).all_partitions()
-    options = {
-        **_ranges(since, until),
-        **({"kafka.isolation.level": "read_committed"} if committed else {}),
-        **key_values("--option", option or []),
-    }
+    options = _read_options(partitions, since, until, is_committed=committed)
     if format_ == "jsonl" and (codec is not None or text):
         flag = "--text" if codec is None else "--codec"
         raise typer.BadParameter(f"{flag} is for Parquet; lines of JSON are text, and not packed")
     spec = FileSpec(format_, codec, text, by_date, headers, append)
-    paths, assigned = _assignment(partitions)
-    plan = plan_export(paths, options={"assign": assigned, **options}, spec=spec)
+    plan = plan_export(parse_read_options(key_values("--option", option or []), options), spec)
     with (
         BulkProgress(plan.size_bytes) as progress,
         workers_of("stratalog export", master, conf, progress) as workers,
     ):
-        result = run_export(workers, plan, to)
+        result = run_export(plan, to, workers)
     _print(result, to, as_json=as_json)
 
 
-def _assignment(partitions: Sequence[Path]) -> tuple[list[Path], str]:
-    """Log directories, and the partitions in them as the connector's JSON."""
-    wanted: dict[str, list[int]] = {}
-    for path in partitions:
-        topic, number = TopicPartition.parse(path.absolute().name)
-        if not topic.startswith("__") or len(partitions) == 1:
-            wanted.setdefault(topic, []).append(number)
+def _read_options(
+    partitions: Sequence[Path], since: str | None, until: str | None, *, is_committed: bool
+) -> ReadOptions:
+    """What the flags select; of internal topics only one that is named."""
+    from stratalog.bulk.options import ByTimestamp, ReadOptions, Subscription  # noqa: PLC0415
+    from stratalog.log.reader import IsolationLevel  # noqa: PLC0415 - heavy
+
+    found = [TopicPartition.parse(path.absolute().name) for path in partitions]
+    wanted = [each for each in found if not each.topic.startswith("__") or len(found) == 1]
     if not wanted:
         raise UnknownTopicOrPartitionError("nothing to export: there are only internal topics")
-    roots = sorted({path.absolute().parent for path in partitions})
-    return roots, json.dumps(wanted)
+    start_ms, end_ms = _time_ms(since), _time_ms(until)
+    return ReadOptions(
+        tuple(sorted({path.absolute().parent for path in partitions})),
+        Subscription(assigned=tuple(wanted)),
+        starting=None if start_ms is None else ByTimestamp(start_ms),
+        ending=None if end_ms is None else ByTimestamp(end_ms),
+        starting_or_latest=since is not None,
+        isolation=IsolationLevel("read_committed" if is_committed else "read_uncommitted"),
+    )
 
 
-def _ranges(since: str | None, until: str | None) -> dict[str, str]:
-    now_ms = clock.time_ns() // 1_000_000
-    found = {}
+def _time_ms(text: str | None) -> int | None:
     try:
-        if since is not None:
-            found["startingTimestamp"] = str(parse_time(since, now_ms=now_ms))
-            found["startingOffsetsByTimestampStrategy"] = "latest"
-        if until is not None:
-            found["endingTimestamp"] = str(parse_time(until, now_ms=now_ms))
+        return None if text is None else parse_time(text, now_ms=clock.time_ns() // 1_000_000)
     except NotAPointError as error:
         raise typer.BadParameter(str(error)) from None
-    return found
 
 
 def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -21,7 +22,7 @@ from stratalog.cli.output import json_line, json_names, print_truncations, repor
 from stratalog.cli.targets import check_place
 
 if TYPE_CHECKING:
-    from stratalog.spark.jobs.ingest_inputs import FileSource, IngestResult
+    from stratalog.bulk.input_files import FileSource, IngestResult
 
 FormatName = Literal["json", "csv", "parquet", "text", "records"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -118,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
     """
-    from stratalog.spark.jobs.ingest_inputs import FileSource, RecordColumns  # noqa: PLC0415 - heavy
+    from stratalog.bulk.input_files import FileSource, RecordColumns  # noqa: PLC0415 - heavy
 
     check_place("--to", to)
     source = FileSource(
@@ -179,9 +180,10 @@ def _ingest(
     source: FileSource, to: Path, topic: str | None, options: dict[str, str], sparks: Sparks
 ) -> IngestResult:
     """By threads where they can and nobody asked for Spark."""
+    from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
+    from stratalog.bulk.workers import ThreadWorkers  # noqa: PLC0415
     from stratalog.errors import NeedsSparkError  # noqa: PLC0415
-    from stratalog.spark.jobs.ingest_files import ingest_files, plan_ingest, run_ingest  # noqa: PLC0415 - heavy
-    from stratalog.spark.jobs.running import ThreadWorkers  # noqa: PLC0415
+    from stratalog.spark.options import parse_write_options  # noqa: PLC0415
 
     with BulkProgress(1 << 20) as progress:
         if not any(sparks) and "HADOOP_CONF_DIR" not in os.environ:  # which may be where paths lead
@@ -191,7 +193,12 @@ def _ingest(
                 report_line(f"stratalog: note: starting Spark, which takes a while: {reason}")
             else:
                 workers = ThreadWorkers(on_progress=progress.groups_done)
-                return run_ingest(workers, plan, to, topic=topic, options=options)
+                given = {"topic": topic} if topic else {}
+                path = json.dumps([str(to.absolute())])
+                settings = {**options, **given, "path": path}
+                return run_ingest(plan, parse_write_options(settings), workers)
+        from stratalog.spark.jobs import ingest_files  # noqa: PLC0415 - loads Spark
+
         with spark_session("stratalog ingest", *sparks) as spark:
             return ingest_files(
                 spark, source, to, topic=topic, options=options, on_progress=progress.groups_done

@@ -94,15 +94,15 @@ def _run(
 ) -> Sequence[Reindexed]:
     if master is None:
         return _run_here(partitions, build)
-    from stratalog.spark.jobs.reindex import reindex  # noqa: PLC0415 - loads Spark
+    from stratalog.bulk.reindex import reindex  # noqa: PLC0415 - as needed
+    from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
     with (
         BulkProgress(1) as progress,
         spark_session("stratalog reindex", master, conf) as spark,
     ):
-        return reindex(
-            spark, partitions, **build._asdict(), on_progress=progress.groups_done
-        ).segments
+        workers = SparkWorkers(spark, progress.groups_done)
+        return reindex(partitions, **build._asdict(), workers=workers).segments
 
 
 def _run_here(partitions: Sequence[Path], build: _Build) -> list[Reindexed]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from stratalog.bulk.stats import PartitionStats, StatsResult
     from stratalog.partitions.settings import EffectiveConfig
-    from stratalog.spark.jobs.stats import PartitionStats, StatsResult
 
 _COLUMNS = (
     Column("TOPIC"),
@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json there is an object for each partition, and a last one of kind summary.
     """
-    from stratalog.spark.jobs.stats import run_stats  # noqa: PLC0415 - heavy
+    from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
 
     check_conf(conf, master)
     partitions = targets_of(where, log_dir).all_partitions()
@@ -101,7 +101,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         workers_of("stratalog stats", master, conf, progress) as workers,
     ):
         policies = {path: each.config.as_dict()[POLICY] for path, each in configs.items()}
-        result = run_stats(workers, partitions, what_if=settings, policies=policies)
+        result = stats(partitions, what_if=settings, policies=policies, workers=workers)
     by_topic = {path.name.rpartition("-")[0]: each for path, each in configs.items()}
     if as_json:
         _print_json(result, by_topic)

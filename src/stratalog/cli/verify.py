@@ -151,10 +151,11 @@ def _run(
         from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels
 
         return run_plan(plan, threads=threads, on_bytes=progress.add_bytes)
-    from stratalog.spark.jobs.verify import verify_plan  # noqa: PLC0415 - loads Spark
+    from stratalog.bulk.verify import verify_plan  # noqa: PLC0415 - loads Spark
+    from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
     with spark_session("stratalog verify", master, conf) as spark:
-        return verify_plan(spark, plan, on_progress=progress.groups_done).report
+        return verify_plan(plan, SparkWorkers(spark, progress.groups_done)).report
 
 
 def _row(finding: Finding) -> dict[str, Any]:

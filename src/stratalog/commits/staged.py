@@ -51,7 +51,7 @@ class StagedRun:
     size_bytes: int
     record_count: int
     checksum: int | None = None
-    """Of the rows, whatever their order and partition: `format.row_checksums`. None: unknown."""
+    """Of the rows, whatever their order and partition: `format.hashing`. None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""How a failure reaches the user: as one line where it is the user's to mend.
+"""How a failure reaches the user: as one line, if the user can fix it.
 
-Spark runs a data source in Python processes of its own and shows what they raise as text, with the
-traceback, inside an exception of its own. A traceback through Spark's worker says nothing to who
-wrote a wrong option, so for errors raised on purpose it is left out, by the switch that Spark
-itself has for that. The process ends with the error, so nothing else is hidden.
+Spark runs a data source in Python processes of its own, and shows what they raise as text, with the
+traceback, inside an exception of its own. A traceback through Spark's worker does not help somebody
+who gave a wrong option, so it is left out for errors that are raised on purpose, with the setting
+that Spark has for that. The process ends with the error, so nothing else is hidden.
 
-On the driver, what Spark raises is pages of both languages; `told` finds the line that matters.
+On the driver, Spark raises pages of Python and Java; `message_of` finds the line that matters.
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
-from stratalog.errors import DataLossError, SourceError, StratalogError
-from stratalog.format.metadata import encode_id
-from stratalog.spark.worker_process import is_spark_worker
+from stratalog.errors import SourceError, StratalogError
 
 if TYPE_CHECKING:
-    import uuid
     from collections.abc import Callable, Iterable, Iterator
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-_OUR_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
+_STRATALOG_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: ")
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE\b.*? reading file (?:file:/+)?(\S+?)\.?\s")
 _CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
@@ -40,24 +38,14 @@ _WRAPPED: Final = re.compile(
 )
 
 
-def lost(what: str) -> DataLossError:
-    """The error for records that should be there, and the way around it."""
-    return DataLossError(
-        f"Some data may have been lost because they are not available any more: {what}. Set the "
-        "option failOnDataLoss to false to go on with what is there."
-    )
+def is_spark_worker() -> bool:
+    """Whether this process was started by Spark to run Python for it."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
-def recreated(topic: str, before: uuid.UUID, now: uuid.UUID) -> str:
-    """What happened to a topic whose name another one has now."""
-    return (
-        f"topic {topic} was deleted and created again: its id was {encode_id(before)}, now it is "
-        f"{encode_id(now)}"
-    )
-
-
-def told_in_one_line(function: Callable[P, T]) -> Callable[P, T]:
-    """Let what the user can mend through without a traceback, when a Spark worker runs this."""
+def one_line_errors(function: Callable[P, T]) -> Callable[P, T]:
+    """Errors that the user can fix leave a worker of Spark without a traceback."""
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -70,8 +58,8 @@ def told_in_one_line(function: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
-def iterate_told(items: Iterable[T]) -> Iterator[T]:
-    """The same items; what goes wrong on the way is told in one line."""
+def iterate_with_one_line_errors(items: Iterable[T]) -> Iterator[T]:
+    """The same items, with errors as for `one_line_errors`."""
     try:
         yield from items
     except (StratalogError, PermissionError) as error:
@@ -80,7 +68,7 @@ def iterate_told(items: Iterable[T]) -> Iterator[T]:
 
 
 def hide_traceback() -> None:
-    """Of the error that is about to end this process, if it is a worker of Spark's."""
+    """Of the error that is about to end this process, if it is a worker of Spark."""
     if is_spark_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
 
@@ -91,21 +79,21 @@ def _plain(error: StratalogError | PermissionError) -> StratalogError:
     return SourceError(f"{error.filename}: no permission to read it")
 
 
-def told(error: BaseException) -> str:
-    """The one line of an error of Spark's that says what happened."""
+def message_of(error: BaseException) -> str:
+    """The one line of an error of Spark that says what happened."""
     text = str(error)
-    ours = _OUR_ERROR.search(text) or _RAISED.search(text)
-    if ours is not None:
-        return ours[1].strip()
+    own = _STRATALOG_ERROR.search(text) or _RAISED.search(text)
+    if own is not None:
+        return own[1].strip()
     unreadable = _UNREADABLE.search(text)
     if unreadable is not None:
         causes = _CAUSE.findall(text)
         path = unreadable[1] if ":" in unreadable[1] else f"/{unreadable[1]}"
-        return f"{path}: cannot be read: {causes[-1] if causes else 'it is damaged'}"
+        return f"{path}: cannot be read: {causes[-1] if causes else 'it is corrupt'}"
     if _WORKER_DIED.search(text):
         return (
-            "a Python worker of Spark's ended in the midst of a task: killed, maybe for want of "
-            "memory, or crashed"
+            "a Python worker of Spark died in the middle of a task: it crashed or was killed, "
+            "maybe for lack of memory"
         )
     return _line_of(text) or type(error).__name__
 

@@ -1,68 +1,260 @@
-"""Options of a read, parsed once on the driver into one frozen value.
+"""The options of `format("stratalog")`, for reads and writes: strings in, typed values out.
 
-Names are those of Spark's Kafka connector and, as in Spark, case does not matter. What the
-connector would ignore is an error here, with a suggestion; what it says itself is said in its
-words.
+`READ_OPTIONS` and `WRITE_OPTIONS` are the tables. Names are those of Spark's Kafka connector, and
+of Kafka's producer where they decide what batches look like; as in Spark, case does not matter. The
+connector ignores an option that it does not know; here it is an error with a suggestion. Where the
+connector has an error message of its own, it is used.
+
+Nothing here needs PySpark.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from stratalog.config.definitions import unknown_name
-from stratalog.errors import ConfigError
-from stratalog.log.reader import IsolationLevel
-from stratalog.spark.offsets import (
+from stratalog.bulk.options import (
     EARLIEST,
+    EARLIEST_OFFSET,
     LATEST,
+    LATEST_OFFSET,
     ByTimestamp,
-    OffsetBound,
-    parse_offsets,
-    parse_timestamps,
+    ReadOptions,
+    Subscription,
+    WriteOptions,
 )
-from stratalog.spark.option_values import parse_bool, parse_bytes, parse_choice, parse_duration_ms
-from stratalog.spark.option_values import parse_positive as parse_count
-from stratalog.spark.paths import parse_paths
+from stratalog.bulk.planning import plan_read
+from stratalog.bulk.predicates import EVERYTHING
+from stratalog.bulk.target import NewTopics, Target
+from stratalog.commits.journal import CommitIdentity
+from stratalog.config import BrokerConfig, LogConfig
+from stratalog.config.definitions import unknown_name
+from stratalog.errors import ConfigError, InvalidNameError
+from stratalog.format.batch import Codec
+from stratalog.format.metadata import decode_id, encode_id
+from stratalog.format.names import TopicPartition, check_topic_name
+from stratalog.log.reader import IsolationLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    import uuid
+    from collections.abc import Callable, Iterable, Mapping
 
-SPLIT_BYTES_DEFAULT: Final = 128 << 20
-"""As for Spark's file sources. A task of a Python source costs Spark as much as reading tens of
-megabytes, so small splits are slow ones."""
-TRIGGER_DELAY_MS_DEFAULT: Final = 15 * 60 * 1000
+    from stratalog.bulk.options import OffsetBound, PartitionNumbers
+    from stratalog.bulk.predicates import Predicate
+    from stratalog.bulk.splits import SplitPlan
 
-READ_OPTIONS: Final = (
-    "path",
-    "paths",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "includeHeaders",
-    "failOnDataLoss",
-    "kafka.isolation.level",
-    "splitBytes",
-    "onDamage",
-    "timestampDisorder",
-    "filterPushdown",
-)
-_OF_A_BROKER: Final = frozenset(
+    Parser: TypeAlias = Callable[[str, str], Any]
+    """Takes the name of the option, for errors, and its text."""
+
+_SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONG_MAX: Final = (1 << 63) - 1
+TOPIC_IDS: Final = "@topicIds"
+
+
+# -- values
+
+
+def parse_count(name: str, text: str) -> int:
+    """1 or more."""
+    text = text.strip()
+    if not re.fullmatch(r"\d{1,19}", text) or not 0 < int(text) <= _LONG_MAX:
+        raise ConfigError(name, f"not a whole number of 1 or more: {text!r}", value=text)
+    return int(text)
+
+
+def parse_bool(name: str, text: str) -> bool:
+    text = text.strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(name, f"not true or false: {text!r}", value=text)
+    return text == "true"
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """A size such as `1048576`, `64m` or `1GB`."""
+    text = text.strip().lower()
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)(i?b)?", text)
+    if found is None or not int(found[1]):
+        raise ConfigError(name, f"not a size such as 64m or 1048576: {text!r}", value=text)
+    return int(found[1]) << _SIZE_SHIFTS[found[2]]
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """A time such as `500ms`, `15m` or `2h`; a bare number is in milliseconds."""
+    text = text.strip().lower()
+    found = re.fullmatch(r"(\d{1,15})\s*(ms|s|min|m|h|d)?", text)
+    if found is None:
+        raise ConfigError(name, f"not a time such as 500ms, 15m or 2h: {text!r}", value=text)
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+def _choice(values: Mapping[str, Any]) -> Parser:
+    """One of these words, in any case, and the value that it stands for."""
+
+    def parse(name: str, text: str) -> Any:
+        word = text.strip().lower()
+        if word not in values:
+            raise ConfigError(name, f"not one of {', '.join(values)}: {word!r}", value=word)
+        return values[word]
+
+    return parse
+
+
+def parse_paths(given: Mapping[str, str], advice: str) -> tuple[Path, ...]:
+    """One directory, several separated by commas, or a JSON list, which is what `load([...])`
+    passes. `advice` tells the user what to do if there is none."""
+    texts: list[str] = []
+    for name in ("path", "paths"):
+        text = given.get(name, "").strip()
+        if text.startswith("["):
+            texts += _json_list(name, text)
+        else:
+            texts += [part.strip() for part in text.split(",") if part.strip()]
+    if not texts:
+        raise ConfigError("path", advice)
+    return tuple(_local_path(text) for text in dict.fromkeys(texts))
+
+
+def _json_list(name: str, text: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(name, f"not a JSON list of paths: {error}", value=text) from None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ConfigError(name, "not a JSON list of paths", value=text)
+    return found
+
+
+def _local_path(text: str) -> Path:
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
+    if scheme is None:
+        return Path(text).absolute()
+    if scheme[1].lower() != "file":
+        raise ConfigError(
+            "path",
+            f"{text}: only directories that are mounted on driver and executors can be used, "
+            f"not {scheme[1]}:",
+            value=text,
+        )
+    return Path(re.sub(r"\A//[^/]*", "", text[len("file:") :])).absolute()
+
+
+# -- offsets by partition: `{"topic":{"0":23,"1":-1}}`, where -2 is the earliest, -1 the latest
+#
+# Checkpoints of streams hold the same JSON with plain offsets: where the next micro-batch starts.
+# One more key, which no topic can have as its name, has the ids of the topics:
+# `"@topicIds":{"topic":"…"}`. Checkpoints of the connector, and of earlier versions, lack it.
+
+
+def parse_offsets(name: str, text: str) -> OffsetBound:
+    """The value of `startingOffsets` and `endingOffsets`."""
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    expected = (
+        'Expected e.g. {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}, "earliest" or "latest", got '
+        f"{text}"
+    )
+    numbers = _parse_numbers(name, text, expected)
+    below = [at for _, at in numbers if at < EARLIEST_OFFSET]
+    if below:
+        raise ConfigError(name, f"{below[0]} is not an offset; -2 is the earliest, -1 the latest")
+    return numbers
+
+
+def _parse_timestamps(name: str, text: str) -> ByTimestamp:
+    """Milliseconds for each partition."""
+    expected = (
+        'Expected e.g. {"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789}}, '
+        f"got {text}"
+    )
+    return ByTimestamp(each=_parse_numbers(name, text, expected))
+
+
+def _parse_timestamp(name: str, text: str) -> ByTimestamp:
+    if not text.strip().isdecimal():
+        raise ConfigError(name, f"not a time in milliseconds since 1970: {text.strip()!r}")
+    return ByTimestamp(for_all=int(text))
+
+
+def _parse_numbers(name: str, text: str, expected: str) -> PartitionNumbers:
+    try:
+        numbers = from_json(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(name, expected, value=text) from None
+    return tuple(sorted(numbers.items()))
+
+
+def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint or an option. Raises ValueError for anything else."""
+    numbers = {}
+    for topic, by_partition in found.items():
+        if topic == TOPIC_IDS:
+            continue
+        for partition, number in by_partition.items():
+            if type(number) is not int or not partition.isdecimal():
+                raise ValueError(f"{topic}-{partition}: {number!r}")
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def ids_from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, uuid.UUID]:
+    """The topic ids of a checkpoint, as far as it has them."""
+    ids = {topic: decode_id(text) for topic, text in found.get(TOPIC_IDS, {}).items()}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+
+
+def to_json(
+    offsets: Mapping[TopicPartition, int], ids: Mapping[str, uuid.UUID] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The content of a checkpoint, topics and partitions sorted."""
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    texts = {topic: encode_id(ids[topic]) for topic in found if ids and topic in ids}
+    return {**found, TOPIC_IDS: texts} if texts else found
+
+
+# -- reads
+
+_READ_TABLE: Final[Mapping[str, tuple[str, Parser] | None]] = {
+    "path": None,
+    "paths": None,
+    "subscribe": None,
+    "subscribePattern": None,
+    "assign": None,
+    "startingOffsets": None,
+    "endingOffsets": None,
+    "startingTimestamp": None,
+    "endingTimestamp": None,
+    "startingOffsetsByTimestamp": None,
+    "endingOffsetsByTimestamp": None,
+    "startingOffsetsByTimestampStrategy": (
+        "starting_or_latest",
+        _choice({"error": False, "latest": True}),
+    ),
+    "minPartitions": ("min_partitions", parse_count),
+    "maxRecordsPerPartition": ("max_records_per_partition", parse_count),
+    "maxOffsetsPerTrigger": ("max_offsets_per_trigger", parse_count),
+    "minOffsetsPerTrigger": ("min_offsets_per_trigger", parse_count),
+    "maxTriggerDelay": ("max_trigger_delay_ms", parse_duration_ms),
+    "includeHeaders": ("includes_headers", parse_bool),
+    "failOnDataLoss": ("fail_on_data_loss", parse_bool),
+    "kafka.isolation.level": (
+        "isolation",
+        _choice({each.value: each for each in IsolationLevel}),
+    ),
+    "splitBytes": ("split_bytes", parse_bytes),
+    "onCorruption": ("skips_corruption", _choice({"fail": False, "skip": True})),
+    "timestampDisorder": ("timestamp_disorder_ms", parse_duration_ms),
+    "filterPushdown": ("takes_filters", parse_bool),
+}
+"""Options, and the field of `ReadOptions` with its parser; None: parsed together with others."""
+READ_OPTIONS: Final = tuple(_READ_TABLE)
+_BROKER_OPTIONS: Final = frozenset(
     {
         "groupidprefix",
         "kafkaconsumer.polltimeoutms",
@@ -70,145 +262,106 @@ _OF_A_BROKER: Final = frozenset(
         "fetchoffset.retryintervalms",
     }
 )
+_SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _NO_TOPICS: Final = (
     "One of the following options must be specified for Kafka source: "
     "subscribe, subscribepattern, assign. See the docs for more details."
 )
+_READ_ADVICE: Final = "give the log directory to read: load('/var/lib/kafka/data')"
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """Which partitions to read; one of the three is given."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str | None = None
-    assigned: tuple[tuple[str, int], ...] = ()
+def plan_query(options: Mapping[str, str], predicate: Predicate = EVERYTHING) -> SplitPlan:
+    """The splits that a batch query with these options reads, and a summary of what is pruned."""
+    return plan_read(batch_read_options(options), predicate)
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """Every choice of a read. Picklable; knows nothing of what the directories hold."""
+def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = None) -> ReadOptions:
+    """Raises ConfigError for the first option that is wrong.
 
-    paths: tuple[Path, ...]
-    subscription: Subscription
-    starting: OffsetBound | None = None
-    """None: not given; batch queries begin at the earliest offset, streams at the latest."""
-    ending: OffsetBound | None = None
-    starting_or_latest: bool = False
-    """Where no record is as late as the starting timestamp: begin at the end, do not fail."""
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = TRIGGER_DELAY_MS_DEFAULT
-    includes_headers: bool = False
-    fail_on_data_loss: bool = True
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    split_bytes: int = SPLIT_BYTES_DEFAULT
-    skips_damage: bool = False
-    timestamp_disorder_ms: int | None = None
-    """How much older than a record before it a record may be; None: nothing is known."""
-    takes_filters: bool = False
-    """Whether to prune by the filters that Spark pushes; see `reader` for why this is a choice."""
-    _given: frozenset[str] = field(default=frozenset(), repr=False)
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> Self:
-        """Names in any case. Raises ConfigError for the first thing that is wrong."""
-        given = _by_known_name(options)
-        subscription = _subscription(given)
-        starting = _bound(given, "starting")
-        ending = _bound(given, "ending")
-        strategy = parse_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
-        isolation = parse_choice(
-            given, "kafka.isolation.level", [level.value for level in IsolationLevel]
+    With a `base` its values are the defaults, and neither path nor topics are required.
+    """
+    given = _read_options_by_name(options)
+    fields: dict[str, Any] = {}
+    if base is None or any(name in given for name in _SUBSCRIPTIONS):
+        fields["subscription"] = _subscription(given)
+    for which in ("starting", "ending"):
+        if (bound := _bound(given, which)) is not None:
+            fields[which] = bound
+    if base is None or "path" in given or "paths" in given:
+        fields["paths"] = parse_paths(given, _READ_ADVICE)
+    for name, text in given.items():
+        known = _READ_TABLE[name]
+        if known is not None:
+            fields[known[0]] = known[1](name, text)
+    parsed = ReadOptions(**fields) if base is None else replace(base, **fields)
+    low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+    if low is not None and high is not None and low > high:
+        raise ConfigError(
+            "minOffsetsPerTrigger",
+            f"the value of minOffsetsPerTrigger({low}) is higher than the "
+            f"maxOffsetsPerTrigger({high})",
         )
-        parsed = cls(
-            paths=parse_paths(given, "give the log directory to read: load('/var/lib/kafka/data')"),
-            subscription=subscription,
-            starting=starting,
-            ending=ending,
-            starting_or_latest=strategy == "latest",
-            min_partitions=parse_count(given, "minPartitions"),
-            max_records_per_partition=parse_count(given, "maxRecordsPerPartition"),
-            max_offsets_per_trigger=parse_count(given, "maxOffsetsPerTrigger"),
-            min_offsets_per_trigger=parse_count(given, "minOffsetsPerTrigger"),
-            max_trigger_delay_ms=parse_duration_ms(given, "maxTriggerDelay")
-            or TRIGGER_DELAY_MS_DEFAULT,
-            includes_headers=parse_bool(given, "includeHeaders", default=False),
-            fail_on_data_loss=parse_bool(given, "failOnDataLoss", default=True),
-            isolation=IsolationLevel(isolation) if isolation else IsolationLevel.READ_UNCOMMITTED,
-            split_bytes=parse_bytes(given, "splitBytes") or SPLIT_BYTES_DEFAULT,
-            skips_damage=parse_choice(given, "onDamage", ("fail", "skip")) == "skip",
-            timestamp_disorder_ms=parse_duration_ms(given, "timestampDisorder"),
-            takes_filters=parse_bool(given, "filterPushdown", default=False),
-            _given=frozenset(given),
-        )
-        parsed._check_together()
-        return parsed
+    return parsed
 
-    def _check_together(self) -> None:
-        low, high = self.min_offsets_per_trigger, self.max_offsets_per_trigger
-        if low is not None and high is not None and low > high:
+
+def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """For a batch query."""
+    parsed = parse_read_options(options)
+    for name, bound, forbidden, number in (
+        ("starting", parsed.starting, LATEST, LATEST_OFFSET),
+        ("ending", parsed.ending, EARLIEST, EARLIEST_OFFSET),
+    ):
+        if bound == forbidden:
             raise ConfigError(
-                "minOffsetsPerTrigger",
-                f"the value of minOffsetsPerTrigger({low}) is higher than the "
-                f"maxOffsetsPerTrigger({high})",
+                f"{name}Offsets", f"{name} offset can't be {forbidden} for batch queries on Kafka"
             )
-
-    def for_batch(self) -> Self:
-        """Checked for a batch query."""
-        if self.starting == LATEST:
+        if isinstance(bound, tuple) and any(at == number for _, at in bound):
             raise ConfigError(
-                "startingOffsets", "starting offset can't be latest for batch queries on Kafka"
+                f"{name}Offsets",
+                f"{name}Offsets can't be {forbidden} ({number}) for a partition for batch queries "
+                "on Kafka",
             )
-        if isinstance(self.starting, tuple) and any(at == -1 for _, at in self.starting):
-            raise ConfigError(
-                "startingOffsets",
-                "startingOffsets can't be latest (-1) for a partition for batch queries on Kafka",
-            )
-        if self.ending == EARLIEST:
-            raise ConfigError(
-                "endingOffsets", "ending offset can't be earliest for batch queries on Kafka"
-            )
-        if isinstance(self.ending, tuple) and any(at == -2 for _, at in self.ending):
-            raise ConfigError(
-                "endingOffsets",
-                "endingOffsets can't be earliest (-2) for a partition for batch queries on Kafka",
-            )
-        self._refuse(
-            ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-            "has no meaning in a batch query; endingOffsets bounds what it reads",
-        )
-        return replace(self, starting=self.starting or EARLIEST, ending=self.ending or LATEST)
-
-    def for_stream(self) -> Self:
-        """Checked for a streaming query."""
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-            self._refuse((name,), "ending offset not valid in streaming queries")
-        return replace(self, starting=self.starting or LATEST, ending=None)
-
-    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
-        for name in names:
-            if name in self._given:
-                raise ConfigError(name, reason)
+    _refuse(
+        options,
+        ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+        "has no meaning in a batch query; endingOffsets bounds what it reads",
+    )
+    return parsed
 
 
-def _by_known_name(options: Mapping[str, str]) -> dict[str, str]:
-    """The options under their proper names. One that is not known is an error."""
+def stream_read_options(options: Mapping[str, str]) -> ReadOptions:
+    """For a streaming query."""
+    parsed = parse_read_options(options)
+    _refuse(
+        options,
+        ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        "ending offset not valid in streaming queries",
+    )
+    return replace(parsed, starting=parsed.starting or LATEST)
+
+
+def _refuse(options: Mapping[str, str], names: Iterable[str], reason: str) -> None:
+    given = {name.lower() for name in options}
+    for name in names:
+        if name.lower() in given:
+            raise ConfigError(name, reason)
+
+
+def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
+    """The options, spelled as in the table."""
     proper = {name.lower(): name for name in READ_OPTIONS}
     given = {}
     for name, value in options.items():
         known = proper.get(name.lower())
         if known is None:
-            raise _unknown(name)
+            raise _unknown_read_option(name)
         given[known] = value
     return given
 
 
-def _unknown(name: str) -> ConfigError:
+def _unknown_read_option(name: str) -> ConfigError:
     lower = name.lower()
-    if lower in _OF_A_BROKER or lower.startswith("kafka."):
+    if lower in _BROKER_OPTIONS or lower.startswith("kafka."):
         return ConfigError(
             name,
             "is for reading through a broker; here the files are read (option 'path'): leave it "
@@ -218,7 +371,7 @@ def _unknown(name: str) -> ConfigError:
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
-    names = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    names = [name for name in _SUBSCRIPTIONS if name in given]
     if not names:
         raise ConfigError("", _NO_TOPICS)
     if len(names) > 1:
@@ -251,7 +404,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError("subscribePattern", f"{text!r} is no pattern: {error}") from None
+        raise ConfigError("subscribePattern", f"{text!r} is not a pattern: {error}") from None
     return text
 
 
@@ -273,19 +426,167 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _bound(given: Mapping[str, str], which: str) -> OffsetBound | None:
-    """The connector's order: one timestamp for all, timestamps by partition, offsets."""
-    for_all, by_partition, offsets = (
-        f"{which}Timestamp",
-        f"{which}OffsetsByTimestamp",
-        f"{which}Offsets",
+    """In the connector's order: one timestamp for all, timestamps by partition, offsets."""
+    parsers: tuple[tuple[str, Callable[[str, str], OffsetBound]], ...] = (
+        (f"{which}Timestamp", _parse_timestamp),
+        (f"{which}OffsetsByTimestamp", _parse_timestamps),
+        (f"{which}Offsets", parse_offsets),
     )
-    if for_all in given:
-        text = given[for_all].strip()
-        if not text.isdecimal():
-            raise ConfigError(for_all, f"not a time in milliseconds since 1970: {text!r}")
-        return ByTimestamp(for_all=int(text))
-    if by_partition in given:
-        return ByTimestamp(each=parse_timestamps(by_partition, given[by_partition]))
-    if offsets in given:
-        return parse_offsets(offsets, given[offsets])
+    for name, parse in parsers:
+        if name in given:
+            return parse(name, given[name])
     return None
+
+
+# -- writes
+
+_LEVELS: Final = tuple(f"kafka.compression.{codec}.level" for codec in ("gzip", "lz4", "zstd"))
+WRITE_OPTIONS: Final = (
+    "path",
+    "topic",
+    "topicPartitions",
+    "createInBrokerDir",
+    "kafka.compression.type",
+    *_LEVELS,
+    "kafka.batch.size",
+    "txnAppId",
+    "txnVersion",
+    "replayCheck",
+    "lockTimeout",
+    "serverProperties",
+)
+_IGNORED: Final = ("checkpointlocation", "queryname", "includeheaders")
+"""Spark passes the first two. Jobs written for Kafka's connector pass the last; the column
+`headers` decides, there and here."""
+_TOPIC_CONFIG: Final = "topicconfig."
+_WRITE_ADVICE: Final = "give the log directory to write to: save('/var/lib/kafka/data')"
+_CODECS: Final = {codec.name.lower(): codec for codec in Codec}
+
+
+def parse_write_options(
+    options: Mapping[str, str], base: WriteOptions | None = None
+) -> WriteOptions:
+    """Raises ConfigError for the first option that is wrong.
+
+    With a `base` its values are the defaults, and no path is required.
+    """
+    given, topic_config = _write_options_by_name(options)
+    target = _target(given, topic_config, None if base is None else base.target)
+    options_ = WriteOptions(target) if base is None else replace(base, target=target)
+    fields: dict[str, Any] = {}
+    parsers: dict[str, tuple[str, Parser]] = {
+        "topic": ("topic", _topic),
+        "kafka.compression.type": ("codec", _choice(_CODECS)),
+        "kafka.batch.size": ("batch_bytes", parse_bytes),
+        "replayCheck": ("compares_content", _choice({"content": True, "count": False})),
+    }
+    for name, (field, parse) in parsers.items():
+        if name in given:
+            fields[field] = parse(name, given[name])
+    levels = {name.removeprefix("kafka."): given[name] for name in _LEVELS if name in given}
+    if levels:  # as for the settings of a topic
+        fields["level"] = LogConfig.parse(levels).level_of(fields.get("codec", options_.codec))
+    if (identity := _identity(given)) is not None:
+        fields["identity"] = identity
+    return replace(options_, **fields)
+
+
+def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """For a streaming query."""
+    parsed = parse_write_options(options)
+    if parsed.identity is not None:
+        raise ConfigError(
+            "txnAppId",
+            "a streaming query has an identity of its own, its checkpoint's: leave "
+            "txnAppId and txnVersion out",
+        )
+    return parsed
+
+
+def _write_options_by_name(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options, spelled as in the table, and the settings of topics to create."""
+    proper = {name.lower(): name for name in WRITE_OPTIONS}
+    given: dict[str, str] = {}
+    topic_config: dict[str, str] = {}
+    for name, value in options.items():
+        lower = name.lower()
+        if lower in proper:
+            given[proper[lower]] = value
+        elif lower.startswith(_TOPIC_CONFIG):
+            topic_config[lower.removeprefix(_TOPIC_CONFIG)] = value
+        elif lower not in _IGNORED:
+            raise _unknown_write_option(name)
+    return given, topic_config
+
+
+def _unknown_write_option(name: str) -> ConfigError:
+    if name.lower().startswith("kafka."):
+        return ConfigError(
+            name,
+            "is for writing through a broker; here the files are written (option 'path'): leave "
+            "it out",
+        )
+    return unknown_name(name, "option", (*WRITE_OPTIONS, "topicConfig.<setting>"))
+
+
+def _target(
+    given: Mapping[str, str], topic_config: Mapping[str, str], base: Target | None
+) -> Target:
+    fields: dict[str, Any] = {}
+    if base is None or "path" in given:
+        fields["paths"] = parse_paths(given, _WRITE_ADVICE)
+    new_topics = _new_topics(given, topic_config, None if base is None else base.new_topics)
+    if new_topics is not None:
+        fields["new_topics"] = new_topics
+    parsers: dict[str, tuple[str, Parser]] = {
+        "lockTimeout": ("lock_wait_ms", parse_duration_ms),
+        "serverProperties": ("config", _broker_config),
+        "createInBrokerDir": ("create_in_broker_dir", parse_bool),
+    }
+    for name, (field, parse) in parsers.items():
+        if name in given:
+            fields[field] = parse(name, given[name])
+    return Target(**fields) if base is None else replace(base, **fields)
+
+
+def _broker_config(_: str, path: str) -> BrokerConfig:
+    """Read on the driver; tasks get the value."""
+    return BrokerConfig.from_properties_file(Path(path))
+
+
+def _topic(name: str, topic: str) -> str:
+    try:
+        check_topic_name(topic)
+    except InvalidNameError as error:
+        raise ConfigError(name, str(error)) from None
+    return topic
+
+
+def _new_topics(
+    given: Mapping[str, str], config: Mapping[str, str], base: NewTopics | None
+) -> NewTopics | None:
+    if "topicPartitions" in given:
+        count = parse_count("topicPartitions", given["topicPartitions"])
+        base = NewTopics(count, {} if base is None else base.config)
+    if base is None:
+        if config:
+            raise ConfigError(
+                "topicConfig." + next(iter(config)),
+                "only for topics that are created: set topicPartitions too",
+            )
+        return None
+    merged = {**base.config, **config}
+    LogConfig.parse(merged)  # fails here, not in the first task
+    return replace(base, config=merged)
+
+
+def _identity(given: Mapping[str, str]) -> CommitIdentity | None:
+    names = [name for name in ("txnAppId", "txnVersion") if name in given]
+    if not names:
+        return None
+    if len(names) == 1:
+        raise ConfigError(names[0], "txnAppId and txnVersion are given together or not at all")
+    text = given["txnVersion"].strip()
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise ConfigError("txnVersion", f"not a whole number of 0 or more: {text!r}", value=text)
+    return CommitIdentity(given["txnAppId"], int(text))

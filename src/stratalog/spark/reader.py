@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from stratalog.spark.failures import iterate_told, told_in_one_line
-from stratalog.spark.planning import plan_read
-from stratalog.spark.predicates import ALL, Predicate, Span, take_filters
+from stratalog.bulk.planning import plan_read
+from stratalog.bulk.predicates import ALL, EVERYTHING, Interval, Predicate
+from stratalog.bulk.splits import Split
+from stratalog.spark.failures import iterate_with_one_line_errors, one_line_errors
+from stratalog.spark.filters import take_filters
 from stratalog.spark.schema import check_schema
-from stratalog.spark.splits import Split
-from stratalog.spark.topics import check_topics
-from stratalog.spark.worker_process import spare_imports_collection
+from stratalog.spark.workers import freeze_imported_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from stratalog.spark.options import ReadOptions
+    from stratalog.bulk.options import ReadOptions
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,25 +60,24 @@ class StratalogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
-        check_topics(options)
         self._options = options
         self._schema = schema
-        self._predicate = Predicate()
+        self._predicate: Predicate = EVERYTHING
 
     @property
     def pushFilters(self) -> Any:
         return _OptionalPushdown(self)
 
     def take_filters(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Note what can be pruned by; the others are for Spark to check."""
+        """Keep what can be pruned by; the other filters are left to Spark."""
         if not self._options.takes_filters:
             return list(filters)
         self._predicate, left = take_filters(filters)
         return left
 
-    @told_in_one_line
+    @one_line_errors
     def partitions(self) -> Sequence[InputPartition]:
-        spare_imports_collection()
+        freeze_imported_modules()
         plan = plan_read(self._options, self._predicate)
         _log.info("%s", plan.summary)
         # Spark would read an empty list as "one split of everything".
@@ -94,18 +93,18 @@ def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:
 
 
 def read_split(
-    partition: InputPartition, schema: StructType, options: ReadOptions, times_us: Span = ALL
+    partition: InputPartition, schema: StructType, options: ReadOptions, times_us: Interval = ALL
 ) -> Iterator[pa.RecordBatch]:
     """What one task yields."""
-    from stratalog.spark.executor import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
+    from stratalog.bulk.read_task import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
 
     split = partition.value
     assert isinstance(split, Split)
-    spare_imports_collection()
+    freeze_imported_modules()
     task = ReadTask(
         schema=to_arrow_schema(schema, timezone="UTC"),
         times_us=times_us,
-        skips_damage=options.skips_damage,
+        skips_corruption=options.skips_corruption,
         fails_on_data_loss=options.fail_on_data_loss,
     )
-    return iterate_told(task.read(split))
+    return iterate_with_one_line_errors(task.read(split))

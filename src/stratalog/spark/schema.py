@@ -1,7 +1,10 @@
-"""The columns of Spark's Kafka connector, and which of them a query asks for.
+"""The columns of a read and of a write: those of Spark's Kafka connector.
 
-The Python Data Source API prunes no columns. A schema given by the user does: what it leaves out is
-not decoded. Its columns may come in any order, with the connector's types.
+The Python Data Source API does not prune columns. A schema given by the user does: columns that it
+leaves out are not decoded. Its columns may come in any order, with the connector's types.
+
+A write ignores columns with other names, as the connector does. Unlike the connector it takes a
+`timestamp` column; a record without one gets the time at which it is staged.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from stratalog.bulk.target import check_topic_column
 from stratalog.config.definitions import unknown_name
-from stratalog.errors import ConfigError
+from stratalog.errors import ConfigError, WriteSchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,21 +47,47 @@ COLUMNS: Final[Mapping[str, DataType]] = {
 
 
 def full_schema(*, includes_headers: bool) -> StructType:
-    """What is read when the user names no columns."""
+    """The schema of a read for which the user gives none."""
     names = [name for name in COLUMNS if includes_headers or name != HEADERS]
     return StructType([StructField(name, COLUMNS[name]) for name in names])
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse a column that no record has, or another type than it has."""
+    """Raise ConfigError for a column that records do not have, or that has another type."""
     for field in schema.fields:
         expected = COLUMNS.get(field.name)
         if expected is None:
             raise unknown_name(field.name, "column", COLUMNS)
-        # By name: whether nulls are allowed makes no other type.
+        # By name: a column may be declared as nullable or not.
         if field.dataType.simpleString() != expected.simpleString():
             raise ConfigError(
                 field.name,
                 f"column {field.name} is {expected.simpleString()}, not "
-                f"{field.dataType.simpleString()}; read it so and cast it",
+                f"{field.dataType.simpleString()}; read it as that and cast it",
+            )
+
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_WRITE_TYPES: Final = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+}
+
+
+def check_write_schema(schema: StructType, topic: str | None) -> None:
+    """Raise unless rows of this schema can be written, all to `topic` if that is given."""
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    check_topic_column(topic, is_present="topic" in types)
+    if "value" not in types:
+        raise WriteSchemaError("Required attribute 'value' not found")
+    for name, allowed in _WRITE_TYPES.items():
+        kind = types.get(name, allowed[0])
+        if kind not in allowed:
+            raise WriteSchemaError(
+                f"{name} attribute unsupported type {kind}. {name} must be a(n) "
+                f"{' or '.join(allowed)}"
             )

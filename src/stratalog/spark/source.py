@@ -1,7 +1,7 @@
-"""`format("stratalog")`: which reader or writer serves a query. Nothing else lives here.
+"""`format("stratalog")`: the reader or writer of a query.
 
-Spark makes one of these per query, in a process of its own, and ships it pickled. Options are
-parsed where they are first needed and travel on as one frozen value.
+Spark creates one of these per query, in a process of its own, and pickles it. Options are parsed
+where they are first needed and passed on as one frozen value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from stratalog.spark.failures import told_in_one_line
+from stratalog.spark.failures import one_line_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -29,42 +29,43 @@ class StratalogDataSource(DataSource):
     def name(cls) -> str:
         return "stratalog"
 
-    @told_in_one_line
+    @one_line_errors
     def schema(self) -> StructType:
-        """All columns. Called by `load()` when no schema is given, so bad options end there."""
-        from stratalog.spark.options import ReadOptions  # noqa: PLC0415
+        """All columns. `load()` calls it if no schema is given, so wrong options fail there."""
+        from stratalog.bulk.planning import subscribed  # noqa: PLC0415
+        from stratalog.partitions.view import LogDirsView  # noqa: PLC0415
+        from stratalog.spark.options import parse_read_options  # noqa: PLC0415
         from stratalog.spark.schema import full_schema  # noqa: PLC0415
-        from stratalog.spark.topics import check_topics  # noqa: PLC0415
 
-        options = ReadOptions.parse(self.options)
-        check_topics(options)
+        options = parse_read_options(self.options)
+        subscribed(LogDirsView(options.paths), options)  # raises for a topic that is missing
         return full_schema(includes_headers=options.includes_headers)
 
-    @told_in_one_line
+    @one_line_errors
     def reader(self, schema: StructType) -> DataSourceReader:
-        from stratalog.spark.options import ReadOptions  # noqa: PLC0415
+        from stratalog.spark.options import batch_read_options  # noqa: PLC0415
         from stratalog.spark.reader import StratalogReader  # noqa: PLC0415
 
-        return StratalogReader(ReadOptions.parse(self.options).for_batch(), schema)
+        return StratalogReader(batch_read_options(self.options), schema)
 
-    @told_in_one_line
+    @one_line_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from stratalog.spark.options import ReadOptions  # noqa: PLC0415
+        from stratalog.spark.options import stream_read_options  # noqa: PLC0415
         from stratalog.spark.stream import StratalogStreamReader  # noqa: PLC0415
 
-        return StratalogStreamReader(ReadOptions.parse(self.options).for_stream(), schema)
+        return StratalogStreamReader(stream_read_options(self.options), schema)
 
-    @told_in_one_line
+    @one_line_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from stratalog.spark.write_options import WriteOptions  # noqa: PLC0415
+        from stratalog.spark.options import parse_write_options  # noqa: PLC0415
         from stratalog.spark.writer import StratalogWriter  # noqa: PLC0415
 
-        return StratalogWriter(WriteOptions.parse(self.options), schema, overwrite=overwrite)
+        return StratalogWriter(parse_write_options(self.options), schema, overwrite=overwrite)
 
-    @told_in_one_line
+    @one_line_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from stratalog.spark.stream_writer import StratalogStreamWriter  # noqa: PLC0415
-        from stratalog.spark.write_options import WriteOptions  # noqa: PLC0415
+        from stratalog.spark.options import stream_write_options  # noqa: PLC0415
+        from stratalog.spark.writer import StratalogStreamWriter  # noqa: PLC0415
 
-        options = WriteOptions.parse(self.options).for_stream()
+        options = stream_write_options(self.options)
         return StratalogStreamWriter(options, schema, overwrite=overwrite)

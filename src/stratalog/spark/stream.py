@@ -1,16 +1,20 @@
 """The reader of a streaming query.
 
-One instance lives in a process beside the driver for as long as the query runs, and says how far
-each micro-batch goes; a copy goes to the executors and reads. What has been read is known from
-Spark's checkpoint alone: offsets as the Kafka connector writes them, where the next batch begins.
-Every look at the directories is a fresh one, so new segments, topics and partitions are seen.
+One instance lives in a process beside the driver for as long as the query runs, and decides how far
+each micro-batch reads; a copy is sent to the executors and reads. What has been read is known from
+Spark's checkpoint alone: offsets as the Kafka connector writes them, where the next batch starts.
+The directories are listed anew each time, so new segments, topics and partitions are seen.
+
+How much a micro-batch takes is decided by pure functions of offsets and the clock. Their rules are
+those of Spark's Kafka connector, so that a query that is moved from it has the same batches.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -21,47 +25,126 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stratalog.errors import StratalogError
-from stratalog.spark.admission import (
-    LogEnds,
-    check_still_there,
-    find_recreated,
-    is_delayed,
-    share_limit,
-    topic_ids,
-    with_new_partitions,
-)
-from stratalog.spark.failures import lost, recreated, told_in_one_line
-from stratalog.spark.offsets import from_json, ids_from_json, to_json
-from stratalog.spark.planning import plan_ranges
-from stratalog.spark.ranges import OffsetRange, check_named, starting_offset, visible_end
-from stratalog.spark.reader import as_partitions, read_split
-from stratalog.spark.schema import check_schema
-from stratalog.spark.topics import (
-    check_topics,
-    losing,
-    open_logs,
-    opened,
+from stratalog.bulk.options import TRIGGER_DELAY_MS_DEFAULT
+from stratalog.bulk.planning import (
+    check_named,
+    data_loss,
+    deletion_is_loss,
+    open_partitions,
+    plan_ranges,
+    recreated,
     report_loss,
+    starting_offset,
     subscribed,
     topic_id_of,
+    visible_end,
 )
+from stratalog.bulk.splits import OffsetRange
+from stratalog.errors import StratalogError
+from stratalog.partitions.view import LogDirsView
+from stratalog.spark.failures import one_line_errors
+from stratalog.spark.options import from_json, ids_from_json, to_json
+from stratalog.spark.reader import as_partitions, read_split
+from stratalog.spark.schema import check_schema
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
+    from stratalog.bulk.options import ReadOptions
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_view import PartitionView
-    from stratalog.spark.options import ReadOptions
 
+    Offsets = Mapping[TopicPartition, int]
     OffsetsJson = dict[str, dict[str, Any]]
 
 _log: Final = logging.getLogger(__name__)
+
+
+class LogEnds(NamedTuple):
+    """The visible offsets of one partition, now."""
+
+    start: int
+    end: int
+    """Exclusive; for committed reads the last stable offset."""
+    topic_id: uuid.UUID | None = None
+
+
+def share_limit(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
+    """End offsets so that about `limit` offsets are taken, each partition in proportion to what it
+    has: rounded down, but at least one, so that small partitions do not starve."""
+    sizes = {at: max(0, end - start.get(at, end)) for at, end in latest.items()}
+    total = sum(sizes.values())
+    if limit >= total:
+        return dict(latest)
+    ends = {}
+    for at, size in sizes.items():
+        share = limit * (size / total)
+        taken = math.ceil(share) if share < 1 else math.floor(share)
+        ends[at] = min(latest[at], start.get(at, latest[at]) + taken)
+    return ends
+
+
+def is_delayed(
+    start: Offsets, latest: Offsets, *, offsets_min: int, waited_ms: int, delay_max_ms: int
+) -> bool:
+    """Whether to wait for more records: there are few new ones, and the wait is not over."""
+    if waited_ms >= delay_max_ms:
+        return False
+    new = sum(max(0, end - start.get(at, end)) for at, end in latest.items())
+    return new < offsets_min
+
+
+def with_new_partitions(
+    start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
+) -> dict[TopicPartition, int]:
+    """Where the next batch starts. Partitions that are new since the last one are read from their
+    start."""
+    begin = dict(start)
+    for at, log in logs.items():
+        if at not in begin:
+            if log.start > 0 and fails_on_data_loss:
+                raise data_loss(f"{at} is new and starts at offset {log.start}, not 0")
+            begin[at] = log.start
+    return begin
+
+
+def find_recreated(
+    ids: Mapping[str, uuid.UUID], logs: Mapping[TopicPartition, LogEnds]
+) -> dict[TopicPartition, str]:
+    """Partitions whose topic had another id when it was read last, with the message for each. A
+    topic whose id is unknown counts as the same."""
+    found = {}
+    for at, log in logs.items():
+        before = ids.get(at.topic)
+        if before is not None and log.topic_id is not None and log.topic_id != before:
+            found[at] = recreated(at.topic, before, log.topic_id)
+    return found
+
+
+def topic_ids(logs: Mapping[TopicPartition, LogEnds]) -> dict[str, uuid.UUID]:
+    """Of the topics whose id is known."""
+    return {at.topic: log.topic_id for at, log in logs.items() if log.topic_id is not None}
+
+
+def check_still_there(
+    start: Offsets, logs: Mapping[TopicPartition, LogEnds], *, fails_on_data_loss: bool
+) -> None:
+    """Raise DataLossError if the logs no longer have the offsets to read next."""
+    if not fails_on_data_loss:
+        return
+    for at, offset in start.items():
+        log = logs.get(at)
+        if log is None:
+            raise data_loss(f"{at} was deleted")
+        if log.end < offset:
+            raise data_loss(f"{at} ends at offset {log.end}, but was read up to {offset}")
+        if log.start > offset:
+            raise data_loss(f"{at} starts at offset {log.start}, but was read up to {offset} only")
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -69,61 +152,62 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
-        check_topics(options)
         self._options = options
         self._schema = schema
         self._target: dict[TopicPartition, int] | None = None
         self._last_batch_ms = 0
 
-    # -- what there is
+    # -- partitions
 
     def _views(self) -> dict[TopicPartition, PartitionView]:
-        """What is subscribed to now. A topic may have gone since the query began."""
-        logs = open_logs(self._options)
+        """What is subscribed to now. A topic may have been deleted since the query started."""
+        logs = LogDirsView(self._options.paths)
         try:
             wanted = subscribed(logs, self._options)
         except StratalogError as error:
             if self._options.fail_on_data_loss:
-                raise lost(str(error)) from None
+                raise data_loss(str(error)) from None
             topics = set(self._options.subscription.topics)
             wanted = [each for each in logs.topic_partitions if each.topic in topics]
-        return opened(logs, wanted, self._options)
+        return open_partitions(logs, wanted, self._options)
 
     def _log_ends(self) -> dict[TopicPartition, LogEnds]:
         ends = {}
         for at, view in self._views().items():
-            with view, losing(at, self._options):
+            with view, deletion_is_loss(at, self._options):
                 end = visible_end(view, self._options.isolation)
-                ends[at] = LogEnds(view.log_start_offset, end, topic_id_of(view.path))
+                ends[at] = LogEnds(view.log_start_offset, end, topic_id_of(view))
         return ends
 
-    # -- how far a batch goes
+    # -- how far a batch reads
 
-    @told_in_one_line
+    @one_line_errors
     def initialOffset(self) -> OffsetsJson:
-        views = self._views()
+        logs = LogDirsView(self._options.paths)
+        views = open_partitions(logs, subscribed(logs, self._options), self._options)
         check_named(self._options, views)
         offsets, ids = {}, {}
         for at, view in views.items():
-            with view, losing(at, self._options):
-                offsets[at] = starting_offset(at, view, self._options)
-                if (topic_id := topic_id_of(view.path)) is not None:
+            with view, deletion_is_loss(at, self._options):
+                end = visible_end(view, self._options.isolation)
+                offsets[at] = starting_offset(at, view, self._options, end)
+                if (topic_id := topic_id_of(view)) is not None:
                     ids[at.topic] = topic_id
         return to_json(offsets, ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows one limit at a time; where both are given, the other is looked up here."""
+        """Spark passes one limit; if both are given, the other is taken from the options."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
-    @told_in_one_line
+    @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = {at: log.end for at, log in self._log_ends().items()}
 
-    @told_in_one_line
+    @one_line_errors
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
         read = from_json(start)
         logs = self._log_ends()
@@ -157,7 +241,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 latest,
                 offsets_min=offsets_min,
                 waited_ms=now_ms - self._last_batch_ms,
-                delay_max_ms=self._options.max_trigger_delay_ms,
+                delay_max_ms=self._options.max_trigger_delay_ms or TRIGGER_DELAY_MS_DEFAULT,
             ):
                 return begin
             self._last_batch_ms = now_ms
@@ -165,26 +249,26 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return share_limit(begin, latest, limit.max_rows)
         return latest
 
-    @told_in_one_line
+    @one_line_errors
     def reportLatestOffset(self) -> OffsetsJson:
         """Shown in the query's progress beside what has been read."""
         logs = self._log_ends()
         return to_json({at: log.end for at, log in logs.items()}, topic_ids(logs))
 
-    # -- what a batch reads
+    # -- splits of a batch
 
-    @told_in_one_line
+    @one_line_errors
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
         ids_before, ids = ids_from_json(start), ids_from_json(end)
         views = self._views()
         if self._options.fail_on_data_loss:
             for at in stop.keys() - views.keys():
-                raise lost(f"{at} is gone")
+                raise data_loss(f"{at} was deleted")
         wanted = {at: view for at, view in views.items() if at in stop}
 
         def range_of(at: TopicPartition, view: PartitionView) -> OffsetRange:
-            if self._is_recreated(at.topic, ids.get(at.topic), topic_id_of(view.path)):
+            if self._is_recreated(at.topic, ids.get(at.topic), topic_id_of(view)):
                 return OffsetRange(0, 0)  # the next batch begins with the new topic
             first = begin.get(at, view.log_start_offset)
             if self._is_recreated(at.topic, ids_before.get(at.topic), ids.get(at.topic)):
@@ -196,7 +280,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return as_partitions(plan.splits)
 
     def _is_recreated(self, topic: str, before: uuid.UUID | None, now: uuid.UUID | None) -> bool:
-        """Whether these are ids of different topics, which is an error unless data may be lost."""
+        """Whether these ids differ. Raises DataLossError unless loss is allowed."""
         if before is None or now is None or before == now:
             return False
         what = recreated(topic, before, now)
@@ -204,12 +288,12 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return True
 
     def _held(self, at: TopicPartition, view: PartitionView, wanted: OffsetRange) -> OffsetRange:
-        """The range, if the log has all of it; what the log has of it, if that will do."""
+        """The range, if the log has all of it; else what is left of it, or DataLossError."""
         if wanted.is_empty:
             return wanted
         first, last = view.log_start_offset, view.log_end_offset
         if self._options.fail_on_data_loss and (wanted.start < first or wanted.end > last):
-            raise lost(
+            raise data_loss(
                 f"offsets {wanted.start} to {wanted.end} of {at} are wanted, {first} to {last} "
                 "are there"
             )

@@ -1,13 +1,23 @@
-"""The files of one export task: columns in, Parquet or lines of JSON out.
+"""Exports topics into files that other tools read: Parquet or lines of JSON, by topic and day.
 
-One file for each topic and day that the task meets; never more than `OPEN_FILES_MAX` at a time,
+A task decodes columns and writes files below a staging directory that readers of the target ignore.
+This process moves the files of finished tasks into place, so a task that runs twice, or dies
+half-way, leaves nothing behind.
+
+Layout: `topic=orders/date=2026-11-16/part-00003-<job>.parquet`, where Spark, DuckDB and pyarrow
+find partition columns. Records without a timestamp are in the directory that Hive uses for null.
+
+A task writes one file for each topic and day that it meets, and has at most `OPEN_FILES_MAX` open,
 since records may come in any order of time. Memory is bounded by the row groups of open files.
 """
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self
 
@@ -16,15 +26,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stratalog.errors import TextError
-from stratalog.spark.executor import ReadTask
-from stratalog.spark.jobs.json_lines import json_lines
+from stratalog.bulk.json_lines import json_lines
+from stratalog.bulk.planning import plan_read
+from stratalog.bulk.read_task import ReadTask
+from stratalog.bulk.splits import Split
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.errors import ConfigError, TextError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from stratalog.spark.options import ReadOptions
-    from stratalog.spark.splits import Split
+    from stratalog.bulk.options import ReadOptions
+    from stratalog.bulk.workers import Workers
 
 CODECS: Final = ("none", "snappy", "lz4", "zstd", "gzip")
 OPEN_FILES_MAX: Final = 16
@@ -87,20 +100,6 @@ class ExportedFile(NamedTuple):
     date: str | None
     records: int
     size_bytes: int
-
-
-def read_split(
-    split: Split, options: ReadOptions, spec: FileSpec
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Topic and columns of everything in the split."""
-    task = ReadTask(
-        schema=spec.schema,
-        skips_damage=options.skips_damage,
-        fails_on_data_loss=options.fail_on_data_loss,
-    )
-    for piece in split.pieces:
-        for batch in task.read(type(split)((piece,))):
-            yield piece.topic, batch
 
 
 class _Writer(Protocol):
@@ -300,3 +299,147 @@ class _JsonWriter:
         self._file.close()
 
     abandon = close
+
+
+# -- the job
+
+STAGING_PREFIX: Final = "_stratalog-"
+"""Spark and others ignore names that start with an underscore."""
+SUCCESS: Final = "_SUCCESS"
+FILE_BYTES_MIN: Final = 8 << 20
+"""A file of its own is worth while for so much of a log, to keep all workers busy."""
+UNEVEN_TURNS: Final = 3
+"""With more turns it hardly matters that the last one does not keep all workers busy."""
+
+
+@dataclass(frozen=True)
+class ExportResult(JobResult):
+    """What was written."""
+
+    files: tuple[ExportedFile, ...] = ()
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What to read, and into what."""
+
+    options: ReadOptions
+    splits: tuple[Split, ...]
+    size_bytes: int
+    """Of the log that is read."""
+    spec: FileSpec = field(default_factory=FileSpec)
+
+
+class _Task(NamedTuple):
+    number: int
+    split: Split
+
+
+class _Done(NamedTuple):
+    """What one task has written, below its own directory."""
+
+    directory: str
+    files: tuple[ExportedFile, ...]
+
+
+def export(
+    options: ReadOptions,
+    target: Path | str,
+    spec: FileSpec | None = None,
+    *,
+    workers: Workers | None = None,
+) -> ExportResult:
+    """Write what `options` select as files below `target`.
+
+    Every worker must see log directories and target under the same paths. Raises ConfigError if the
+    target is not empty and `spec` does not allow that.
+    """
+    return run_export(plan_export(options, spec), Path(target), workers)
+
+
+def plan_export(options: ReadOptions, spec: FileSpec | None = None) -> ExportPlan:
+    """The splits to export. Raises ConfigError for options that cannot be met."""
+    chosen = spec or FileSpec(has_headers=options.includes_headers)
+    if chosen.codec is not None and chosen.codec not in CODECS:
+        raise ConfigError("codec", f"{chosen.codec!r} is not one of {', '.join(CODECS)}")
+    plan = plan_read(options)
+    return ExportPlan(options, plan.splits, plan.summary.bytes_read, chosen)
+
+
+def run_export(plan: ExportPlan, target: Path, workers: Workers | None = None) -> ExportResult:
+    """Write what was planned."""
+    clock = Clock()
+    workers = workers or ThreadWorkers()
+    target = target.absolute()
+    _check_target(target, plan.spec)
+    job = uuid.uuid4().hex[:12]
+    staging = target / f"{STAGING_PREFIX}{job}"
+    staging.mkdir(parents=True)
+    try:
+        splits = _for_all(workers, plan)
+        tasks = [_Task(number, split) for number, split in enumerate(splits)]
+        groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
+        work = partial(_write, plan=replace(plan, splits=()), staging=str(staging))
+        title = f"stratalog export: {len(tasks)} splits to {target}"
+        done = workers.run(work, groups, title=title)
+        files = _install(done, target, job)
+        (target / SUCCESS).touch()
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    records = sum(file.records for file in files)
+    return ExportResult("export", records, plan.size_bytes, clock.seconds, len(groups), files)
+
+
+def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
+    """The splits of the plan; smaller ones if some workers would have nothing to do at the end."""
+    slots = workers.slots
+    turns = -(-len(plan.splits) // slots)
+    is_even = len(plan.splits) == turns * slots or turns > UNEVEN_TURNS
+    if plan.options.min_partitions is not None or is_even:
+        return plan.splits
+    share_bytes = -(-plan.size_bytes // (turns * slots))
+    if share_bytes < FILE_BYTES_MIN:
+        return plan.splits
+    return plan_read(replace(plan.options, split_bytes=share_bytes)).splits
+
+
+def _check_target(target: Path, spec: FileSpec) -> None:
+    if spec.appends or not target.exists():
+        return
+    if not target.is_dir():
+        raise ConfigError("target", f"{target} is not a directory")
+    if any(target.iterdir()):
+        raise ConfigError("target", f"{target} is not empty; choose another, or --append to it")
+
+
+def _write(task: _Task, *, plan: ExportPlan, staging: str) -> _Done:
+    """Runs in a worker."""
+    directory = Path(staging) / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
+    read = ReadTask(
+        schema=plan.spec.schema,
+        skips_corruption=plan.options.skips_corruption,
+        fails_on_data_loss=plan.options.fail_on_data_loss,
+    )
+    with FileSet(directory, plan.spec, task.number) as files:
+        for part in task.split.ranges:
+            for batch in read.read(Split((part,))):
+                files.add(part.topic_partition.topic, batch)
+    return _Done(str(directory), files.written)
+
+
+def _install(done: Iterable[_Done], target: Path, job: str) -> tuple[ExportedFile, ...]:
+    """Move the files of accepted tasks into place."""
+    installed = []
+    for task in done:
+        for file in task.files:
+            relative = Path(file.path)
+            stem, dot, suffix = relative.name.partition(".")
+            path = relative.with_name(f"{stem}-{job}{dot}{suffix}")
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(task.directory) / relative).rename(target / path)
+            installed.append(file._replace(path=str(path)))
+    return tuple(sorted(installed))

@@ -6,28 +6,66 @@ workers cannot read by themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.errors import ConfigError, NeedsSparkError
-from stratalog.spark.jobs.ingest_inputs import FileSource, check_names, find_files, format_of
-from stratalog.spark.jobs.line_fields import (
+from stratalog.bulk.input_files import (
+    FileSource,
+    IngestResult,
+    Missing,
+    check_names,
+    find_files,
+    format_of,
+)
+from stratalog.bulk.line_fields import (
     EXPORTED_BYTES_MAX,
     FieldLines,
+    LineError,
     LineUse,
     RecordLines,
     ValueLines,
     is_exported,
 )
-from stratalog.spark.jobs.parquet_rows import ColumnUse, RowGroups, plan_parquet
-from stratalog.spark.jobs.running import GROUP_BYTES
-from stratalog.spark.jobs.text_lines import TextRange
+from stratalog.bulk.parquet_rows import ColumnUse, RowGroups, plan_parquet, read_rows
+from stratalog.bulk.target import (
+    abandon_job,
+    check_topic_column,
+    commit_staged,
+    find_topics,
+    roll_back_topics,
+)
+from stratalog.bulk.text_lines import TextRange, read_lines
+from stratalog.bulk.workers import (
+    GROUP_BYTES,
+    Clock,
+    ThreadWorkers,
+    interrupted_once,
+    interrupts_held,
+)
+from stratalog.commits.staged import StagedCommit
+from stratalog.errors import (
+    ConfigError,
+    InputFileError,
+    JobError,
+    NeedsSparkError,
+    StratalogError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from stratalog.spark.jobs.ingest_inputs import InputFile
+    import pyarrow as pa
+
+    from stratalog.bulk.input_files import InputFile
+    from stratalog.bulk.options import WriteOptions
+    from stratalog.bulk.workers import Workers
+    from stratalog.commits.committer import CommitResult
+    from stratalog.commits.staged import StagedRun, StagedTopic
 
 TASK_BYTES_MIN: Final = 4 << 20
 """So much is worth a task of its own, to keep all workers busy."""
@@ -170,3 +208,108 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def topic_of(piece: Piece) -> str | None:
     """Of all rows, if the directory says it."""
     return piece.topic if isinstance(piece, RowGroups) else None
+
+
+def ingest(
+    source: FileSource, options: WriteOptions, *, workers: Workers | None = None
+) -> IngestResult:
+    """Write all rows of the files, once."""
+    return run_ingest(plan_ingest(source), options, workers)
+
+
+def run_ingest(
+    plan: IngestPlan, options: WriteOptions, workers: Workers | None = None
+) -> IngestResult:
+    """Write what was planned. Whatever can be known to go wrong goes wrong before a task runs."""
+    clock = Clock()
+    workers = workers or ThreadWorkers()
+    groups = [[task] for task in plan_tasks(plan.pieces, workers.slots)]
+    with interrupted_once():
+        done, missing = _write(workers, plan, groups, options)
+    return IngestResult(
+        "ingest", done.record_count, done.size_bytes, clock.seconds, len(groups), missing
+    )
+
+
+def _write(
+    workers: Workers, plan: IngestPlan, groups: list[list[IngestTask]], options: WriteOptions
+) -> tuple[CommitResult, Missing]:
+    """Stage and commit, or leave everything as it was."""
+    made = _check(options, plan)
+    kept = tuple(use for use in plan.columns if use.name != "topic" or options.topic is None)
+    plan = replace(plan, columns=kept, pieces=())
+    job = uuid.uuid4().hex
+    work = partial(_stage, plan=plan, options=options, job=job)
+    done: CommitResult | None = None
+    try:
+        title = f"stratalog ingest to {options.target.paths[0]}"
+        answers = workers.run(work, groups, title=title)
+        runs = tuple(run for answer in answers for run in answer.runs)
+        missing = _sum_of(answer.missing for answer in answers)
+        with interrupts_held():
+            done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
+    except BaseException as error:
+        if done is not None:  # an interrupt right behind the commit
+            raise KeyboardInterrupt("all was written") from None
+        with interrupts_held(), suppress(StratalogError):  # what is left is swept one day
+            abandon_job(options.target, job)
+            roll_back_topics(options.target, made)
+        if isinstance(error, OSError):
+            raise JobError(f"{error.filename}: {error.strerror}") from None
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt("nothing was written") from None
+        raise
+    return done, missing
+
+
+def _check(options: WriteOptions, plan: IngestPlan) -> tuple[StagedTopic, ...]:
+    """What the sink checks of a write, and the topics that had to be made."""
+    check_topic_column(options.topic, is_present=plan.has_topic)
+    return find_topics(options, plan.topics if options.topic is None else (options.topic,))
+
+
+class _Staged(NamedTuple):
+    """What a task answers."""
+
+    runs: tuple[StagedRun, ...]
+    missing: Missing
+
+
+def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: str) -> _Staged:
+    """Runs in a worker. The plan has no pieces but those of the task."""
+    from stratalog.bulk.row_staging import stage_rows  # noqa: PLC0415 - loads kernels
+
+    runs: tuple[StagedRun, ...] = ()
+    missing: list[Missing] = []
+    for topic, pieces in groupby(task.pieces, key=topic_of):
+        own = options if topic is None or options.topic else replace(options, topic=topic)
+        rows = (batch for piece in pieces for batch in _read(piece, plan, missing))
+        runs += stage_rows(rows, own, job, 0, task.number)
+    return _Staged(runs, _sum_of(missing))
+
+
+def _read(piece: Piece, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
+    """The rows; what they lack is added to `missing`."""
+    if isinstance(piece, RowGroups):
+        yield from read_rows(piece, plan.columns)
+        return
+    lines_before = 0
+    for lines in read_lines(piece):
+        try:
+            found = plan.lines.rows(lines)
+        except LineError as error:
+            number = _count_lines(piece._replace(start=0, end=piece.start)) + lines_before
+            raise InputFileError(
+                f"{piece.path}: line {number + error.index + 1}: {error.reason}"
+            ) from None
+        lines_before += len(lines)
+        missing.append(found.missing)
+        yield found.batch
+
+
+def _sum_of(found: Iterable[Missing]) -> Missing:
+    return reduce(Missing.plus, found, Missing())
+
+
+def _count_lines(source: TextRange) -> int:
+    return sum(len(lines) for lines in read_lines(source))

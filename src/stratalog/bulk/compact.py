@@ -1,8 +1,9 @@
-"""Compaction of huge partitions on a cluster: the tasks of `maintenance.cleaning.spread`.
+"""Compaction of huge partitions, spread over workers: the tasks of
+`maintenance.cleaning.distributed`.
 
-The driver holds the lock of the log directory and leads each round; workers read segments, note
-keys and write what stays. The result is, file by file, what the local cleaner leaves that has
-memory for all keys.
+This process holds the lock of the log directory and directs each cleaning pass; workers read
+segments, collect keys and write the records that are retained. The files are the same as those that
+the local cleaner writes if it has memory for all keys.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import JobError
 from stratalog.format.names import TopicPartition
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.distributed import DistributedCleaner
-from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from stratalog.bulk.workers import Workers
     from stratalog.config import BrokerConfig
     from stratalog.maintenance.cleaning.distributed import (
         MapPart,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         RewrittenGroup,
     )
     from stratalog.service.cleaners import PassReport
-    from stratalog.spark.jobs.running import OnProgress, Workers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,21 +38,21 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class CompactResult(JobResult):
-    """What became of every partition that a round was due for."""
+    """The cleaning pass of every eligible partition."""
 
-    rounds: tuple[PassReport, ...] = ()
+    passes: tuple[PassReport, ...] = ()
 
     @property
     def bytes_written(self) -> int:
-        return sum(each.result.bytes_written for each in self.rounds if each.result is not None)
+        return sum(each.result.bytes_written for each in self.passes if each.result is not None)
 
     @property
     def failed(self) -> tuple[PassReport, ...]:
-        return tuple(each for each in self.rounds if each.error is not None)
+        return tuple(each for each in self.passes if each.error is not None)
 
 
 class ClusterTasks:
-    """Runs the tasks of a round on workers."""
+    """Runs the tasks of a cleaning pass on workers."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -76,7 +75,7 @@ class ClusterTasks:
     def _run(
         self, function: Callable[[T], R], groups: Sequence[Sequence[T]], title: str
     ) -> list[R]:
-        """What a task raises is raised here, as if the round were done by this process."""
+        """An error of a task is raised here, as if this process ran the pass."""
         try:
             return self._workers.run(function, groups, title=title)
         except JobError as failure:
@@ -93,22 +92,21 @@ def _rewrite(task: RewriteTask) -> RewrittenGroup:
     return task.run()
 
 
-def spark_cleaner(spark: SparkSession, on_progress: OnProgress | None = None) -> DistributedCleaner:
-    """Cleans a log on the executors of a session, in the place of `Cleaner`."""
-    return DistributedCleaner(ClusterTasks(SparkWorkers(spark, on_progress)))
+def distributed_cleaner(workers: Workers) -> DistributedCleaner:
+    """Cleans a log on workers, in the place of `Cleaner`."""
+    return DistributedCleaner(ClusterTasks(workers))
 
 
-def compact(  # noqa: PLR0913 - all by keyword
-    spark: SparkSession,
+def compact(
     directory: Path | str,
     *,
     topics: Collection[str] | None = None,
     config: BrokerConfig | Mapping[str, object] | None = None,
     assumed_config: Mapping[str, object] | None = None,
     is_forced: bool = False,
-    on_progress: OnProgress | None = None,
+    workers: Workers | None = None,
 ) -> CompactResult:
-    """Compact the partitions of a log directory for which a round is due; all that are dirty if it
+    """Compact the partitions of a log directory that are eligible; all that are dirty if it
     `is_forced`. `topics` narrows them down. `assumed_config` is for topics whose own settings are
     unknown (see `LogDir.open`); without it, naming one raises UnknownSettingsError.
 
@@ -116,9 +114,9 @@ def compact(  # noqa: PLR0913 - all by keyword
     LogDirLockedError while a broker or another writer has it open.
     """
     clock = Clock()
-    tasks = ClusterTasks(SparkWorkers(spark, on_progress))
+    tasks = ClusterTasks(workers or ThreadWorkers())
     cleaner = DistributedCleaner(tasks)
-    rounds: list[PassReport] = []
+    passes: list[PassReport] = []
     path = Path(directory).absolute()
     with LogDir.open(
         path,
@@ -132,15 +130,15 @@ def compact(  # noqa: PLR0913 - all by keyword
         for topic_partition in _compacted(logs, topics):
             report = logs.cleaning.clean(topic_partition, cleaner, is_forced=is_forced)
             if report is not None:
-                rounds.append(report)
-    done = [each.result for each in rounds if each.result is not None]
+                passes.append(report)
+    done = [each.result for each in passes if each.result is not None]
     return CompactResult(
         "compact",
         sum(result.records_read for result in done),
         sum(result.bytes_read for result in done),
         clock.seconds,
         tasks.count,
-        tuple(rounds),
+        tuple(passes),
     )
 
 

@@ -1,7 +1,7 @@
-"""A split into Arrow batches, on the executor: decode what is wanted, give it Spark's types.
+"""Reads a split into Arrow batches with the columns and types of Spark's Kafka connector.
 
 Memory is bounded by the chunk that is read and the part that is decoded, whatever the size of the
-segment. Nothing is made per record.
+segment. No Python object is created per record.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from stratalog.bulk.planning import recreated, report_loss, topic_id_of
+from stratalog.bulk.predicates import ALL, Interval
 from stratalog.errors import (
     NoSegmentError,
     OffsetOutOfRangeError,
@@ -24,9 +26,6 @@ from stratalog.log.column_reading import ColumnReader
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
 from stratalog.log.segments import SegmentPart
-from stratalog.spark.failures import recreated
-from stratalog.spark.predicates import ALL, Span
-from stratalog.spark.topics import report_loss, topic_id_of
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stratalog.spark.splits import Piece, Split
+    from stratalog.bulk.splits import SegmentRange, Split
 
 _log = logging.getLogger(__name__)
 
-_OF_THE_PARTITION: Final = frozenset({"topic", "partition"})
+_PARTITION_COLUMNS: Final = frozenset({"topic", "partition"})
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _MILLISECONDS_MAX: Final = ((1 << 63) - 1) // 1000
 
@@ -48,82 +47,81 @@ class ReadTask:
     """What all tasks of a query have in common."""
 
     schema: pa.Schema
-    """Of the batches to yield: Spark's columns and types."""
-    times_us: Span = ALL
-    skips_damage: bool = False
+    """Of the batches to yield."""
+    times_us: Interval = ALL
+    skips_corruption: bool = False
     fails_on_data_loss: bool = True
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Every visible record of the split, in order."""
-        for piece in split.pieces:
-            yield from self._read_piece(piece)
+        for part in split.ranges:
+            yield from self._read_range(part)
 
-    def _read_piece(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        shape = _Shape(self.schema, piece)
-        for batch in self._decoded(piece):
+    def _read_range(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+        shape = _Shape(self.schema, part)
+        for batch in self._decoded(part):
             kept = _within(batch, self.times_us)
             if kept.num_rows:
                 yield shape.fit(kept)
 
-    def _decoded(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        due = piece.start_offset
+    def _decoded(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
         try:
-            segment = SegmentView(
-                piece.segment, piece.base_offset, piece.end_position, piece.identity
-            )
+            segment = SegmentView(part.segment, part.base_offset, part.end_position, part.identity)
             _ = segment.file  # from here on it stays readable, whatever becomes of its name
         except SegmentGoneError:
-            yield from self._decoded_by_offset(piece, due)
+            yield from self._decoded_by_offset(part)
             return
         # A file system may give a new file the inode of a deleted one, so the id decides.
-        if self._is_recreated(piece):
+        if self._is_recreated(part):
             return
-        part = SegmentPart(segment, due, piece.end_position, piece.limit_offset)
-        yield from self._reader(piece, due).read([part])
+        start = part.start_offset
+        bounded = SegmentPart(segment, start, part.end_position, part.limit_offset)
+        yield from self._reader(part, start).read([bounded])
 
-    def _decoded_by_offset(self, piece: Piece, due: int) -> Iterator[pa.RecordBatch]:
+    def _decoded_by_offset(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
         """The segment was compacted or deleted since the query was planned: look again."""
         try:
-            view = PartitionView(piece.directory)
+            view = PartitionView(part.place.directory)
         except (PartitionGoneError, NoSegmentError) as error:
-            self._report_loss(f"{piece.topic_partition} was deleted: {error}")
+            self._report_loss(f"{part.topic_partition} was deleted: {error}")
             return
         with view:
-            if self._is_recreated(piece):
+            if self._is_recreated(part):
                 return
-            start = due
+            start = part.start_offset
             try:
                 view.locate(start)
             except OffsetOutOfRangeError as error:
-                self._report_loss(f"{piece.topic_partition}: {error}")
-                start = max(due, view.log_start_offset)
-            if start < min(piece.end_offset, view.log_end_offset):
-                yield from self._reader(piece, start).read(view.parts_from(start))
+                self._report_loss(f"{part.topic_partition}: {error}")
+                start = max(start, view.log_start_offset)
+            if start < min(part.end_offset, view.log_end_offset):
+                yield from self._reader(part, start).read(view.parts_from(start))
 
-    def _is_recreated(self, piece: Piece) -> bool:
-        """Whether the partition is now one of another topic, of which nothing is read: this query
-        was planned for offsets of the old one."""
-        topic_id = topic_id_of(piece.directory) if piece.topic_id is not None else None
-        if piece.topic_id is None or topic_id is None or topic_id == piece.topic_id:
+    def _is_recreated(self, part: SegmentRange) -> bool:
+        """Whether the topic was deleted and created again. Nothing is read then: the offsets were
+        planned for the old topic."""
+        directory, (topic, _), planned = part.place
+        now = None if planned is None else topic_id_of(directory)
+        if planned is None or now is None or now == planned:
             return False
-        self._report_loss(recreated(piece.topic, piece.topic_id, topic_id))
+        self._report_loss(recreated(topic, planned, now))
         return True
 
     def _report_loss(self, what: str) -> None:
         report_loss(what, fails_on_data_loss=self.fails_on_data_loss)
 
-    def _reader(self, piece: Piece, start: int) -> ColumnReader:
+    def _reader(self, part: SegmentRange, start: int) -> ColumnReader:
         plan = ReadPlan(
             start_offset=start,
-            end_offset=piece.end_offset,
-            aborted=AbortedRanges(piece.aborted),
-            corruption=CorruptionPolicy(_warn if self.skips_damage else None),
+            end_offset=part.end_offset,
+            aborted=AbortedRanges(part.aborted),
+            corruption=CorruptionPolicy(_warn if self.skips_corruption else None),
         )
         return ColumnReader(plan, self._columns)
 
     @property
     def _columns(self) -> list[str]:
-        names = [name for name in self.schema.names if name not in _OF_THE_PARTITION]
+        names = [name for name in self.schema.names if name not in _PARTITION_COLUMNS]
         if not self.times_us.is_all and "timestamp" not in names:
             names.append("timestamp")
         return names or ["offset"]
@@ -133,7 +131,7 @@ def _warn(skipped: Skipped) -> None:
     _log.warning("%s", skipped)
 
 
-def _within(batch: pa.RecordBatch, times_us: Span) -> pa.RecordBatch:
+def _within(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:
     """Only the records in this range of time."""
     if times_us.is_all:
         return batch
@@ -148,9 +146,9 @@ def _within(batch: pa.RecordBatch, times_us: Span) -> pa.RecordBatch:
 class _Shape:
     """Gives decoded batches the columns that Spark expects."""
 
-    def __init__(self, schema: pa.Schema, piece: Piece) -> None:
+    def __init__(self, schema: pa.Schema, part: SegmentRange) -> None:
         self._schema = schema
-        self._piece = piece
+        self._part = part
         self._constants: dict[str, pa.Array] = {}
 
     def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -161,7 +159,7 @@ class _Shape:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
-        if field.name in _OF_THE_PARTITION:
+        if field.name in _PARTITION_COLUMNS:
             return self._constant(field, batch.num_rows)
         column = batch.column(field.name)
         if field.name == "timestamp":
@@ -169,25 +167,27 @@ class _Shape:
         return column if column.type == field.type else column.cast(field.type)
 
     def _constant(self, field: pa.Field, count: int) -> pa.Array:
-        """Made once for the longest batch; shorter ones get a part of it."""
+        """Created once for the longest batch; shorter ones get a slice of it."""
         held = self._constants.get(field.name)
         if held is None or len(held) < count:
             if field.name == "topic":
-                held = repeated_text(self._piece.topic, count)
+                held = repeated_text(self._part.topic_partition.topic, count)
             else:
-                held = numpy_column(np.full(count, self._piece.partition), field.type)
+                held = numpy_column(
+                    np.full(count, self._part.topic_partition.partition), field.type
+                )
             self._constants[field.name] = held
         return held[:count]
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """From the milliseconds of the log to what Spark counts in. No record lacks a timestamp."""
+    """From the milliseconds of the log to Spark's microseconds. Every record has a timestamp."""
     return numpy_column(_milliseconds(column) * np.int64(1000), _TIMESTAMP)
 
 
 def _milliseconds(column: pa.Array) -> NDArray[np.int64]:
-    """Times of the log; those that microseconds cannot count are the last or first that they can.
+    """Timestamps of the log, limited to what 64 bits of microseconds can hold.
 
-    Kafka takes any time a producer sends, and 2^63 - 1 is a usual one for "never".
+    Kafka accepts any timestamp from a producer; 2^63 - 1 is commonly used for "never".
     """
     return np.clip(int64_numbers(column), -_MILLISECONDS_MAX, _MILLISECONDS_MAX)

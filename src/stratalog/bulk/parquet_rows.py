@@ -18,7 +18,7 @@ from stratalog.errors import ConfigError, InputFileError, NeedsSparkError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from stratalog.spark.jobs.ingest_inputs import InputFile, RecordColumns
+    from stratalog.bulk.input_files import InputFile, RecordColumns
 
 BATCH_BYTES: Final = 9 << 20
 """A little more than what rows are gathered to before they are encoded: one batch will do."""

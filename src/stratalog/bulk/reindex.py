@@ -1,7 +1,7 @@
-"""Rebuilding indexes on a cluster: one task a segment, under the lock of the log directories.
+"""Rebuilding of indexes, spread over workers: one task a segment.
 
-The driver holds the locks as long as the job lasts, so no broker starts meanwhile. Files are
-replaced whole, so a task that runs twice does no harm.
+This process holds the locks of the log directories as long as the job runs, so that no broker can
+start. A file is replaced by a complete one, so a task may run twice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.maintenance.reindex import (
     Reindexed,
@@ -19,15 +20,12 @@ from stratalog.maintenance.reindex import (
     reindex_segment,
 )
 from stratalog.partitions.lock import lock_dirs
-from stratalog.spark.jobs.running import Clock, JobResult, SparkWorkers, pack
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import SparkSession
-
-    from stratalog.spark.jobs.running import OnProgress
+    from stratalog.bulk.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -46,20 +44,20 @@ class ReindexResult(JobResult):
 
 
 def reindex(
-    spark: SparkSession,
     partitions: Iterable[Path | str],
     *,
     interval_bytes: int = INTERVAL_BYTES_DEFAULT,
     is_forced: bool = False,
     is_dry_run: bool = False,
-    on_progress: OnProgress | None = None,
+    workers: Workers | None = None,
 ) -> ReindexResult:
-    """Build the indexes of these partition directories again; those that are right only if forced.
+    """Rebuild the indexes of these partition directories; correct ones only if it `is_forced`.
 
     Every worker must see the files under the same paths, and may write there. Raises
     LogDirLockedError while a broker or another writer holds a directory.
     """
     clock = Clock()
+    workers = workers or ThreadWorkers()
     paths = [Path(path).absolute() for path in partitions]
     roots = sorted({path.parent for path in paths})
     with lock_dirs(Disk(), [] if is_dry_run else roots):
@@ -68,7 +66,6 @@ def reindex(
             for path in paths
             for task in plan_reindex(path, interval_bytes=interval_bytes, is_forced=is_forced)
         ]
-        workers = SparkWorkers(spark, on_progress)
         groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
         work = partial(_reindex, is_dry_run=is_dry_run)
         done = workers.run(work, groups, title=f"stratalog reindex: {len(tasks)} segments")

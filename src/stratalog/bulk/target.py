@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from stratalog.bulk.workers import interrupts_held
+from stratalog.commits.committer import abandon
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
+    ConfigError,
     InvalidTopicError,
     LogDirLockedError,
     NotALogDirError,
+    StratalogError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    WriteSchemaError,
 )
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log.appends import AppendRules
@@ -26,11 +33,16 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import ExitStack
     from pathlib import Path
 
+    from stratalog.bulk.options import WriteOptions
+    from stratalog.commits.committer import CommitResult
+    from stratalog.commits.staged import StagedCommit, StagedRun
 
+_log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOCK_WAIT_MS: Final = 10_000
@@ -236,3 +248,88 @@ def _is_unused(logs: LogDir, topic: StagedTopic) -> bool:
         return False
     names = (path.name for _, directory in topic.dirs for path in directory.iterdir())
     return not any(parse_staged_name(name) for name in names)
+
+
+def check_topic_column(topic: str | None, *, is_present: bool) -> None:
+    """Raise unless there is a topic of all rows, or a column that has it."""
+    if topic is None and not is_present:
+        raise WriteSchemaError(
+            "topic option required when no 'topic' attribute is present. "
+            "Use the topic option (--topic) for setting a topic."
+        )
+
+
+def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopic, ...]:
+    """Raise unless rows can go to these topics; make those that are missing, and tell which.
+
+    A topic that has another number of partitions than was asked for is an error: it keeps its own.
+    """
+    target = options.target
+    target.check()
+    target.check_lock()
+    finder = TopicFinder(target)
+    try:
+        for name in names:
+            _check_partitions(options, finder.find(name))
+    except BaseException:
+        with interrupts_held(), suppress(StratalogError):
+            roll_back_topics(target, finder.made())
+        raise
+    return finder.made()
+
+
+def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
+    wanted = options.target.new_topics
+    if wanted is not None and wanted.partition_count != topic.partition_count:
+        raise ConfigError(
+            "topicPartitions",
+            f"(--partitions) {wanted.partition_count} are asked for, but topic {topic.name!r} has "
+            f"{topic.partition_count}; leave it out to write to it as it is",
+        )
+
+
+# -- commits
+
+
+def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
+    """Take the lock, commit, and give it back."""
+    logs = target.open()
+    try:
+        result = logs.commits.commit(commit)
+    except StratalogError:
+        with suppress(StratalogError):
+            logs.close()
+        raise
+    try:
+        logs.close()
+    except StratalogError as error:  # the rows are durable; the next writer recovers the rest
+        _log.warning("%s", error)
+    return result
+
+
+def abandon_job(target: Target, job: str) -> None:
+    """Remove what a failed job has staged, wherever that is. The job is nobody else's."""
+    roots = [root for root in target.paths if root.is_dir()]
+    directories = [path for root in roots for path in root.iterdir() if path.is_dir()]
+    _abandon(target, directories, job=job)
+
+
+def abandon_runs(target: Target, runs: Sequence[StagedRun]) -> None:
+    """Remove these staged files and no others: another driver may write for the same query."""
+    directories = {path for run in runs for _, path in run.topic.dirs}
+    _abandon(target, directories, names={run.name for run in runs})
+
+
+def _abandon(
+    target: Target,
+    directories: Iterable[Path],
+    *,
+    job: str | None = None,
+    names: AbstractSet[str] = frozenset(),
+) -> None:
+    """If the lock is not to be had, the files stay, and are swept once they are a day old."""
+    try:
+        with target.lock():
+            abandon(Disk(), target.paths, directories, job=job, names=names)
+    except StratalogError as error:
+        _log.warning("staged files of a failed job are left for a later sweep: %s", error)

@@ -1,27 +1,29 @@
-"""Any DataFrame into topics, through the sink: every row once a run. And files as such a DataFrame,
-where Spark has to read them; `ingest_files` tells where workers can.
+"""Bulk jobs on a SparkSession: the functions of `stratalog.bulk`, on the executors of Spark.
 
-A row needs a value. Lines of text and of JSON are values as they are, byte for byte; a row of CSV
-or Parquet without a `value` column becomes a JSON object of its columns. Key and timestamp may be
-taken from a column, or from a field of the JSON; a row that lacks one ends the job, unless that is
-allowed.
+Each takes the session and then the arguments of the function of the same name. Records stay in the
+Python workers: a task reads files, works on columns and returns a small value. `ingest` alone takes
+a DataFrame, which the sink writes.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from stratalog.bulk.topics import roll_back_topics
-from stratalog.errors import ConfigError, StratalogError
-from stratalog.partitions.view import LogDirsView
-from stratalog.spark.jobs.ingest_inputs import (
+from stratalog.bulk import compact as compact_job
+from stratalog.bulk import export as export_job
+from stratalog.bulk import reindex as reindex_job
+from stratalog.bulk import stats as stats_job
+from stratalog.bulk import verify as verify_job
+from stratalog.bulk.ingest import plan_ingest, run_ingest
+from stratalog.bulk.input_files import (
     FileSource,
     Format,
     IngestResult,
@@ -30,18 +32,112 @@ from stratalog.spark.jobs.ingest_inputs import (
     check_names,
     format_of,
 )
-from stratalog.spark.jobs.ingest_topics import find_topics
-from stratalog.spark.jobs.running import Clock, described, interrupts_held, job_error, watched
-from stratalog.spark.write_options import WriteOptions
+from stratalog.bulk.target import find_topics, roll_back_topics
+from stratalog.bulk.workers import Clock, interrupts_held
+from stratalog.errors import ConfigError, NeedsSparkError, StratalogError
+from stratalog.partitions.view import LogDirsView
+from stratalog.spark.options import parse_write_options
+from stratalog.spark.workers import SparkWorkers, described, job_error, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from stratalog.spark.jobs.running import OnProgress
+    from stratalog.bulk.stats import StatsResult
+    from stratalog.bulk.verify import VerifyResult
+    from stratalog.bulk.workers import OnProgress
 
-__all__ = ["IngestResult", "RecordColumns", "ingest", "read_files"]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _on_spark(job: Callable[P, R]) -> Callable[Concatenate[SparkSession, P], R]:
+    def run(spark: SparkSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        kwargs.setdefault("workers", SparkWorkers(spark))
+        return job(*args, **kwargs)
+
+    return functools.update_wrapper(run, job)
+
+
+verify = _on_spark(verify_job.verify)
+reindex = _on_spark(reindex_job.reindex)
+export = _on_spark(export_job.export)
+stats = _on_spark(stats_job.stats)
+compact = _on_spark(compact_job.compact)
+
+_FINDINGS: Final = (
+    "severity string, code string, path string, position long, what string, advice string"
+)
+_STATS: Final = (
+    "topic string, partition int, records long, null_keys long, tombstones long, keys long, "
+    "live_keys long, dead_records long, size_bytes long, payload_bytes long, "
+    "first_timestamp long, last_timestamp long, compaction_saves_bytes long"
+)
+
+
+def findings_frame(spark: SparkSession, result: VerifyResult) -> DataFrame:
+    """A row for each finding: severity, code, path, position, what, advice."""
+    rows = [(*map(str, finding[:3]), *finding[3:]) for finding in result.findings]
+    return spark.createDataFrame(rows, _FINDINGS)
+
+
+def stats_frame(spark: SparkSession, result: StatsResult) -> DataFrame:
+    """A row for each partition."""
+    rows = [
+        (
+            each.topic,
+            each.partition,
+            *each.facts[:3],
+            *each.keys[:3],
+            each.size_bytes,
+            each.facts.payload_bytes,
+            each.facts.first_timestamp,
+            each.facts.last_timestamp,
+            each.compaction_saves_bytes,
+        )
+        for each in result.partitions
+    ]
+    return spark.createDataFrame(rows, _STATS)
+
+
+def ingest_files(
+    spark: SparkSession,
+    source: FileSource,
+    log_dir: Path | str,
+    *,
+    topic: str | None = None,
+    options: Mapping[str, str] | None = None,
+    on_progress: OnProgress | None = None,
+) -> IngestResult:
+    """Write all rows of the files, once: by workers alone where they can read them, else as
+    `ingest(read_files(...))` does.
+    """
+    try:
+        _check_local(spark)
+        plan = plan_ingest(source)
+    except NeedsSparkError:
+        return ingest_source(
+            spark, source, log_dir, topic=topic, options=options, on_progress=on_progress
+        )
+    parsed = parse_write_options(_settings(log_dir, topic, options))
+    return run_ingest(plan, parsed, SparkWorkers(spark, on_progress))
+
+
+def _settings(
+    log_dir: Path | str, topic: str | None, options: Mapping[str, str] | None
+) -> dict[str, str]:
+    given = {**({"topic": topic} if topic else {}), **(options or {})}
+    return {**given, "path": json.dumps([str(Path(log_dir).absolute())])}
+
+
+def _check_local(spark: SparkSession) -> None:
+    """A path without a scheme is a local file, unless Spark is told otherwise."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    default = str(hadoop.get("fs.defaultFS", "file:///"))
+    if not default.startswith("file:"):
+        raise NeedsSparkError(f"paths are those of {default}")
+
 
 _RECORD_COLUMNS: Final = ("topic", "headers")
 _SHOWN_CHARACTERS: Final = 80
@@ -65,7 +161,7 @@ def ingest(
     path = Path(log_dir).absolute()
     size_before = _size_of(path)
     settings = {**({"topic": topic} if topic else {}), **(options or {})}
-    parsed = WriteOptions.parse({**settings, "path": json.dumps([str(path)])})
+    parsed = parse_write_options(_settings(log_dir, topic, options))
     made = find_topics(parsed, [parsed.topic] if parsed.topic else [])
     rows = Observation("stratalog ingest")
     observed = frame.observe(rows, F.count(F.lit(1)).alias("records"))

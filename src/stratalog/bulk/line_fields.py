@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pyarrow as pa
 
-from stratalog.spark.jobs.ingest_inputs import Missing, RecordColumns
-from stratalog.spark.jobs.json_lines import record_columns
+from stratalog.bulk.input_files import Missing, RecordColumns
+from stratalog.bulk.json_lines import record_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+from stratalog.bulk.workers import JobResult
 from stratalog.errors import (
     ConfigError,
     InputFileError,
@@ -24,7 +25,6 @@ from stratalog.errors import (
     NeedsSparkError,
 )
 from stratalog.format.names import FileKind, parse_partition_file
-from stratalog.spark.jobs.running import JobResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,0 +1,388 @@
+"""Plans a read: from options to partitions, to ranges of offsets, to splits.
+
+Both ends of a range are checked here, on the driver, so that a task never meets an offset that the
+log does not have. Planning reads file names, sizes, index entries and a few batch headers; records
+only inside the one batch that a lookup by time ends in.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from stratalog.bulk.options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    ByTimestamp,
+)
+from stratalog.bulk.predicates import EVERYTHING, LONG_MAX
+from stratalog.bulk.splits import (
+    OffsetRange,
+    Place,
+    PlanSummary,
+    Split,
+    SplitPlan,
+    divide_by_bytes,
+    divide_by_offsets,
+    divide_evenly,
+    pack_splits,
+    segment_of,
+    segment_ranges,
+    shares,
+)
+from stratalog.errors import (
+    AccessDeniedError,
+    ConfigError,
+    CorruptError,
+    DataLossError,
+    NoSegmentError,
+    PartitionGoneError,
+    SourceError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.format.metadata import encode_id
+from stratalog.format.names import SYSTEM_TOPICS, TopicPartition
+from stratalog.log.partition_view import PartitionView, read_topic_id
+from stratalog.log.reader import IsolationLevel
+from stratalog.partitions.view import LogDirsView
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from stratalog.bulk.options import OffsetBound, ReadOptions
+    from stratalog.bulk.predicates import Predicate
+    from stratalog.bulk.splits import SegmentRange
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.reader import LogReader
+
+_log: Final = logging.getLogger(__name__)
+
+
+def plan_read(options: ReadOptions, predicate: Predicate = EVERYTHING) -> SplitPlan:
+    """The splits of a batch read, and a summary of what is pruned."""
+    logs = LogDirsView(options.paths)
+    partitions = subscribed(logs, options)
+    check_named(options, partitions)
+    views = open_partitions(logs, partitions, options)
+    return plan_ranges(
+        views, lambda each, view: batch_range(each, view, options), options, predicate
+    )
+
+
+# -- partitions
+
+
+def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
+    """The partitions to read, in order. Raises if one that is named is missing."""
+    wanted = options.subscription
+    if wanted.assigned:
+        return [_known(logs, TopicPartition(*pair)) for pair in wanted.assigned]
+    if wanted.topics:
+        for topic in wanted.topics:
+            logs.partitions_of(topic)  # raises if it is missing
+        names = set(wanted.topics)
+    elif wanted.pattern is not None:
+        names = _matching(logs, wanted.pattern)
+    else:
+        names = {name for name in logs.topics if not name.startswith("__")}
+    return [found for found in logs.topic_partitions if found.topic in names]
+
+
+def _matching(logs: LogDirsView, pattern: str) -> set[str]:
+    """A pattern does not match system topics, as with Kafka's clients."""
+    names = [name for name in logs.topics if name not in SYSTEM_TOPICS]
+    found = {name for name in names if re.fullmatch(pattern, name)}
+    if not found:
+        known = ", ".join(names[:10]) or "none"
+        raise SourceError(f"{_where(logs)}: no topic matches {pattern!r}; topics here: {known}")
+    return found
+
+
+def _known(logs: LogDirsView, wanted: TopicPartition) -> TopicPartition:
+    numbers = logs.topics.get(wanted.topic, [])
+    if wanted.partition not in numbers:
+        known = f"it has {numbers}" if numbers else "there is no such topic"
+        raise UnknownTopicOrPartitionError(f"{_where(logs)}: no partition {wanted}: {known}")
+    return wanted
+
+
+def _where(logs: LogDirsView) -> str:
+    return ", ".join(str(log_dir.path) for log_dir in logs.dirs)
+
+
+def open_partitions(
+    logs: LogDirsView, partitions: Iterable[TopicPartition], options: ReadOptions
+) -> dict[TopicPartition, PartitionView]:
+    """Views of these partitions. One without a segment is left out: a broker is creating it."""
+    views = {}
+    for each in partitions:
+        with deletion_is_loss(each, options), suppress(NoSegmentError):
+            views[each] = logs.partition(*each)
+    return views
+
+
+def topic_id_of(partition: PartitionView | Path) -> uuid.UUID | None:
+    """Of a view or a partition directory, from `partition.metadata`. None if there is no such file
+    (Kafka before 2.8, copies of logs) or it cannot be read: then ids are not compared."""
+    try:
+        if isinstance(partition, PartitionView):
+            return partition.topic_id
+        return read_topic_id(partition)
+    except (CorruptError, AccessDeniedError) as error:
+        _log.warning("the topic id is unknown and is not compared: %s", error)
+        return None
+
+
+# -- lost data
+
+
+@contextmanager
+def deletion_is_loss(topic_partition: TopicPartition, options: ReadOptions) -> Iterator[None]:
+    """A partition that is deleted meanwhile is lost data, or is skipped with a warning."""
+    try:
+        yield
+    except PartitionGoneError as error:
+        report_loss(
+            f"{topic_partition} was deleted: {error}", fails_on_data_loss=options.fail_on_data_loss
+        )
+
+
+def report_loss(what: str, *, fails_on_data_loss: bool) -> None:
+    """Raise DataLossError, or log a warning."""
+    if fails_on_data_loss:
+        raise data_loss(what)
+    _log.warning("Some data may have been lost: %s", what)
+
+
+def data_loss(what: str) -> DataLossError:
+    """The error for records that should be there, with the option that tolerates it."""
+    return DataLossError(
+        f"Some data may have been lost because they are not available any more: {what}. Set the "
+        "option failOnDataLoss to false to go on with what is there."
+    )
+
+
+def recreated(topic: str, before: uuid.UUID, now: uuid.UUID) -> str:
+    """The message for a topic that was deleted and created again."""
+    return (
+        f"topic {topic} was deleted and created again: its id was {encode_id(before)}, now it is "
+        f"{encode_id(now)}"
+    )
+
+
+# -- ranges of offsets
+
+
+def visible_end(view: LogReader, isolation: IsolationLevel) -> int:
+    """Where a reader of this isolation level has to stop."""
+    is_committed = isolation is IsolationLevel.READ_COMMITTED
+    return view.last_stable_offset if is_committed else view.high_watermark
+
+
+def check_named(options: ReadOptions, partitions: Collection[TopicPartition]) -> None:
+    """Offsets by partition must name all partitions that are read, and no other."""
+    for name, bound in (("starting", options.starting), ("ending", options.ending)):
+        numbers = bound.each if isinstance(bound, ByTimestamp) else bound
+        if not isinstance(numbers, tuple) or (isinstance(bound, ByTimestamp) and not bound.each):
+            continue
+        named = {topic_partition for topic_partition, _ in numbers}
+        if named != set(partitions):
+            raise ConfigError(
+                f"{name}Offsets",
+                f"If {name}Offsets contains specific offsets, you must specify all "
+                "TopicPartitions. Use -1 for latest, -2 for earliest. "
+                f"Specified: {_shown(named)} Assigned: {_shown(partitions)}",
+            )
+
+
+def _shown(partitions: Collection[TopicPartition]) -> str:
+    return "[" + ", ".join(map(str, sorted(partitions))) + "]"
+
+
+def batch_range(
+    topic_partition: TopicPartition, view: LogReader, options: ReadOptions
+) -> OffsetRange:
+    """What a batch query reads of this partition."""
+    first, last = view.log_start_offset, visible_end(view, options.isolation)
+    start = starting_offset(topic_partition, view, options, last)
+    end = _ending_offset(topic_partition, view, options, last)
+    if start > end:
+        if isinstance(options.starting, ByTimestamp) or isinstance(options.ending, ByTimestamp):
+            return OffsetRange(start, start)
+        raise SourceError(
+            f"{topic_partition}: the starting offset {start} is beyond the ending offset {end}"
+        )
+    if options.fail_on_data_loss and (start < first or end > last):
+        raise data_loss(
+            f"offsets {start} to {end} of {topic_partition} are wanted, {first} to {last} are there"
+        )
+    return OffsetRange(max(start, first), min(end, last))
+
+
+def starting_offset(
+    topic_partition: TopicPartition, view: LogReader, options: ReadOptions, end: int
+) -> int:
+    """Where a query without a checkpoint starts; `end` is the first offset that is not visible."""
+    bound = options.starting or EARLIEST
+    if isinstance(bound, ByTimestamp):
+        timestamp = _timestamp(bound, topic_partition)
+        found = view.find_time(timestamp)
+        if found is not None:
+            return min(found.offset, end)
+        if not options.starting_or_latest:
+            raise SourceError(
+                f"No offset matched from request of topic-partition {topic_partition} and "
+                f"timestamp {timestamp}."
+            )
+        return end
+    return _plain_offset(bound, topic_partition, view.log_start_offset, end)
+
+
+def _ending_offset(
+    topic_partition: TopicPartition, view: LogReader, options: ReadOptions, end: int
+) -> int:
+    bound = options.ending or LATEST
+    if isinstance(bound, ByTimestamp):
+        found = view.find_time(_timestamp(bound, topic_partition))
+        return end if found is None else min(found.offset, end)
+    return _plain_offset(bound, topic_partition, view.log_start_offset, end)
+
+
+def _plain_offset(bound: OffsetBound, at: TopicPartition, start: int, end: int) -> int:
+    if bound == EARLIEST:
+        return start
+    if bound == LATEST:
+        return end
+    assert isinstance(bound, tuple)
+    offset = dict(bound)[at]
+    return {EARLIEST_OFFSET: start, LATEST_OFFSET: end}.get(offset, offset)
+
+
+def _timestamp(bound: ByTimestamp, topic_partition: TopicPartition) -> int:
+    return bound.for_all if bound.for_all is not None else dict(bound.each)[topic_partition]
+
+
+# -- splits
+
+
+@dataclass
+class _PartitionPlan:
+    """What is wanted of one partition."""
+
+    topic_partition: TopicPartition
+    view: PartitionView
+    ranges: list[SegmentRange]
+    aborted: list[AbortedTxn]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.ranges)
+
+    @property
+    def offsets(self) -> int:
+        """In a compacted log more than there are records."""
+        return sum(part.offsets for part in self.ranges)
+
+
+def plan_ranges(
+    views: Mapping[TopicPartition, PartitionView],
+    range_of: Callable[[TopicPartition, PartitionView], OffsetRange],
+    options: ReadOptions,
+    predicate: Predicate = EVERYTHING,
+) -> SplitPlan:
+    """The splits that read these ranges. Closes the views."""
+    found: list[_PartitionPlan] = []
+    for topic_partition, view in views.items():
+        with view, deletion_is_loss(topic_partition, options):
+            if predicate.admits(*topic_partition):
+                wanted = range_of(topic_partition, view)
+                if wanted.end >= view.log_end_offset and not options.skips_corruption:
+                    view.check_end()
+                found.append(_plan_partition(topic_partition, view, wanted, options, predicate))
+    splits = _splits(found, options)
+    read = [partition for partition in found if partition.ranges]
+    summary = PlanSummary(
+        partitions=len(views),
+        partitions_read=len(read),
+        segments=sum(len(view.segments) for view in views.values()),
+        segments_read=sum(len(partition.ranges) for partition in read),
+        bytes_total=sum(view.size_bytes for view in views.values()),
+        bytes_read=sum(partition.size_bytes for partition in read),
+        splits=len(splits),
+    )
+    return SplitPlan(tuple(splits), summary)
+
+
+def _plan_partition(
+    topic_partition: TopicPartition,
+    view: PartitionView,
+    wanted: OffsetRange,
+    options: ReadOptions,
+    predicate: Predicate,
+) -> _PartitionPlan:
+    def look() -> _PartitionPlan:
+        narrowed = _narrowed(view, wanted, options, predicate)
+        place = Place(view.path, topic_partition, topic_id_of(view))
+        ranges = segment_ranges(view, place, narrowed, time_min_ms=predicate.time_min_ms)
+        aborted: list[AbortedTxn] = []
+        if ranges and options.isolation is IsolationLevel.READ_COMMITTED:
+            aborted = view.aborted_transactions(narrowed.start, narrowed.end)
+        return _PartitionPlan(topic_partition, view, ranges, aborted)
+
+    return view.retry_if_gone(look)
+
+
+def _narrowed(
+    view: PartitionView, wanted: OffsetRange, options: ReadOptions, predicate: Predicate
+) -> OffsetRange:
+    """The range without offsets at its ends of which no record can qualify."""
+    start = max(wanted.start, predicate.offsets.low)
+    end = min(wanted.end, predicate.offsets.high + 1)
+    if start < end and predicate.time_min_ms > 0:
+        first = view.find_time(predicate.time_min_ms)
+        start = end if first is None else max(start, first.offset)
+    disorder = options.timestamp_disorder_ms
+    if start < end and disorder is not None and predicate.time_max_ms < LONG_MAX // 1000:
+        # Nothing that is wanted comes after a record that is so much newer.
+        beyond = view.find_time(max(0, predicate.time_max_ms + 1 + disorder))
+        end = end if beyond is None else min(end, beyond.offset)
+    return OffsetRange(start, max(start, end))
+
+
+def _splits(partitions: list[_PartitionPlan], options: ReadOptions) -> list[Split]:
+    counts = shares([partition.offsets for partition in partitions], options.min_partitions or 1)
+    ranges: list[SegmentRange] = []
+    for partition, count in zip(partitions, counts, strict=True):
+        with partition.view, deletion_is_loss(partition.topic_partition, options):
+            ranges += _divided(partition, count, options)
+    if options.min_partitions is not None:
+        return [Split((each,)) for each in ranges]
+    records_max = options.max_records_per_partition
+    return pack_splits(ranges, split_bytes=options.split_bytes, records_max=records_max)
+
+
+def _divided(partition: _PartitionPlan, count: int, options: ReadOptions) -> Iterator[SegmentRange]:
+    """The ranges of one partition: none larger than a split, and at least `count` of them."""
+    view = partition.view
+    target = min(options.split_bytes, max(1, -(-partition.size_bytes // count)))
+    ranges = [
+        each
+        for part in partition.ranges
+        for each in divide_by_bytes(segment_of(view, part), part, target)
+    ]
+    if len(ranges) < count:
+        ranges = list(divide_evenly(view, ranges, count))
+    records_max = options.max_records_per_partition
+    for part in ranges:
+        if records_max is None or part.offsets <= records_max:
+            yield part.without(partition.aborted)
+            continue
+        for smaller in divide_by_offsets(segment_of(view, part), part, records_max):
+            yield smaller.without(partition.aborted)
