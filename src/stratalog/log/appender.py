@@ -234,7 +234,7 @@ class Appender:
         segments.end_active(base_offset, self._producers, is_snapshot_synced=True)
         log_path = self._segments.path / segment_file_name(base_offset, FileKind.LOG)
         end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
-        segment = Segment.around(segments.disk, log_path, end, plan.indexes, segments.config)
+        segment = Segment.adopt(segments.disk, log_path, end, plan.indexes, segments.config)
         segments.disk.rename(path, log_path)
         segments.disk.fsync_dir(self._segments.path)
         kept = list(segments.all)

@@ -2,7 +2,7 @@
 
 Files of a live broker shrink (index trimming, truncation), and touching a mapped page that is gone
 kills the process with SIGBUS. So nothing here maps: every read is a `pread` into fresh memory, and
-a short answer means the file ended.
+a short result means the file ended.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def read_file(path: Path) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """What tells a file from one that gets its name later.
+    """Distinguishes a file from one that gets its name later.
 
-    The inode alone does not: the number of a removed file is given to the next one that is created,
-    and that may be what compaction puts in the place of a segment. Renaming changes none of these.
+    The inode alone does not: the number of a removed file is reused for the next one, and that may
+    be what compaction puts in the place of a segment. Renaming changes none of these.
     """
 
     inode: int
@@ -81,7 +81,7 @@ class LogFile:
 
     @property
     def identity(self) -> FileIdentity:
-        """What the file is known by now, whatever its name."""
+        """Of the open file as it is now, whatever its name."""
         return FileIdentity.of(os.fstat(self._fd))
 
     @property
@@ -97,7 +97,7 @@ class LogFile:
         return self._read_on(data, position, size_bytes)
 
     def _read_on(self, data: bytes, position: int, size_bytes: int) -> bytes:
-        """Linux cuts a read at 2 GiB and may cut it anywhere on a signal."""
+        """Linux limits a read to 2 GiB, and a signal may end it anywhere."""
         parts = [data]
         done = len(data)
         while more := os.pread(self._fd, size_bytes - done, position + done):
@@ -106,7 +106,7 @@ class LogFile:
         return b"".join(parts)
 
     def read_into(self, buffer: memoryview, position: int) -> int:
-        """Fill `buffer` from `position` on; how many bytes that were, fewer only at the end."""
+        """Fill `buffer` from `position` on; returns how many bytes, fewer only at the end."""
         done = 0
         while done < len(buffer):
             count = os.preadv(self._fd, [buffer[done:]], position + done)
@@ -120,10 +120,10 @@ class LogFile:
         return peek(self.read(position, PEEK_BYTES))
 
     def walk(self, position: int, end: int, *, offset_min: int) -> Iterator[tuple[int, Peek]]:
-        """Position and peek of each whole, plausible entry in [position, end), headers only.
+        """Position and peek of each complete, plausible entry in [position, end), headers only.
 
-        Ends at the first entry that is not whole or not plausible. Small batches share one read;
-        of large ones only the headers are read.
+        Ends at the first entry that is incomplete or implausible. Small batches share one read; of
+        large ones only the headers are read.
         """
         window, window_at, window_bytes = b"", position, PEEK_BYTES
         while 0 <= position < end:
@@ -139,7 +139,7 @@ class LogFile:
             window_bytes = WALK_WINDOW_BYTES if found.size_bytes < WALK_WINDOW_BYTES else PEEK_BYTES
 
     def headers_of(self, walk: Iterable[tuple[int, Peek]]) -> Iterator[tuple[int, BatchHeader]]:
-        """The whole headers of the magic-2 batches that a walk passes."""
+        """The complete headers of the magic-2 batches that a walk passes."""
         window, window_at = b"", 0
         for found_at, found in walk:
             if found.magic != MAGIC_2:
@@ -151,13 +151,12 @@ class LogFile:
             yield found_at, BatchHeader.unpack(window, found_at - window_at)
 
 
-# Where a damaged log goes on: the I/O around `format.resync`, in windows of bounded size.
-
 RESYNC_WINDOW_BYTES: Final = 1024 * 1024
 
 
 def next_valid_batch(file: LogFile, position: int, end: int, *, offset_min: int) -> int | None:
-    """Position of the first whole batch with a right CRC in [position, end), or None."""
+    """Position of the first complete batch with a right CRC in [position, end), or None: where a
+    corrupt log continues. Reads windows of bounded size."""
     window_bytes = RESYNC_WINDOW_BYTES
     while position < end:
         window = file.read(position, min(window_bytes, end - position))

@@ -1,7 +1,8 @@
-"""What of a segment survives an unclean stop: the batches up to the first that is not good.
+"""Which part of a segment is valid after an unclean shutdown: the batches up to the first bad one.
 
-Good means whole, its CRC right, its offsets above those before and within reach of the segment's
-base offset. As in `rebuild`, compiled kernels take over when very many batches are to be checked.
+Valid means complete, its CRC right, its offsets above those before and within reach of the
+segment's base offset. As in `index_view.rebuild_indexes`, compiled kernels take over when very many
+batches have to be checked.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ if TYPE_CHECKING:
     from stratalog.storage.segment_view import SegmentView
 
 OnBatch: TypeAlias = Callable[[LoadedBatch], None]
-"""Told of each batch that changes what a log knows beside its records: one with a producer, or of
-another leader epoch than the batch before. Other batches pass silently."""
+"""Called with each batch that changes more than the records of a log: one with a producer id, or of
+another leader epoch than the batch before."""
 
 
 class ValidPart(NamedTuple):
-    """The good part of a segment."""
+    """The valid part of a segment."""
 
     indexes: IndexBuilder
     """Complete, the closing time entry included."""
     valid_bytes: int
     next_offset: int
     corruption: CorruptError | None
-    """Why the rest is not good; None when the batches end where the file does."""
+    """Why the rest is not valid; None if the batches end where the file does."""
 
 
 class SegmentSpan(NamedTuple):
@@ -55,11 +56,11 @@ class SegmentSpan(NamedTuple):
 def check_segment(
     view: SegmentView, interval_bytes: int, on_batch: OnBatch, span: SegmentSpan | None = None
 ) -> ValidPart:
-    """Read the segment from its start and see how far it is good.
+    """Read the segment from its start and find how far it is valid.
 
     With `span`, only that part of it; positions in the result stay those in the file.
-    Raises OffsetOverflowError for a good batch that is out of reach of the base offset: Kafka then
-    splits the segment, since cutting it would lose what is not damaged.
+    Raises OffsetOverflowError for a valid batch that is out of reach of the base offset: Kafka then
+    splits the segment, since truncating it would lose valid batches.
     """
     if span is None:
         span = SegmentSpan(view.base_offset, 0, view.size_bytes)
@@ -90,7 +91,7 @@ class _Check:
                         self._take_in_bulk(end)
                         break
         except (UnsupportedError, LimitExceededError):
-            raise  # the bytes are right: others can read what we cannot
+            raise  # the bytes are right: other versions can read them
         except CorruptError as error:
             corruption = error
         self._index.finish()
@@ -111,7 +112,7 @@ class _Check:
                 self._on_batch(loaded)
 
     def _take_in_bulk(self, end: int) -> None:
-        """Take windows of batches as long as all that is in them is good."""
+        """Check whole windows of batches, up to one with an invalid batch."""
         from stratalog.format.batch_table import (  # noqa: PLC0415 - loads kernels
             add_batches,
             check_crcs,
@@ -127,7 +128,7 @@ class _Check:
             if not good:
                 return
             rows = rows[:good]
-            self._tell(window, rows)
+            self._report(window, rows)
             add_batches(self._index, rows, start)
             self._position = start + int(rows["position"][-1]) + int(rows["size_bytes"][-1])
             self._next_offset = int(rows["last_offset"][-1]) + 1
@@ -145,7 +146,7 @@ class _Check:
         in_order[1:] &= first[1:] > rows["last_offset"][:-1]
         return in_order
 
-    def _tell(self, window: bytes, rows: NDArray[Any]) -> None:
+    def _report(self, window: bytes, rows: NDArray[Any]) -> None:
         import numpy as np  # noqa: PLC0415 - loaded with the kernels
 
         rows = rows[rows["magic"] == MAGIC_2]

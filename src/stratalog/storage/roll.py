@@ -1,8 +1,8 @@
-"""When the active segment is full: a pure decision, taken before each append.
+"""The rule that rolls a segment: a pure decision before each append, as in Kafka.
 
-Record time drives the clock: it runs from the timestamp of the segment's first batch to the largest
-one that comes in. So a silent partition never rolls, and a replay of old data rolls as the original
-did. Only where the first batch has no timestamp, the wall clock since the segment's creation does.
+Time is record time: from the timestamp of the segment's first batch to the largest incoming one. So
+an idle partition never rolls, and a replay of old data rolls as the original did. Only if the first
+batch has no timestamp, the wall clock since the segment's creation counts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class ActiveSegment(NamedTuple):
     base_offset: int
     size_bytes: int
     first_timestamp: int
-    """Max timestamp of the first batch; negative when there is none."""
+    """Max timestamp of the first batch; negative if it has none."""
     created_ms: int
     is_offset_index_full: bool
     is_time_index_full: bool
 
 
 class Incoming(NamedTuple):
-    """What is to be appended, and when."""
+    """The append, and its time."""
 
     size_bytes: int
     last_offset: int
@@ -57,9 +57,9 @@ class RollLimits(NamedTuple):
 def roll_reason(
     segment: ActiveSegment, incoming: Incoming, limits: RollLimits
 ) -> RollReason | None:
-    """Why `incoming` has to go to a new segment; None when it may go to this one.
+    """Why `incoming` needs a new segment; None if it fits into this one.
 
-    An empty segment too may have to roll, when its index has no room for a single entry.
+    Even an empty segment has to roll if its index has no room for a single entry.
     """
     if segment.size_bytes > limits.segment_bytes - incoming.size_bytes:
         return RollReason.SIZE

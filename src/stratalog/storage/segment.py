@@ -1,4 +1,17 @@
-"""What an active segment has open: its log and both sparse indexes, and the rules of appending."""
+"""One segment as its only writer sees it: `.log` with its indexes, appended to, truncated, sealed.
+
+A segment is *active* (a `SegmentWriter` has its log open and both sparse indexes mapped at full
+size) or *inactive* (nothing is open until somebody reads). Creating an object for an inactive one
+costs no I/O, so a partition of a thousand segments opens at once.
+
+Invariants:
+
+* one thread writes, any number read. Readers take `view()` or `seek`, which end at the published
+  size; it grows only when a batch is complete in the file;
+* an append that raises has changed nothing: what may fail is done before the state changes;
+* the log is the truth. Index entries are removed before the log is truncated, and indexes that
+  contradict the log are rebuilt when the segment becomes active.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +63,9 @@ _State: TypeAlias = "tuple[int, int, IndexState]"
 class SegmentWriter:
     """Appends to a segment. One thread calls it; others may read `published` at any time.
 
-    All that an append changes beside the files is one tuple, replaced at its very end. So whatever
-    interrupts it, even Ctrl-C between two instructions, leaves the state of before; what may be in
-    the files by then is cut off by the next append.
+    Apart from the files, an append changes one tuple, and replaces it at the very end. So whatever
+    interrupts it, even Ctrl-C between two instructions, leaves the earlier state; the next append
+    removes what may be in the files by then.
     """
 
     def __init__(
@@ -78,7 +91,7 @@ class SegmentWriter:
 
     @property
     def published(self) -> SegmentEnd:
-        """Batches below it are whole, in the file and indexed."""
+        """Batches below it are complete, in the file and indexed."""
         return SegmentEnd(*self._state[:2])
 
     @property
@@ -97,7 +110,7 @@ class SegmentWriter:
     def roll_reason(
         self, size_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
     ) -> RollReason | None:
-        """Why this append has to go to a new segment, see `roll.roll_reason`."""
+        """Why this append needs a new segment, see `roll.roll_reason`."""
         offset_index, time_index = self.offset_index, self.time_index
         first_timestamp = self.first_timestamp
         segment_bytes, segment_ms = self.limits
@@ -123,7 +136,7 @@ class SegmentWriter:
         )
 
     def has_index_room(self, entries: int) -> bool:
-        """Whether both indexes can take so many entries before they count as full."""
+        """Whether both indexes have room for so many entries before they count as full."""
         offset_index, time_index = self.offset_index, self.time_index
         return (
             offset_index.entries + entries < offset_index.entries_max
@@ -133,25 +146,25 @@ class SegmentWriter:
     def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
         """Write the batches of `data`, in order and without gaps, with one call to the system.
 
-        Answers the position of the first. Raises OffsetOverflowError or StorageError, and has then
-        changed nothing. Index entries come first because they are easily taken back.
+        Returns the position of the first. Raises OffsetOverflowError or StorageError, and has then
+        changed nothing. Index entries are written first because they are easily removed again.
         """
         if len(spans) == 1:
             position, size_bytes, base_offset, last_offset, max_timestamp = spans[0]
             if position or size_bytes != len(data):
-                self._refuse(data, spans)
+                self._reject(data, spans)
             return self.append_batch(data, base_offset, last_offset, max_timestamp)
         start = self._state[0]
         offset_entries, time_entries, after = self._plan(data, spans)
         if self.log.size_bytes != start:
-            self._mend()
+            self._remove_unpublished()
         try:
             if offset_entries:
                 self.offset_index.extend(offset_entries)
                 self.time_index.extend(time_entries)
             self.log.write(data)
         except BaseException:
-            self._mend()
+            self._remove_unpublished()
             raise
         if not start:
             self.first_timestamp = spans[0].max_timestamp
@@ -161,7 +174,7 @@ class SegmentWriter:
     def _plan(
         self, data: Buffer, spans: Sequence[BatchSpan]
     ) -> tuple[list[int], list[int], _State]:
-        """Fields of the index entries that the batches call for, and the state after them."""
+        """Fields of the index entries for the batches, and the state after them."""
         end, expected_offset, index_state = self._state
         start, base, interval = end, self.base_offset, self.interval_bytes
         indexed_timestamp = self.time_index.last_timestamp
@@ -169,7 +182,7 @@ class SegmentWriter:
         time_entries: list[int] = []
         for position, size_bytes, base_offset, last_offset, max_timestamp in spans:
             if start + position != end or not expected_offset <= base_offset <= last_offset:
-                self._refuse(data, spans)
+                self._reject(data, spans)
             index_state, has_entry = after_batch(
                 index_state, interval, size_bytes, last_offset, max_timestamp
             )
@@ -182,15 +195,15 @@ class SegmentWriter:
             end += size_bytes
             expected_offset = last_offset + 1
         if end - start != len(data) or not spans or end > POSITION_MAX:
-            self._refuse(data, spans)
+            self._reject(data, spans)
         if expected_offset > self._next_offset_max:
-            self._refuse(data, spans)
+            self._reject(data, spans)
         return offset_entries, time_entries, (end, expected_offset, index_state)
 
     def append_batch(
         self, data: Buffer, base_offset: int, last_offset: int, max_timestamp: int
     ) -> int:
-        """`append` for one batch, which is what producers send: the same with less ado."""
+        """`append` for one batch, which is what producers send: the same, faster."""
         start, expected_offset, index_state = self._state
         log, size_bytes = self.log, len(data)
         end = start + size_bytes
@@ -198,9 +211,9 @@ class SegmentWriter:
             end > POSITION_MAX
             or not expected_offset <= base_offset <= last_offset < self._next_offset_max
         ):
-            self._refuse(data, [BatchSpan(0, size_bytes, base_offset, last_offset, max_timestamp)])
+            self._reject(data, [BatchSpan(0, size_bytes, base_offset, last_offset, max_timestamp)])
         if log.size_bytes != start:
-            self._mend()
+            self._remove_unpublished()
         index_state, has_entry = after_batch(
             index_state, self.interval_bytes, size_bytes, last_offset, max_timestamp
         )
@@ -212,15 +225,16 @@ class SegmentWriter:
                     self.time_index.append(largest, largest_offset - self.base_offset)
             log.write(data)
         except BaseException:
-            self._mend()
+            self._remove_unpublished()
             raise
         if not start:
             self.first_timestamp = max_timestamp
         self._state = (end, last_offset + 1, index_state)
         return start
 
-    def _refuse(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
-        """The append is none that a log can take. Only overflow is not a mistake of the caller."""
+    def _reject(self, data: Buffer, spans: Sequence[BatchSpan]) -> NoReturn:
+        """Raise for an append that does not continue the segment. Only overflow is not a bug of the
+        caller."""
         size_bytes, next_offset = self.published
         last_offset = spans[-1].last_offset if spans else next_offset
         if last_offset >= self._next_offset_max:
@@ -230,8 +244,8 @@ class SegmentWriter:
             f"{size_bytes} bytes at offset {next_offset}"
         )
 
-    def _mend(self) -> None:
-        """Take back what an append that came to nothing left behind the published end."""
+    def _remove_unpublished(self) -> None:
+        """Remove what a failed append left after the published end."""
         size_bytes, next_offset = self.published
         self.offset_index.truncate_to(next_offset)
         self.time_index.truncate_to(next_offset)
@@ -239,10 +253,10 @@ class SegmentWriter:
             self.log.truncate(size_bytes)
 
     def truncate(self, offset: int, position: int, reader: LogFile) -> None:
-        """Drop what lies at `position` and behind: the batches that reach `offset` or above.
+        """Drop everything from `position` on: the batches that reach `offset` or above.
 
-        Index entries go first: a crash in between leaves an index that is short, never one that
-        points past the log. Readers, too, are told before the bytes are gone.
+        Index entries are removed first: a crash in between leaves an index that is short, never one
+        that points past the log. The published end is lowered before the bytes are gone.
         """
         before = self._state
         size_bytes, next_offset, (largest, largest_offset, _) = before
@@ -262,7 +276,7 @@ class SegmentWriter:
             self._state = (size_bytes, next_offset, (*self._find_largest(reader), 0))
 
     def _find_largest(self, reader: LogFile) -> LargestTimestamp:
-        """The last time entry says it, unless a batch behind it is newer."""
+        """That of the last time entry, unless a batch after it is newer."""
         timestamp, offset = self.time_index.last
         start, end = self.offset_index.lookup(offset).position, self._state[0]
         for _, batch in reader.walk(start, end, offset_min=self.base_offset):
@@ -271,33 +285,18 @@ class SegmentWriter:
         return LargestTimestamp(timestamp, offset)
 
     def seal(self) -> None:
-        """The segment gets no more batches: last time entry, files cut to what they hold.
+        """The segment gets no more batches: write the last time entry, trim the files.
 
         May be called again after it failed.
         """
         if self.log.size_bytes != self._state[0]:
-            self._mend()
+            self._remove_unpublished()
         self.time_index.close_with(*self.largest_timestamp)
         self.offset_index.trim()
         self.time_index.trim()
         self.log.trim()
         self.log.close()
 
-
-# One segment as its only writer sees it: `.log` with its indexes, appended to, cut, sealed.
-#
-# A segment is *active* (its log open, both sparse indexes mapped at full size) or *inactive*
-# (nothing open until somebody reads). Making an object for an inactive one costs no I/O, so a
-# partition of a thousand segments opens at once.
-#
-# Invariants:
-#
-# * one thread writes, any number read. Readers take `view()` or `seek`, which end at the published
-#   size; it moves only when a batch is whole in the file;
-# * an append that raises has changed nothing: what may fail is done before the state changes;
-# * the log is the truth. Index entries are cut before the log is, and indexes that contradict the
-#   log
-#   are built again when the segment becomes active.
 
 __all__ = ["BatchSpan", "Segment"]
 
@@ -310,7 +309,7 @@ class Segment:
     def __init__(
         self, disk: Disk, path: Path, base_offset: int, size_bytes: int, config: LogConfig
     ) -> None:
-        """`path` and `size_bytes` are those of the `.log` file. Touches nothing."""
+        """`path` and `size_bytes` are those of the `.log` file. No I/O."""
         self.path = path
         self.base_offset = base_offset
         self._disk = disk
@@ -341,11 +340,11 @@ class Segment:
         return segment
 
     @classmethod
-    def around(
+    def adopt(
         cls, disk: Disk, path: Path, end: SegmentEnd, indexes: IndexBuilder, config: LogConfig
     ) -> Self:
-        """A complete, inactive segment whose log is about to get the name `path`. Writes its
-        indexes, durably but for their names."""
+        """A complete, inactive segment whose log is about to be renamed to `path`. Writes its
+        indexes; only their names are not durable yet."""
         segment = cls(disk, path, indexes.base_offset, end.position, config)
         segment._end = end
         segment.txn_index.delete()
@@ -366,13 +365,13 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Published: every batch below it is whole."""
+        """Published: every batch below it is complete."""
         writer = self._writer
         return self._size_bytes if writer is None else writer.published.position
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch; the base offset while there is none."""
+        """The offset after the last batch; the base offset of an empty segment."""
         writer = self._writer
         if writer is not None:
             return writer.published.next_offset
@@ -410,13 +409,13 @@ class Segment:
 
     @property
     def txn_index(self) -> TxnIndexFile:
-        """The aborted transactions whose marker lies in this segment."""
+        """The aborted transactions whose marker is in this segment."""
         return TxnIndexFile(self._disk, self.sibling(FileKind.TXN_INDEX))
 
     # -- writing
 
     def append(self, data: Buffer, spans: Sequence[BatchSpan]) -> int:
-        """Write ready batches, see `SegmentWriter.append`. Answers the position of the first."""
+        """Write ready batches, see `SegmentWriter.append`. Returns the position of the first."""
         writer = self._writer
         return (self.writer if writer is None else writer).append(data, spans)
 
@@ -428,13 +427,13 @@ class Segment:
 
     @property
     def writer(self) -> SegmentWriter:
-        """Of the active segment. Callers in a hurry keep it and skip a call per append."""
+        """Of the active segment."""
         if self._writer is None:
             raise ValueError(f"{self.path.name} is not active")
         return self._writer
 
     def configure(self, config: LogConfig, *, roll_jitter_ms: int | None = None) -> None:
-        """Roll by these limits from now on. The indexes stay as they were made."""
+        """Roll by these limits from now on. The indexes keep their size."""
         self._config = config
         if roll_jitter_ms is not None:
             self._roll_jitter_ms = roll_jitter_ms
@@ -443,13 +442,13 @@ class Segment:
             self._writer.limits = RollLimits(config.segment_bytes, segment_ms)
 
     def append_aborted(self, txn: AbortedTxn) -> None:
-        """Note a transaction whose ABORT marker was appended to this segment."""
+        """Record a transaction whose ABORT marker was appended to this segment."""
         self.txn_index.append(txn)
 
     def truncate_to(self, offset: int, *, now_ms: int) -> int:
-        """Drop every batch that reaches `offset` or above; answers how many bytes that were.
+        """Drop every batch that reaches `offset` or above; returns how many bytes that were.
 
-        A batch that begins below `offset` goes as a whole. The segment is active afterwards.
+        A batch that begins below `offset` is dropped as a whole. The segment is active afterwards.
         """
         self.become_active(now_ms=now_ms)
         writer, size_bytes = self.writer, self.size_bytes
@@ -463,7 +462,7 @@ class Segment:
         return size_bytes - writer.published.position
 
     def flush(self) -> None:
-        """Make everything durable but the names, in Kafka's order. `fsync_dir` does the names."""
+        """Make everything but the names durable, in Kafka's order. Names need `fsync_dir`."""
         writer = self._writer
         if writer is None or not writer.log.fsync():
             self._disk.fsync(self.path)
@@ -476,7 +475,7 @@ class Segment:
     def become_active(self, *, now_ms: int) -> None:
         """Open the log for appending and map the indexes at full size.
 
-        Raises CorruptBatchError when the log does not end with a whole batch: `recover` first.
+        Raises CorruptBatchError if the log does not end with a complete batch: `recover` it.
         """
         if self._writer is not None:
             return
@@ -504,7 +503,7 @@ class Segment:
         end = self._end = self.view().end if self._end is None else self._end
         if end.position != self._size_bytes:
             raise CorruptBatchError(
-                f"no whole batch begins here; the file has {self._size_bytes} bytes",
+                f"no complete batch begins here; the file has {self._size_bytes} bytes",
                 position=end.position,
                 path=self.path,
             )
@@ -515,7 +514,7 @@ class Segment:
         return IndexPair(self._disk, offset_index, time_index, self.base_offset)
 
     def become_inactive(self) -> None:
-        """The segment gets no more batches: last time entry, files cut to what they hold."""
+        """The segment gets no more batches: write the last time entry, trim the files."""
         writer = self._writer
         if writer is not None:
             writer.seal()
@@ -526,7 +525,7 @@ class Segment:
             self._readers.drop_view()
 
     def close(self) -> None:
-        """As after `become_inactive`, and let go of what readers had open. Syncs nothing."""
+        """`become_inactive`, and close what readers have open. No fsync."""
         try:
             self.become_inactive()
         finally:
@@ -564,7 +563,7 @@ class Segment:
     def check(self) -> ValidPart:
         """Read every batch and check its CRC, up to the first that is corrupt. Never writes.
 
-        What is found to be good up to the end of the file is not read again by `become_active`.
+        If all are valid, `become_active` does not read them again.
         """
         valid_part = self._valid_part()
         if valid_part.corruption is None and self._writer is None:
@@ -586,7 +585,7 @@ class Segment:
         return self._readers.log(self.path)
 
     def view(self) -> SegmentView:
-        """The segment up to its published end, for everything that can be asked of a segment."""
+        """The segment up to its published end, for all lookups."""
         writer = self._writer
         if writer is None:
             return self._readers.sealed_view(self.path, self._size_bytes, self._largest_timestamp)
@@ -594,7 +593,7 @@ class Segment:
 
     @contextmanager
     def _short_view(self) -> Iterator[SegmentView]:
-        """For one question: asking it of a thousand segments leaves no file open."""
+        """For one lookup: a lookup in a thousand segments leaves no file open."""
         view = SegmentView(self.path, self.base_offset, self._size_bytes)
         try:
             yield view
@@ -615,20 +614,20 @@ class Segment:
         return Seek(position, None)
 
     def release(self) -> None:
-        """Let go of what readers opened. The next use opens it again."""
+        """Close what readers have open. The next use opens it again."""
         self._readers.release()
 
     # -- files
 
     def release_name(self) -> None:
-        """Before another segment gets the name: views of this one, those that readers have and
-        those to come, open no file but its own."""
+        """Call before another segment gets the name: all views of this one then open its own file
+        or none."""
         self._readers.release_name(self.path)
 
     def rename(self, state: FileState) -> None:
         """Give all files the suffix of this state. Durable only after `fsync_dir`.
 
-        If it fails halfway the segment goes by the name that its log has then: readers go on.
+        If it fails halfway, the segment has the name that its log has then: readers go on.
         """
         for kind, source in [(kind, self.sibling(kind)) for kind in _KINDS]:
             if kind is not FileKind.LOG and not self._disk.exists(source):

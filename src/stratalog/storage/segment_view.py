@@ -1,7 +1,12 @@
-"""Where a segment ends that somebody may be writing, or was writing when the power went.
+"""One segment, read-only: lookups by offset and time, and where it ends, whatever its indexes say.
 
-The index is read before the size, so on a live log it never points past the bytes seen. Damage in
-the middle is passed over: what follows it is part of the log still.
+The log is the truth, the indexes are hints. If the log contradicts an index (no batch at the
+position, a batch that begins above the indexed offset, a largest timestamp that no batch has), the
+segment ignores the file and builds its own entries in memory by walking the batch headers once.
+Nothing is ever written.
+
+`SegmentView` reads files, `LiveSegmentView` what a writer has published of the active segment, and
+`SegmentReaders` holds what readers have open of a segment that is being written.
 """
 
 from __future__ import annotations
@@ -50,9 +55,11 @@ class SegmentEnd(NamedTuple):
 
 
 def find_end(view: SegmentView) -> SegmentEnd:
-    """The end of the last whole, valid batch. Lets the view see what the file has by now.
+    """The end of the last valid batch. Lets the view see what the file has by now.
 
-    Looks behind the last index entry first, then behind ever earlier ones.
+    Searches after the last index entry first, then after ever earlier ones. The index is read
+    before the size, so on a live log it never points past the bytes seen. Corruption in the middle
+    is skipped: what follows it is still part of the log.
     """
     last = view.offset_index.last()
     view.size_bytes = max(view.size_bytes, view.file.size_bytes)
@@ -71,10 +78,10 @@ def find_end(view: SegmentView) -> SegmentEnd:
 
 
 def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatch | None:
-    """The last good batch that begins in [position, stop), whatever lies between.
+    """The last valid batch that begins in [position, stop), whatever is in between.
 
-    One whose base offset is damaged has a right CRC all the same. What follows gives it away when
-    it fits the batch before.
+    A batch with a corrupt base offset still has a right CRC. It is recognised by the next batch, if
+    that continues the one before it.
     """
     before, found = None, None
     for batch in _good_batches(view, position, stop):
@@ -97,17 +104,9 @@ def _good_batches(view: SegmentView, position: int, stop: int) -> Iterator[Loade
             resume = view.next_valid_batch(start, offset_min=view.base_offset)
 
 
-# Lookups by timestamp in one segment.
-#
-# The time index says: up to this offset no record is newer than this timestamp. That cannot be
-# proven without reading the log, but much can be refuted: the batch it names must exist and have
-# that very timestamp, and no batch after the last entry may be newer. An index that fails is
-# replaced by one built from the log; one that merely ends early, as a live broker's does, is
-# brought up to date.
-
 TAIL_WALK_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Log after the last entry is walked up to this length, to learn whether that entry has the last
-word. If there is more, both indexes are built anew, which is faster by the byte."""
+"""Up to this many bytes of log after the last entry are walked to find newer timestamps. If there
+is more, both indexes are rebuilt, which is faster per byte."""
 
 _RECORDS: Final = RecordSearch()
 
@@ -131,7 +130,14 @@ class LargestTimestamp(NamedTuple):
 
 
 class SegmentTimes:
-    """What one segment knows of time."""
+    """Lookups by timestamp in one segment.
+
+    An entry of the time index says: up to this offset no record is newer than this timestamp. That
+    cannot be proven without reading the log, but it can be refuted: the batch it names must exist
+    and have exactly that timestamp, and no batch after the last entry may be newer. An index that
+    fails is replaced by one built from the log; one that merely ends early, as a live broker's
+    does, is completed.
+    """
 
     def __init__(self, segment: SegmentView) -> None:
         self._segment = segment
@@ -146,7 +152,7 @@ class SegmentTimes:
 
     @property
     def largest_out_of_reach(self) -> LargestTimestamp:
-        """Of batches too far above the base offset for an entry to tell; old brokers wrote such."""
+        """Of batches too far above the base offset for an index entry; old brokers wrote such."""
         largest = LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
         reach = self._segment.base_offset + RELATIVE_OFFSET_MAX
         for _, batch in self._segment.walk(self._segment.seek(reach + 1).position):
@@ -156,17 +162,17 @@ class SegmentTimes:
 
     @cached_property
     def index(self) -> IndexView:
-        """The `.timeindex` file if the log bears it out, up to date; else its stand-in."""
+        """The `.timeindex` file, completed, if the log confirms it; else one built from the log."""
         loaded = self._segment.load_index(TIME_INDEX)
         last = None if loaded is None else loaded.last()
         if loaded is None or last is None:
-            return self._stand_in("no file" if loaded is None else "the file has no entries")
+            return self._rebuilt_index("no file" if loaded is None else "the file has no entries")
         named = self._named_by(last)
         if named is None:
-            return self._stand_in("the file contradicts the log")
+            return self._rebuilt_index("the file contradicts the log")
         if self._segment.size_bytes - named.position <= TAIL_WALK_BYTES_MAX:
-            return self._brought_up_to_date(loaded, last, named.position)
-        return self._stand_in("the file ends long before the log")
+            return self._completed(loaded, last, named.position)
+        return self._rebuilt_index("the file ends long before the log")
 
     def find(self, target: int, start_offset: int, trace: Trace | None = None) -> TimeHit | None:
         """The first record at or above `start_offset` whose timestamp is `target` or later."""
@@ -184,7 +190,7 @@ class SegmentTimes:
             try:
                 hit = self._first_record(position, batch.size_bytes, target, start_offset)
             except CorruptError:
-                self._note_scan(trace, start, passed)  # it led to the damage
+                self._note_scan(trace, start, passed)  # it led to the corrupt batch
                 raise
             if hit is None:
                 continue
@@ -221,7 +227,7 @@ class SegmentTimes:
         anchor = self.index.lookup(target, trace)
         named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None and anchor[0] >= 0:
-            self.index = self._stand_in("the file contradicts the log")
+            self.index = self._rebuilt_index("the file contradicts the log")
             anchor = self.index.lookup(target, trace)
             named = self._named_by(anchor, trace) if anchor[0] >= 0 else None
         if named is None or anchor[2] < start_offset:
@@ -250,27 +256,20 @@ class SegmentTimes:
             raise error.located(self._segment.path, buffer_start=position) from None
         return None if found is None else TimeHit(position, *found)
 
-    def _stand_in(self, reason: str) -> IndexView:
+    def _rebuilt_index(self, reason: str) -> IndexView:
         return self._segment.rebuilt_index(TIME_INDEX, reason)
 
-    def _brought_up_to_date(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
-        """A live broker writes entries late; the newer batches get theirs here."""
+    def _completed(self, index: IndexView, last: Anchor, tail_start: int) -> IndexView:
+        """A live broker writes entries late; here the newer batches get theirs."""
         largest, base_offset = last[1], self._segment.base_offset
         newer = bytearray()
         for _, batch in self._segment.walk(tail_start):
-            is_told = batch.last_offset - base_offset <= RELATIVE_OFFSET_MAX  # else it is damaged
-            if is_told and batch.max_timestamp > largest:
+            is_in_reach = batch.last_offset - base_offset <= RELATIVE_OFFSET_MAX  # else: corrupt
+            if is_in_reach and batch.max_timestamp > largest:
                 largest = batch.max_timestamp
                 newer += TimeEntry(largest, batch.last_offset).pack(base_offset=base_offset)
         return index.extended(bytes(newer)) if newer else index
 
-
-# One segment, read-only: two-step lookups by offset and time, whatever its indexes are worth.
-#
-# The log is the truth, the indexes are hints. A hint that the log contradicts (no batch at the
-# position, a batch that begins above the indexed offset, a largest timestamp that no batch has)
-# makes the segment forget that file and build its own entries in memory by walking the batch
-# headers once. Nothing is ever written.
 
 CHUNK_BYTES: Final = 256 * 1024
 
@@ -284,7 +283,7 @@ class Seek(NamedTuple):
 
 
 class LoadedBatch(NamedTuple):
-    """One whole batch in memory, header and CRC checked."""
+    """One complete batch in memory, header and CRC checked."""
 
     position: int
     """In the file."""
@@ -298,7 +297,7 @@ class SegmentView:
     """A `.log` file with its indexes, as they were when the directory was listed."""
 
     aborted_not_indexed: tuple[AbortedTxn, ...] | None = None
-    """What its transaction index lacks, once it was looked up in the log."""
+    """What its transaction index lacks, once looked up in the log."""
     known_largest: LargestTimestamp | None = None
     """The largest timestamp, if a writer knows it or it was looked up before."""
 
@@ -314,7 +313,7 @@ class SegmentView:
         self.size_bytes = size_bytes
         """Bytes that this view looks at. A live file grows; a fresh listing sees more."""
         self.identity = identity
-        """Of the file that was listed; None: whatever has the name will do."""
+        """Of the file that was listed; None: any file of that name."""
 
     def __repr__(self) -> str:
         return f"SegmentView({self.path.name!r}, {self.size_bytes} bytes)"
@@ -324,7 +323,7 @@ class SegmentView:
         """Open from first use on, so a segment that is deleted meanwhile stays readable.
 
         A broker may have renamed it already, and given its name to another. Raises
-        SegmentGoneError when the file that was listed has none of the names it may go by.
+        SegmentGoneError if the file that was listed has none of its possible names.
         """
         plain = self.path.name.removesuffix(FileState.SWAP.value)
         for name in (self.path.name, plain, plain + FileState.DELETED.value):
@@ -353,7 +352,7 @@ class SegmentView:
         )
 
     def check_in_place(self) -> None:
-        """Raise SegmentGoneError unless the segment still has its name: its side files with it."""
+        """Raise SegmentGoneError unless the segment, and so its indexes, still have their names."""
         try:
             found = FileIdentity.of(self.path.stat())
         except FileNotFoundError:
@@ -366,10 +365,10 @@ class SegmentView:
         return self.path.with_name(self.path.name.replace(".log", extension, 1))
 
     def walk(self, position: int = 0) -> Iterator[tuple[int, Peek]]:
-        """Position and header of each plausible batch from `position` on, across damage.
+        """Position and header of each plausible batch from `position` on, across corruption.
 
-        Plausible, not proven: a batch whose length is damaged may be among them, and then those
-        that lie in the bytes it claims.
+        Plausible, not proven: a batch whose length is corrupt may be among them, and then those
+        that begin within the bytes it claims.
         """
         resume: int | None = position
         while resume is not None:
@@ -379,11 +378,11 @@ class SegmentView:
             resume = self._resume_after(start, last)
 
     def walk_headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Like `walk`, with whole headers, magic-2 batches only."""
+        """Like `walk`, with complete headers, magic-2 batches only."""
         return self.file.headers_of(self.walk(position))
 
     def _resume_after(self, start: int, last: tuple[int, Peek] | None) -> int | None:
-        """Where the batches go on behind a run of them from `start` to `last`; None if nowhere."""
+        """Where the batches continue after those from `start` to `last`; None if nowhere."""
         stopped_at, offset_min = start, self.base_offset
         if last is not None:
             last_at, batch = last
@@ -392,7 +391,7 @@ class SegmentView:
                 if self.is_valid(last_at):
                     offset_min = batch.last_offset + 1
                 else:
-                    stopped_at = last_at  # its length cannot be believed
+                    stopped_at = last_at  # its length is not to be trusted
         if stopped_at >= self.size_bytes:
             return None
         return self.next_valid_batch(stopped_at + 1, offset_min=offset_min)
@@ -400,7 +399,7 @@ class SegmentView:
     def load_batch(self, position: int, size_bytes: int = 0) -> LoadedBatch:
         """The batch at `position`, checked; `size_bytes` if it is known already or can be guessed.
 
-        Raises CorruptBatchError, also when the batch is cut short.
+        Raises CorruptBatchError, also when the batch is incomplete.
         """
         try:
             return self._load_batch(position, size_bytes)
@@ -437,7 +436,7 @@ class SegmentView:
     ) -> Iterator[LoadedBatch]:
         """Each batch in [position, end), header and CRC checked, offsets growing if `is_ordered`.
 
-        Raises CorruptBatchError at the first that is damaged, cut short or out of order (the first
+        Raises CorruptBatchError at the first that is corrupt, incomplete or out of order (the first
         one must not begin below `expected_offset`). The bytes of several batches share one read.
         """
         expected_offset = self.base_offset if expected_offset is None else expected_offset
@@ -466,10 +465,10 @@ class SegmentView:
             raise error.located(self.path, buffer_start=position) from None
 
     def _check_order(self, batch: LoadedBatch, expected_offset: int) -> int:
-        """The offset due after `batch`. No CRC covers a base offset; order is all there is."""
+        """The offset expected after `batch`. No CRC covers a base offset, only the order tells."""
         if batch.entry.offset < expected_offset:
             raise CorruptBatchError(
-                f"offset {batch.entry.offset} where {expected_offset} or more is due",
+                f"offset {batch.entry.offset}, expected {expected_offset} or more",
                 position=batch.position,
                 path=self.path,
                 offsets=(batch.entry.offset, batch.header.next_offset - 1),
@@ -477,8 +476,8 @@ class SegmentView:
         return batch.header.next_offset
 
     def release(self) -> None:
-        """Let go of the open file and all that was read. The next use starts afresh, but with the
-        same file, whatever has its name by then."""
+        """Close the file and forget all that was read. The next use opens the same file again,
+        whatever has its name by then."""
         file = self.__dict__.get("file")
         if file is not None and self.identity is None:
             self.identity = file.identity
@@ -489,7 +488,7 @@ class SegmentView:
 
     @cached_property
     def offset_index(self) -> IndexView:
-        """The `.index` file, or its stand-in once the file turned out to be missing or wrong."""
+        """The `.index` file, or one built from the log if the file is missing or wrong."""
         return self.load_index(OFFSET_INDEX) or self.rebuilt_index(OFFSET_INDEX, "no file")
 
     def seek(self, target: int, trace: Trace | None = None) -> Seek:
@@ -545,7 +544,7 @@ class SegmentView:
         return found or Seek(end, None)
 
     def _seek_across_damage(self, target: int, start: int) -> Seek:
-        """Go on behind damage as long as the batches there prove that `target` was not in it."""
+        """Go on after corruption while the batches there prove that `target` was not in it."""
         end = start
         for position, batch in self.walk(start):
             if position != end and batch.base_offset > target:
@@ -566,11 +565,11 @@ class SegmentView:
 
     @cached_property
     def end(self) -> SegmentEnd:
-        """Where the last whole, valid batch ends. Meant for the last segment of a log."""
+        """Where the last valid batch ends. Meant for the last segment of a log."""
         return find_end(self)
 
     def is_valid(self, position: int) -> bool:
-        """Whether a whole batch with a right CRC starts at `position`."""
+        """Whether a complete batch with a right CRC starts at `position`."""
         try:
             self._load_batch(position)
         except CorruptError:
@@ -578,20 +577,20 @@ class SegmentView:
         return True
 
     def next_valid_batch(self, position: int, *, offset_min: int) -> int | None:
-        """Position of the first batch from `position` on that is whole and has a right CRC."""
+        """Position of the first complete batch with a right CRC from `position` on."""
         return next_valid_batch(self.file, position, self.size_bytes, offset_min=offset_min)
 
-    # -- indexes that are not there
+    # -- indexes
 
     def load_index(self, of: IndexFormat) -> IndexView | None:
-        """What the index file says; None when there is none, or none that may be read."""
+        """The index file; None if it does not exist or may not be read."""
         try:
             return IndexView.load(of, self.sibling(of.extension), self.base_offset)
         except (FileNotFoundError, PermissionError):
             return None
 
     def rebuilt_index(self, of: IndexFormat, reason: str) -> IndexView:
-        """The index as the log says it should be, in memory."""
+        """The index as it follows from the log, in memory."""
         rebuilt = self._rebuilt
         data = rebuilt.offset_index if of is OFFSET_INDEX else rebuilt.time_index
         origin = f"built from the log: {reason}"
@@ -603,9 +602,6 @@ class SegmentView:
         return rebuild_indexes(self)
 
 
-# The active segment as a reader sees it while it is written.
-
-
 class PublishedState(NamedTuple):
     """An active segment at one moment."""
 
@@ -614,11 +610,11 @@ class PublishedState(NamedTuple):
 
 
 class LiveSegmentView(SegmentView):
-    """What was published of an active segment when this view was made, and no more.
+    """What was published of an active segment when this view was created, and no more.
 
     Index entries come from the writer's memory: the files are preallocated, and finding their end
     would take longer than most lookups. Only the newest are copied; older ones are read from the
-    file when asked for, as always.
+    file when needed.
     """
 
     def __init__(
@@ -646,15 +642,13 @@ class LiveSegmentView(SegmentView):
         return IndexView.of_tail(of, self.sibling(of.extension), self.base_offset, tail, entries)
 
 
-# What readers have open of a segment whose writer goes on meanwhile.
-#
-# One file and one view are shared by all of them, from first use until the writer drops them. Who
-# has the view may go on with it: the last one to let go of it closes the file. Any thread may ask;
-# two that come at once may each make a view, and either will do.
-
-
 class SegmentReaders:
-    """The reading side of a segment. Its path may change, so it is an argument."""
+    """What readers have open of a segment that is being written.
+
+    All of them share one file and one view, from first use until the writer drops them. Whoever has
+    the view may go on with it: the file is closed with the last reference. Any thread may call; two
+    at once may each create a view, and either will do. The path may change, so it is an argument.
+    """
 
     def __init__(self, base_offset: int) -> None:
         self._base_offset = base_offset
@@ -702,19 +696,19 @@ class SegmentReaders:
         return view
 
     def release(self) -> None:
-        """Let go of everything. The next use opens it again."""
+        """Close everything. The next use opens it again."""
         self.drop_view()
         self._log = None
 
     def drop_view(self) -> None:
-        """The segment has changed: whoever comes next gets another view."""
+        """The segment has changed: the next reader gets another view."""
         view, self._view = self._view, None
         if view is not None:
             view.__dict__.pop("times", None)  # it refers back to the view
 
     def release_name(self, path: Path) -> None:
-        """Before another segment gets the name: views of this one, those that readers have and
-        those to come, open no file but its own."""
+        """Call before another segment gets the name: all views of this one then open its own file
+        or none."""
         with suppress(FileNotFoundError):
             self._identity = FileIdentity.of(path.stat())
         view = self._view
