@@ -1,4 +1,14 @@
-"""The door to the disk: every call that changes it, as a value, and how their failures are told."""
+"""All I/O of the writer: files that grow, mappings, replacements, renames, and their fsyncs.
+
+Whatever changes the disk or makes it durable is one of the `SystemCalls`, so tests can let any of
+them fail, or lose what no fsync covers, and still run the code below. Reading bypasses them.
+
+Invariants:
+
+* an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
+* `write_atomically` leaves the old content or the new one, whenever the power fails;
+* a failed fsync is a FsyncError, and `on_failed_fsync` is called before anybody else learns of it.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +92,7 @@ class SystemCalls:
 
 @contextmanager
 def storage_errors(operation: str, path: Path) -> Iterator[None]:
-    """An OSError in here is told as a StorageError: what was tried, and with which file."""
+    """Turn an OSError into a StorageError that says what was tried, and with which file."""
     try:
         yield
     except OSError as error:
@@ -90,36 +100,31 @@ def storage_errors(operation: str, path: Path) -> Iterator[None]:
 
 
 def storage_error(error: OSError, operation: str, path: Path) -> StorageError:
-    """What `storage_errors` raises, for where the time counts that a context manager takes."""
+    """What `storage_errors` raises, for hot paths where a context manager is too slow."""
     number = error.errno or errno.EIO
     kind = DiskFullError if number in _FULL else StorageError
     return kind(path, operation, number, error.strerror or str(error))
 
 
 def fsync_error(error: OSError, path: Path) -> FsyncError:
-    """Of an fsync. Never a DiskFullError, also where space is short: trying again is no remedy."""
+    """Of an fsync. Never a DiskFullError, even if space is short: trying again does not help."""
     return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
 
 
-# A file that grows: held open by its only writer, appended to, synced, cut.
-#
-# Invariants:
-#
-# * an append is there as a whole or not at all, as far as this process can see;
-# * after an fsync failed, nobody knows what the disk holds (the kernel drops the pages it could
-#   not
-#   write), so the file refuses everything until it is opened again.
-
-
 class AppendFile:
-    """A file held open for appending by its only writer."""
+    """A file held open for appending by its only writer.
+
+    An append is in the file completely or not at all, as far as this process can see. After a
+    failed fsync nobody knows what the disk holds (the kernel drops the pages it could not write),
+    so the file refuses every write until it is opened again.
+    """
 
     def __init__(
         self, calls: SystemCalls, path: Path, fd: int, size_bytes: int, allocated_bytes: int
     ) -> None:
         self.path = path
         self.size_bytes = size_bytes
-        """Up to here the content is good. A preallocated file goes on with zeros."""
+        """Of the content; zeros follow it in a preallocated file."""
         self.on_failed_fsync: Callable[[FsyncError], None] = lambda _error: None
         self._calls = calls
         self._fd = fd
@@ -227,23 +232,12 @@ class AppendFile:
             self.truncate(self.size_bytes)
 
     def close(self) -> None:
-        """Cuts nothing: `trim` first if zeros may follow."""
+        """Truncates nothing: call `trim` first if zeros may follow."""
         with self._closing, storage_errors("close", self.path):
             fd, self._fd = self._fd, -1
             if fd >= 0:
                 self._calls.close(fd)
 
-
-# All I/O of the writer: files that grow, mappings, replacements, renames, and their fsyncs.
-#
-# Whatever changes the disk or makes it durable is one of the `SystemCalls`, so tests can fail any
-# of them or forget what no fsync covers, and still run the code below. Reading needs no such door.
-#
-# Invariants:
-#
-# * an `OSError` never leaves this module: it becomes a StorageError that names file and operation;
-# * `write_atomically` leaves the old content or the new one, whenever the power goes;
-# * a failed fsync is a FsyncError, and `on_failed_fsync` has heard of it before anybody else.
 
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _FILE_MODE: Final = 0o644
@@ -264,7 +258,7 @@ class Disk:
     def open_append(
         self, path: Path, *, size_bytes: int | None = None, is_new: bool = False
     ) -> AppendFile:
-        """Open a file to append to, behind its first `size_bytes` bytes (all of them if None).
+        """Open a file to append to, after its first `size_bytes` bytes (all of them if None).
 
         With `is_new` the file must not exist yet.
         """
@@ -320,10 +314,10 @@ class Disk:
     # -- files in memory
 
     def map_file(self, path: Path, size_bytes: int) -> memoryview:
-        """The file, made to be `size_bytes` long, as memory that writes through to it.
+        """The file, resized to `size_bytes`, as memory that writes through to it.
 
-        Zeros fill what is new; no space is taken for them until they are touched or reserved.
-        Nobody may cut the file below what is still used: touching the rest would be a SIGBUS.
+        Zeros fill what is new; they take no space until they are written or reserved. Nobody may
+        truncate the file below what is still used: touching the rest would be a SIGBUS.
         """
         with storage_errors("map", path):
             fd = self._calls.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
@@ -415,7 +409,7 @@ class Disk:
                 self._calls.close(fd)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> bool:
-        """Remove a file; whether there was one."""
+        """Remove a file; returns whether there was one."""
         with storage_errors("remove", path):
             try:
                 self._calls.unlink(path)
@@ -477,7 +471,7 @@ class Disk:
                     raise
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all it holds. What is gone already is no error."""
+        """Remove a directory and its content. What is already gone is no error."""
         with storage_errors("remove", path):
             try:
                 names = os.listdir(path)  # noqa: PTH208 - names, not paths
@@ -503,7 +497,7 @@ class Disk:
     # -- one writer
 
     def for_this_process(self) -> Disk:
-        """The same disk, but in a forked child it refuses all changes: it is the parent's there."""
+        """The same disk, which refuses all changes in a forked child."""
         disk = Disk(self._calls)
         detach_in_children(disk)
         return disk

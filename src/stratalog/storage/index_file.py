@@ -1,17 +1,17 @@
-"""The two sparse indexes of the active segment, as their only writer sees them.
+"""The indexes of a segment as their only writer sees them: both sparse ones, and `.txnindex`.
 
-Mechanics that both share: the file has its full size while the segment is active, mapped, zeros
-behind the entries; `trim` cuts it to its entries for good. Entries are stored in place by one
-`pack_into`, single or many. Space on disk is taken some entries ahead, because a mapped write
+Both sparse indexes share these mechanics: while the segment is active the file is mapped at its
+full size, with zeros after the entries; `trim` truncates it to its entries. One `pack_into` stores
+one or many entries in place. Space on disk is reserved some entries ahead, because a mapped write
 without it would be a SIGBUS.
 
 Invariants:
 
-* `entries` grows only after the entry is in memory, so other threads may look up at any time. An
-  entry may be ahead of the log and be taken back; nobody looks for offsets that are not published;
-* the file is never cut below `entries` while somebody may look up: `truncate_to` zeroes instead;
-* a full index takes no more entries. The next append to the log rolls, and until then a search ends
-  at the last entry and scans on: correct, only slower.
+* `entries` grows only after the entry is in memory, so other threads may search at any time. An
+  entry may be ahead of the log and be removed again; nobody searches for unpublished offsets;
+* the file is never truncated below `entries` while it may be searched: `truncate_to` zeroes it;
+* a full index accepts no more entries. The next append to the log rolls, and until then a search
+  ends at the last entry and scans on: correct, only slower.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _pack_time_entry = struct.Struct(">" + _TIME_ENTRY).pack_into
 
 
 class IndexFile(ABC):
-    """An index file, mapped at its full size. Created if it is not there."""
+    """An index file, mapped at its full size. Created if it does not exist."""
 
     entry_bytes: ClassVar[int]
     layout: ClassVar[str]
@@ -57,7 +57,7 @@ class IndexFile(ABC):
     """That ordinary entries leave free."""
 
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
-        """`bytes_max` is rounded down to whole entries; a file that has more entries keeps them."""
+        """`bytes_max` is rounded down to complete entries; a file with more entries keeps them."""
         self.path = path
         self.base_offset = base_offset
         self._disk = disk
@@ -74,9 +74,9 @@ class IndexFile(ABC):
             self.entries = 1  # trimmed to one entry whose bytes are all zero
         self.entries_max = max(slots_max, self.entries)
         self.entries_ready = 0
-        """So many entries may be there without asking for a slot or for space."""
+        """Up to this number, an entry needs no check for a slot or for space."""
         self.is_trimmed = False
-        """Whoever opens the file again may cut it further: do not begin to read `buffer` then."""
+        """The next opening may truncate the file further: read `buffer` no more."""
         self._reserved_bytes = self.used_bytes
         self._has_clean_tail = content.count(0, self.used_bytes) == len(content) - self.used_bytes
         self._packers: dict[int, Callable[..., None]] = {}
@@ -100,8 +100,8 @@ class IndexFile(ABC):
     def extend(self, fields: list[int]) -> int:
         """Store entries, the two fields of one after those of another, as they are on disk.
 
-        They must go on from the last entry in order. Answers how many there were slots for. Raises
-        StorageError, and stores none, when there is no space on disk.
+        They must continue the order of the last entry. Returns how many there were slots for.
+        Raises StorageError, and stores none, if there is no space on disk.
         """
         entries, count = self.entries, len(fields) >> 1
         if entries + count > self.entries_ready:
@@ -120,7 +120,7 @@ class IndexFile(ABC):
         return pack_into
 
     def make_ready(self, count: int) -> int:
-        """Make sure that `count` more entries find space, or as many as there are slots for."""
+        """Reserve space for `count` more entries, or as many as there are slots for."""
         slots = self.entries_max - self.slots_kept - self.entries
         count = max(0, min(count, slots))
         wanted = self.entries + count + self.slots_kept
@@ -131,7 +131,7 @@ class IndexFile(ABC):
         return count
 
     def reserve(self) -> None:
-        """Take some more space on disk. Raises StorageError."""
+        """Reserve some more space on disk. Raises StorageError."""
         start = self._reserved_bytes
         step = RESERVE_BYTES if start else FIRST_RESERVE_BYTES
         end = min(start // step * step + step, len(self.buffer))
@@ -148,7 +148,7 @@ class IndexFile(ABC):
             self.buffer[start:end] = bytes(end - start)
 
     def trim(self) -> None:
-        """Cut the file to its entries. Nothing may be appended afterwards; look-ups go on."""
+        """Truncate the file to its entries. No appends afterwards; lookups continue."""
         self._disk.truncate(self.path, self.used_bytes)
         self.entries_max = self.entries_ready = self.entries
         self.is_trimmed = True
@@ -177,7 +177,7 @@ class OffsetIndexFile(IndexFile):
 
     @property
     def last_offset(self) -> int:
-        """Of the last entry; the base offset while there is none."""
+        """Of the last entry; the base offset of an empty index."""
         return self.lookup(_LAST).offset
 
     def append(self, relative_offset: int, position: int) -> None:
@@ -201,13 +201,15 @@ class OffsetIndexFile(IndexFile):
         self._check_tail()
         offset_index.check_entries(self.buffer, self.entries, log_bytes=log_bytes)
         if self.entries and self.last_offset >= next_offset:
-            raise CorruptIndexError(f"offset {self.last_offset} lies past the log", path=self.path)
+            raise CorruptIndexError(
+                f"offset {self.last_offset} is past the end of the log", path=self.path
+            )
 
 
 class TimeIndexFile(IndexFile):
     """`.timeindex`: the largest timestamp so far, and the last offset of the batch that has it.
 
-    Full means that one slot is left: it is for the entry that closes the segment.
+    It is full when one slot is left, which is for the last entry of the segment.
     """
 
     entry_bytes = time_index.ENTRY_BYTES
@@ -217,11 +219,11 @@ class TimeIndexFile(IndexFile):
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
         super().__init__(disk, path, base_offset, bytes_max)
         self.last_timestamp = self.last.timestamp
-        """Of the last entry; -1 while there is none. The next entry's must be larger."""
+        """Of the last entry; -1 for an empty index. The next entry's must be larger."""
 
     @property
     def last(self) -> TimeEntry:
-        """The last entry; (-1, base offset) while there is none."""
+        """The last entry; (-1, base offset) for an empty index."""
         return time_index.last_entry(self.buffer, self.entries, self.base_offset)
 
     def _count_entries(self, content: memoryview) -> int:
@@ -246,9 +248,9 @@ class TimeIndexFile(IndexFile):
         self.entries = entries + 1
 
     def close_with(self, timestamp: int, offset: int) -> None:
-        """The entry that closes the segment, unless the last one says as much already.
+        """The last entry of the segment, unless the index already ends with that timestamp.
 
-        It has a slot of its own and, as a rule, space: it hardly ever fails on a full disk.
+        Its slot and, as a rule, its space are reserved: it hardly ever fails on a full disk.
         """
         if timestamp <= self.last_timestamp or self.entries >= self.entries_max:
             return
@@ -275,24 +277,24 @@ class TimeIndexFile(IndexFile):
         self._check_tail()
         time_index.check_entries(self.buffer, self.entries)
         if self.entries and self.last.offset >= next_offset:
-            raise CorruptIndexError(f"offset {self.last.offset} lies past the log", path=self.path)
-
-
-# The transaction index of a segment, as its only writer sees it.
-#
-# Aborts are rare and the file is small: it is opened for each entry and read as a whole. It exists
-# only while it has entries.
+            raise CorruptIndexError(
+                f"offset {self.last.offset} is past the end of the log", path=self.path
+            )
 
 
 class TxnIndexFile:
-    """`.txnindex`: the aborted transactions whose marker lies in the segment."""
+    """`.txnindex`: the aborted transactions whose marker is in the segment.
+
+    Aborts are rare and the file is small: it is opened for each entry and read as a whole. It
+    exists only while it has entries.
+    """
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self.path = path
         self._disk = disk
 
     def read(self) -> bytes:
-        """The whole entries; empty when there is no file."""
+        """The complete entries; empty if there is no file."""
         with suppress(FileNotFoundError):
             data = self._disk.read_bytes(self.path)
             return data[: len(data) // ENTRY_BYTES * ENTRY_BYTES]
@@ -313,7 +315,7 @@ class TxnIndexFile:
             file.write(txn.pack())
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the transactions whose marker lies below `offset`."""
+        """Keep the transactions whose marker is below `offset`."""
         data = self.read()
         keep_bytes = txn_index.entries_below(data, offset) * ENTRY_BYTES
         if keep_bytes == 0:
@@ -329,13 +331,11 @@ class TxnIndexFile:
         self._disk.unlink(self.path, missing_ok=True)
 
 
-# Both sparse indexes of one segment: mapped for its writer, written from what its log says.
-#
-# An index is never repaired. One that is missing, or contradicts the log, is built again.
-
-
 class IndexPair(NamedTuple):
-    """Where the offset index and the time index of a segment are, or belong."""
+    """The files of the offset index and the time index of a segment, which may not exist yet.
+
+    An index is never repaired. One that is missing, or contradicts the log, is rebuilt.
+    """
 
     disk: Disk
     offset_index: Path
@@ -346,7 +346,7 @@ class IndexPair(NamedTuple):
         self, end: SegmentEnd, bytes_max: int, rebuild: Callable[[], IndexBuilder]
     ) -> tuple[OffsetIndexFile, TimeIndexFile]:
         """Map both at `bytes_max`, for a log that ends at `end`. `rebuild` reads the log, so it is
-        asked only if need be. An empty log needs no files: mapping makes them."""
+        called only if necessary. For an empty log, mapping creates the files."""
         if end.position and not self._are_there():
             self.write(rebuild())
         try:

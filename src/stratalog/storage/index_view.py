@@ -1,12 +1,13 @@
 """A sparse index as a reader sees it: a hint, in memory, that is checked before it is believed.
 
-An index file may be missing, empty, stale, cut, preallocated with a zero tail, or full of junk, and
-it may change while it is read. So it is copied, never mapped (see `log_file`), and an entry counts
-only after the segment has checked it against the log. Long files are copied in two steps: the last
-8 KiB answer most questions (the newest offsets, the largest timestamp), the rest follows on demand.
-An index that is asked again and again is unpacked into two columns, which Python bisects in C.
+An index file may be missing, empty, stale, truncated, preallocated with a zero tail, or full of
+junk, and it may change while it is read. So it is copied, never mapped (see `log_file`), and an
+entry counts only after the segment has checked it against the log. Long files are copied in two
+steps: the last 8 KiB serve most lookups (the newest offsets, the largest timestamp), the rest
+follows on demand. An index that is searched often is unpacked into two columns, which Python
+bisects in C.
 
-Several threads may ask at a time: what has to fit together is held in one tuple.
+Several threads may search at a time: what has to be consistent is held in one tuple.
 """
 
 from __future__ import annotations
@@ -87,11 +88,11 @@ _BEYOND_ANY: Final = (1 << 63) - 1
 
 Anchor: TypeAlias = tuple[int, int, int]
 """An index entry: slot, then offset and position (offset index) or timestamp and offset (time
-index). Slot -1 stands for the start of the segment, when every entry lies above the target."""
+index). Slot -1 means the start of the segment: every entry is above the target."""
 
 
 class IndexView:
-    """Entries of one index file, or of its stand-in built from the log."""
+    """Entries of one index file, or of an index that was built from the log."""
 
     def __init__(
         self, of: IndexFormat, path: Path, base_offset: int, data: bytes, origin: str = FROM_FILE
@@ -101,7 +102,7 @@ class IndexView:
         self.base_offset = base_offset
         self.origin = origin
         """`file`, or why the file was not used."""
-        # Only a file has a zero tail. Made from the log, twelve zeros tell of time 0.
+        # Only a file has a zero tail. In entries built from the log, twelve zeros mean time 0.
         is_file = origin == FROM_FILE
         self.entries = of.count_valid_entries(data) if is_file else len(data) // of.entry_bytes
         self._held = (0, data)  # the slot of the first entry in the data, and the data
@@ -111,7 +112,7 @@ class IndexView:
 
     @classmethod
     def load(cls, of: IndexFormat, path: Path, base_offset: int) -> Self:
-        """What the file holds now. Raises FileNotFoundError; never judges the content."""
+        """What the file contains now, unchecked. Raises FileNotFoundError."""
         with LogFile(path) as file:
             size_bytes = file.size_bytes // of.entry_bytes * of.entry_bytes
             if size_bytes > LOAD_WHOLE_BYTES:
@@ -151,7 +152,7 @@ class IndexView:
         return found
 
     def after(self, anchor: Anchor) -> Anchor | None:
-        """The entry that follows, if there is one."""
+        """The next entry, if there is one."""
         slot = anchor[0] + 1
         if slot >= self.entries:
             return None
@@ -177,7 +178,7 @@ class IndexView:
         return slot, key, value
 
     def extended(self, newer: bytes) -> IndexView:
-        """The same entries followed by `newer` ones, told from the log."""
+        """The same entries followed by `newer` ones from the log."""
         data = self._whole() + newer
         origin = f"{self.origin}, and newer entries from the log"
         return IndexView(self.format, self.path, self.base_offset, data, origin)
@@ -193,7 +194,7 @@ class IndexView:
         return found
 
     def _unpack(self) -> None:
-        """Entries that are not sorted stay packed: bisection would contradict the other search."""
+        """Unsorted entries stay packed: bisection would contradict the other search."""
         of, data = self.format, self._whole()
         fields = struct.unpack(">" + of.entry_codes * (len(data) // of.entry_bytes), data)
         keys, values = array("q", fields[0::2]), array("q", fields[1::2])
@@ -212,7 +213,7 @@ class IndexView:
         return self._held[1][: self.entries * self.format.entry_bytes]
 
     def _load_rest(self) -> None:
-        """Swap in the whole file. If it shrank meanwhile it gives fewer entries: still a hint."""
+        """Read the whole file. If it has shrunk there are fewer entries: still a hint."""
         try:
             with LogFile(self.path) as file:
                 data = file.read(0, self.entries * self.format.entry_bytes)
@@ -233,12 +234,6 @@ def _read_used(of: IndexFormat, file: LogFile, size_bytes: int) -> bytes:
     return data
 
 
-# Both sparse indexes from the headers of a log, for a reader that has no use for the files.
-#
-# The walk starts in Python, which needs no warm-up. When the first few thousand batches turn out
-# to be so small that hundreds of thousands must follow, compiled kernels take over, window by
-# window, and Python only steps in where a batch is damaged or larger than a window.
-
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 SAMPLE_BATCHES: Final = 4096
 BULK_BATCHES_MIN: Final = 200_000
@@ -246,7 +241,7 @@ BULK_BATCHES_MIN: Final = 200_000
 
 
 def is_bulk_worth_it(batches: int, position: int, size_bytes: int) -> bool:
-    """Whether so many batches up to `position` promise very many more up to `size_bytes`."""
+    """Whether so many batches up to `position` mean very many more up to `size_bytes`."""
     return (
         batches >= SAMPLE_BATCHES
         and (size_bytes - position) * batches > BULK_BATCHES_MIN * position
@@ -254,7 +249,12 @@ def is_bulk_worth_it(batches: int, position: int, size_bytes: int) -> bool:
 
 
 def rebuild_indexes(view: SegmentView) -> IndexBuilder:
-    """The entries that the plausible batches of the segment call for, across damage."""
+    """Both indexes from the plausible batches of the segment, across corruption.
+
+    The walk starts in Python, which needs no warm-up. If the first few thousand batches are so
+    small that hundreds of thousands must follow, compiled kernels take over, window by window, and
+    Python continues only where a batch is corrupt or larger than a window.
+    """
     builder = IndexBuilder(view.base_offset)
     batches, start, indexed_at = 0, 0, -1
     is_done = False
@@ -267,7 +267,7 @@ def rebuild_indexes(view: SegmentView) -> IndexBuilder:
                 batch.last_offset - view.base_offset > RELATIVE_OFFSET_MAX
                 or position > POSITION_MAX
             ):
-                continue  # no entry can tell it; a damaged offset must not hide what follows
+                continue  # no entry can hold it; a corrupt offset must not hide what follows
             builder.add(position, batch.size_bytes, batch.last_offset, batch.max_timestamp)
             batches += 1
             if is_bulk_worth_it(batches, position, view.size_bytes):
@@ -279,10 +279,10 @@ def rebuild_indexes(view: SegmentView) -> IndexBuilder:
 
 
 def _index_in_bulk(view: SegmentView, builder: IndexBuilder, last_at: int, size_bytes: int) -> int:
-    """Index what follows the batch at `last_at`, as far as it is beyond doubt.
+    """Index what follows the batch at `last_at`, as far as it is certainly valid.
 
-    Answers the position of the last batch that was taken. The walk goes on from there, not from
-    its end: if damage follows, the batch before it comes under suspicion.
+    Returns the position of the last batch that was indexed. The walk continues from there, not from
+    its end: if corruption follows, that batch is suspect too.
     """
     from stratalog.format.batch_table import (  # noqa: PLC0415
         add_batches,
@@ -306,5 +306,5 @@ def _index_in_bulk(view: SegmentView, builder: IndexBuilder, last_at: int, size_
 
 
 def count_true(flags: NDArray[Any]) -> int:
-    """How many flags are set before the first that is not."""
+    """How many flags are set before the first one that is not."""
     return len(flags) if flags.all() else int(flags.argmin())

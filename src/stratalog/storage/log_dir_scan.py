@@ -1,8 +1,8 @@
-"""What tells a log directory from any other, and what to say of one that is none.
+"""Recognises a log directory, and says what is missing in any other directory.
 
-Names alone prove little: `/etc` has directories called `dbus-1`. So a log directory has one of
-Kafka's root files in it, or a directory that is named like a partition and holds a partition's
-files. The lock file tells only where it is alone: whoever was refused may have left it.
+Names alone prove little: `/etc` has directories called `dbus-1`. So a log directory contains one of
+Kafka's root files, or a directory that is named like a partition and contains a partition's files.
+The lock file counts only if it is the only file: an opening that failed may have left it elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names of staged files: batches that lie in a partition's directory and are not in its log yet.
+"""Names of staged files: batches in a partition's directory that are not in its log yet.
 
 `<job>-<number>-<task>-<unique>.staged`, where job and number say which commit the file is for. A
 Kafka loader looks at suffixes (`.log`, `.index`, `.deleted`, …), and this is none of them, so a

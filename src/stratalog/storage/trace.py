@@ -1,8 +1,8 @@
 """The steps of one lookup, as values.
 
-A lookup takes an optional `Trace` and notes what it does: which segments it compared, which index
-entries, where it began to scan and what it passed. `stratalog explain` prints them; everybody else
-passes None and pays nothing.
+A lookup takes an optional `Trace` and adds what it does: which segments and index entries it
+compared, where it began to scan and what it passed. `stratalog explain` prints the steps; all other
+callers pass None, at no cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IndexKind: TypeAlias = Literal["offset", "time"]
 
 @dataclass(frozen=True)
 class SegmentStep:
-    """Which segment was chosen, and on what grounds."""
+    """Which segment was chosen, and why."""
 
     path: Path
     base_offset: int
@@ -52,7 +52,7 @@ class IndexStep:
     target: int
     probes: tuple[Probe, ...]
     found: Probe | None
-    """None: the target lies before the first entry, so the scan starts at byte 0."""
+    """None: the target is before the first entry, so the scan starts at byte 0."""
 
 
 @dataclass(frozen=True)
