@@ -10,7 +10,7 @@ from stratalog.storage.disk import SystemCalls
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.partitions.dir_set import MissingDirs
+    from stratalog.partitions.state import MissingDirs
     from stratalog.storage.disk import Disk
 
 NOW_MS = 1_800_000_000_000
@@ -57,5 +57,5 @@ def open_logs(
 def kill(logs: LogDir) -> None:
     """Leave the directories as a process that was killed does: nothing more is written, and the
     kernel gives the lock back."""
-    logs._locks.close()
+    logs._dirs._locks.close()
     logs._is_closed = True

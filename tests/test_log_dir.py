@@ -176,7 +176,7 @@ def test_a_brokers_epoch_is_handed_on(tmp_path: Path) -> None:
     assert (tmp_path / MARKER).read_bytes() == b'{"version":0,"brokerEpoch":41}'
     (tmp_path / MARKER).write_bytes(b"nonsense")
     with open_logs(tmp_path) as logs:
-        assert logs._catalog.roots[0].last_stop.was_clean
+        assert logs._catalog.roots[0].last_shutdown.was_clean
     (tmp_path / MARKER).unlink()
     open_logs(tmp_path).close()
     assert (tmp_path / MARKER).read_bytes() == b'{"version":0,"brokerEpoch":-1}'
@@ -299,11 +299,11 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path) -> None:
         logs.delete_records("orders", 0, 1)
         logs.flush()
         clock.advance(5_000)
-        assert logs.run_due_tasks() > 0
+        assert logs.run_pending_tasks() > 0
         assert offsets_in(tmp_path / HIGH_WATERMARKS) == {"orders-0": 2}
         assert not (tmp_path / RECOVERY_POINTS).exists()
         clock.advance(25_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert offsets_in(tmp_path / RECOVERY_POINTS) == {"orders-0": 2}
         assert offsets_in(tmp_path / LOG_STARTS) == {"orders-0": 1}
         kill(logs)
@@ -335,10 +335,10 @@ def test_flush_by_the_clock(tmp_path: Path) -> None:
         logs.append("orders", b"x")
         log = logs.partition("orders", 0)
         clock.advance(1000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert log.recovery_point == 0
         clock.advance(1000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert log.recovery_point == 1
 
 

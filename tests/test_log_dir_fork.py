@@ -176,7 +176,7 @@ USES: dict[str, Callable[[LogDir], object]] = {
     "delete records": lambda logs: logs.delete_records("orders", 0, 1),
     "transaction": lambda logs: logs.transaction("t"),
     "abort": lambda logs: logs.abort_transaction("t"),
-    "tasks": lambda logs: logs.run_due_tasks(),
+    "tasks": lambda logs: logs.run_pending_tasks(),
     "commit": lambda logs: logs.commits.commit(StagedCommit(())),
     "finish commits": lambda logs: logs.commits.finish(),
     "sweep": lambda logs: logs.commits.sweep(),

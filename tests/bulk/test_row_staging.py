@@ -351,4 +351,4 @@ def test_targets(tmp_path: Path) -> None:
     rules = Target((tmp_path / "new",), config=config).find("orders").rules
     assert (rules.segment_bytes, rules.max_message_bytes) == (5000, 700)
     with Target((tmp_path / "new",), config=config).open() as logs:
-        assert logs.topic("orders").config.segment_bytes == 5000
+        assert logs.catalog.topic("orders").config.segment_bytes == 5000

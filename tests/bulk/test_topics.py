@@ -12,6 +12,7 @@ import pytest
 from stratalog.bulk.target import NewTopics, Target, TopicFinder
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.partitions.state import PendingCreate, StateStore
+from stratalog.partitions.view import LogDirView
 from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs
 from tests.opening import UNSYNCED
@@ -52,21 +53,21 @@ def test_looking_again_while_topics_change(tmp_path: Path, monkeypatch: pytest.M
     with open_logs(logs_dir) as logs:
         logs.create_topic("orders", 2)
     store = StateStore(Disk(UNSYNCED), [logs_dir])
-    really, looks = TopicFinder._generation, []
+    really, reads = LogDirView.__init__, []
 
-    def generation(finder: TopicFinder) -> int:
-        looks.append(really(finder))
-        if len(looks) == 1:  # now the directories are looked at
-            (logs_dir / "orders-1").rename(hidden)
-        if len(looks) == 2:
-            hidden.rename(logs_dir / "orders-1")
-            store.update()
-            looks[1] = really(finder)
-        return looks[-1]
+    def read(view: LogDirView, path: Path, *, may_be_new: bool) -> None:
+        reads.append(path)
+        if len(reads) > 1:
+            really(view, path, may_be_new=may_be_new)
+            return
+        (logs_dir / "orders-1").rename(hidden)
+        really(view, path, may_be_new=may_be_new)
+        hidden.rename(logs_dir / "orders-1")
+        store.update()
 
-    monkeypatch.setattr(TopicFinder, "_generation", generation)
+    monkeypatch.setattr(LogDirView, "__init__", read)
     assert Target((logs_dir,)).find("orders").partition_count == 2
-    assert len(looks) == 4
+    assert len(reads) == 2
 
 
 def test_many_tasks_make_the_same_topics(tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def test_swept_from_time_to_time(logs_dir: Path) -> None:
     clock = Clock()
     with open_logs(logs_dir, clock=clock) as logs:
         clock.advance(STALE_MS - 1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert staged_in(logs_dir) == 2
         clock.advance(3_600_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert staged_in(logs_dir) == 0
 
 

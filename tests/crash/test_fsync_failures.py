@@ -98,7 +98,7 @@ def test_what_looks_written_and_is_not_is_not_believed_by_the_next_process(tmp_p
     disk.fail_fsync_of = LOG
     with pytest.raises(FsyncError):
         logs.flush()
-    logs._locks.close()
+    logs._dirs._locks.close()
     logs._is_closed = True
     with open_logs(tmp_path, disk=disk.disk) as logs:
         assert values(logs) == [b"durable" * 100]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import NotALogDirError
+from stratalog.format.names import RootFile
 from stratalog.storage.log_dir_scan import scan_log_dir
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def test_a_root_file_or_a_partition_with_files_tells(tmp_path: Path, file: str) 
     _touch(tmp_path / file)
     (tmp_path / "a-1").mkdir()
     (tmp_path / "strange").mkdir()
-    names = [entry.name for entry in scan_log_dir(tmp_path)]
-    assert names == sorted({"a-1", "strange", file.partition("/")[0]})
+    listing = scan_log_dir(tmp_path)
+    names = {listed.path.name for listed in listing.partitions}
+    assert names | {found.value for found in listing.root_files} == {"a-1", file.partition("/")[0]}
+    assert [invalid.path.name for invalid in listing.invalid] == ["strange"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_directory_called_like_a_root_file_is_no_proof(tmp_path: Path) -> None
 @pytest.mark.parametrize("other", ["notes.txt", ".git/config", "dbus-1/session.conf"])
 def test_a_lock_beside_other_things_is_no_proof(tmp_path: Path, other: str) -> None:
     _touch(tmp_path / ".lock")
-    assert [entry.name for entry in scan_log_dir(tmp_path)] == [".lock"]  # a writer has just begun
+    assert scan_log_dir(tmp_path).root_files == {RootFile.LOCK}  # a writer has just begun
     _touch(tmp_path / other)
     with pytest.raises(NotALogDirError, match="not a log directory"):
         scan_log_dir(tmp_path)

@@ -42,10 +42,10 @@ def test_a_deleted_topic_is_renamed_and_later_removed(tmp_path: Path) -> None:
         for name, number in zip(names, (0, 1), strict=False):
             assert re.fullmatch(rf"orders-{number}\.[0-9a-f]{{32}}-delete", name)
         clock.advance(DELAY_MS - 1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert len(dirs_in(tmp_path)) == 3
         clock.advance(DELAY_MS)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert dirs_in(tmp_path) == ["others-0"]
 
 
@@ -79,7 +79,7 @@ def test_the_delay_goes_on_while_nobody_is_there(tmp_path: Path) -> None:
         logs.delete_topic("orders")
     clock.advance(DELAY_MS // 2)
     with open_logs(tmp_path, clock=clock) as logs:
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
     assert len(dirs_in(tmp_path)) == 1
     clock.advance(DELAY_MS // 2)
     with open_logs(tmp_path, clock=clock) as logs:
@@ -93,7 +93,7 @@ def test_the_delay_is_configured(tmp_path: Path) -> None:
         logs.create_topic("orders")
         logs.delete_topic("orders")
         clock.advance(1000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert dirs_in(tmp_path) == []
 
 
@@ -104,7 +104,7 @@ def test_what_a_broker_has_marked_is_removed(tmp_path: Path) -> None:
     (tmp_path / name / "00000000000000000000.log").write_bytes(b"x")
     with open_logs(tmp_path, clock=clock) as logs:
         clock.advance(DELAY_MS)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert dirs_in(tmp_path) == []
 
 

@@ -263,7 +263,7 @@ def test_producer_ids_are_not_handed_out_twice(dirs: list[Path]) -> None:
     kill(logs)
     (dirs[1] / STATE_FILE).write_bytes(old)
     with open_logs(dirs[1], missing_dirs="offline") as logs:
-        assert logs._ids.take() > first
+        assert logs._producer_ids.take() > first
 
 
 # -- forget
@@ -376,7 +376,7 @@ def test_a_transaction_over_two_directories_of_which_one_is_opened_first(
             with open_logs(
                 dirs[number], clock=clock, disk=Disk(UNSYNCED), missing_dirs="offline"
             ) as logs:
-                logs.run_due_tasks()
+                logs.run_pending_tasks()
         with open_logs(*dirs, clock=clock, disk=Disk(UNSYNCED)) as logs:
             check_all_or_nothing(logs, was_acknowledged=was_acknowledged)
 

@@ -20,7 +20,7 @@ def test_periods_and_delays() -> None:
     schedule.every(10, "later", lambda: done.append((clock(), "later")), delay_ms=15)
     schedule.after(12, "once", lambda: done.append((clock(), "once")))
     for _ in range(40):
-        schedule.run_due()
+        schedule.run_pending()
         clock.advance(1)
     assert done == [
         (10, "ten"),
@@ -39,11 +39,11 @@ def test_what_was_missed_is_done_once() -> None:
     done: list[int] = []
     schedule.every(10, "task", lambda: done.append(clock()))
     clock.advance(95)
-    assert schedule.run_due() == 1
+    assert schedule.run_pending() == 1
     clock.advance(9)
-    assert schedule.run_due() == 0
+    assert schedule.run_pending() == 0
     clock.advance(1)
-    assert schedule.run_due() == 1
+    assert schedule.run_pending() == 1
     assert done == [95, 105]
 
 
@@ -53,7 +53,7 @@ def test_intervals_that_mean_never() -> None:
     for period_ms in ((1 << 63) - 1, 0, -1):
         schedule.every(period_ms, "never", lambda: 1 / 0)  # type: ignore[arg-type]
     clock.advance(1 << 60)
-    assert schedule.run_due() == 0
+    assert schedule.run_pending() == 0
 
 
 def test_a_cancelled_task_is_not_done() -> None:
@@ -62,10 +62,10 @@ def test_a_cancelled_task_is_not_done() -> None:
     done: list[str] = []
     task = schedule.every(10, "task", lambda: done.append("x"))
     clock.advance(10)
-    schedule.run_due()
+    schedule.run_pending()
     task.cancel()
     clock.advance(10)
-    schedule.run_due()
+    schedule.run_pending()
     assert done == ["x"]
 
 
@@ -82,7 +82,7 @@ def test_a_failure_is_logged_and_the_rest_goes_on(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
             clock.advance(10)
-            schedule.run_due()
+            schedule.run_pending()
     assert done == ["x", "x"]
     assert [record.message for record in caplog.records] == ["the one that fails failed"] * 2
 

@@ -387,7 +387,7 @@ def test_after_an_unclean_stop_the_broker_s_index_files_show_its_setting(
     assert len(sizes) > 5
     assert not any(each.exceed(accepted(setting)) for each in sizes)
     assert sizes[-1].time_index  # not empty: no roll was needed at the end
-    assert "segment.index.bytes is unknown, and assumed to be 96" in caplog.text
+    assert "segment.index.bytes is unknown; using 96" in caplog.text
 
 
 def test_index_files_of_a_killed_writer_show_nothing(directory: Path) -> None:

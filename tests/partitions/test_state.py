@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
 from stratalog.partitions.state import (
-    BLOCK,
     FIRST_PRODUCER_ID,
+    PRODUCER_ID_BLOCK,
     STATE_FILE,
     PendingCreate,
     PendingDelete,
@@ -138,10 +138,10 @@ def test_the_newer_copy_stands() -> None:
         STATE, generation=4, topics={"a": SavedTopic(ID, {"x": "2"})}, creates=(), deletes=()
     )
     merged = merge([newer, older])
-    assert merged.kept_topics == {"a": SavedTopic(ID, {"x": "2"})}
+    assert merged.saved_topics == {"a": SavedTopic(ID, {"x": "2"})}
     assert merged.creates == ()
     assert merged.next_producer_id == STATE.next_producer_id
-    assert merge([older, STATE]).kept_topics.keys() == {"a", "orders"}
+    assert merge([older, STATE]).saved_topics.keys() == {"a", "orders"}
     assert merge([]) == SavedState()
 
 
@@ -182,10 +182,10 @@ def test_damage_names_the_file(tmp_path: Path) -> None:
 
 def test_producer_ids_are_never_handed_out_twice(tmp_path: Path) -> None:
     ids = ProducerIds(StateStore(Disk(), [tmp_path]))
-    first = [ids.take() for _ in range(BLOCK + 1)]
-    assert first == list(range(FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + BLOCK + 1))
+    first = [ids.take() for _ in range(PRODUCER_ID_BLOCK + 1)]
+    assert first == list(range(FIRST_PRODUCER_ID, FIRST_PRODUCER_ID + PRODUCER_ID_BLOCK + 1))
     again = ProducerIds(StateStore(Disk(), [tmp_path]))
-    assert again.take() == FIRST_PRODUCER_ID + 2 * BLOCK
+    assert again.take() == FIRST_PRODUCER_ID + 2 * PRODUCER_ID_BLOCK
 
 
 def test_the_documented_example_is_read() -> None:

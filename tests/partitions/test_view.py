@@ -105,7 +105,7 @@ def test_directories_that_are_no_partitions(two_dirs: list[Path]) -> None:
     (two_dirs[0] / "remote-log-index-cache").mkdir()
     (two_dirs[0] / "topic-x").mkdir()
     view = LogDirView(two_dirs[0])
-    assert {path.name for path in view.strangers} == {"lost+found", "topic-x"}
+    assert {path.name for path in view.invalid_directories} == {"lost+found", "topic-x"}
     assert open_dirs(two_dirs[0]).topics == {"a-b": [0, 10]}
 
 
@@ -142,7 +142,7 @@ def test_broker_directory() -> None:
     assert set(logs.topics) == {"__cluster_metadata", "__consumer_offsets", "__transaction_state"}
     (only,) = logs.dirs
     assert only.has_clean_shutdown
-    assert only.strangers == []
+    assert only.invalid_directories == []
     meta = only.meta_properties
     assert meta is not None
     assert (meta.node_id, meta.cluster_id) == (1, "L_0Za8S1S7WFAosY2JyK9g")

@@ -153,10 +153,10 @@ def test_lingering_records_are_written_by_the_clock(tmp_path: Path) -> None:
         clock.advance(6)
         second = producer.append("orders", b"x", partition=1)
         clock.advance(4)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert (first.is_done, second.is_done) == (True, False)
         clock.advance(6)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert second.is_done
 
 

@@ -123,7 +123,7 @@ def test_a_marker_that_fails_is_written_later(tmp_path: Path) -> None:
         [left] = logs.open_transactions()
         assert left.is_decided
         assert committed(logs, partition=1) == [b"x"]  # the other marker is there
-        logs._coordinator.end_overdue()
+        logs._coordinator.abort_timed_out()
         assert logs.open_transactions() == []
         assert committed(logs, partition=0) == [b"x"]
 
@@ -170,7 +170,7 @@ def test_timers_look_at_transactions_that_nobody_asked_about(tmp_path: Path) -> 
         log = logs.partition("orders", 0)
         assert log.last_stable_offset == 0
         clock.advance(61_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert log.last_stable_offset == log.log_end_offset == 3
 
 
@@ -202,7 +202,7 @@ def test_a_transaction_of_a_cluster_is_left_to_its_coordinator(tmp_path: Path) -
     content = state_log.read_bytes()
     with open_logs(tmp_path, clock=clock) as logs:
         assert [left.producer_id for left in logs.open_transactions()] == [9]
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
     assert state_log.read_bytes() == content
 
 

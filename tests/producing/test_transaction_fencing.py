@@ -93,10 +93,10 @@ def test_a_transaction_that_takes_too_long_is_aborted(tmp_path: Path) -> None:
         txn = logs.transaction("shop", timeout_ms=30_000)
         txn.append("orders", b"slow").result()
         clock.advance(30_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert len(logs.open_transactions()) == 1
         clock.advance(10_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert logs.open_transactions() == []
         assert logs.partition("orders", 0).last_stable_offset == 2
         with pytest.raises(ProducerFencedError):
@@ -111,7 +111,7 @@ def test_ids_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
         open_one = logs.transaction("open")
         open_one.append("orders", b"x").result()
         clock.advance(7_200_000)
-        logs._coordinator.forget_idle()
+        logs._coordinator.expire_transactional_ids()
         assert logs._coordinator._states.find("shop") is None
         assert logs._coordinator._states.find("open") is not None
         kill(logs)

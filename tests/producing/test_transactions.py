@@ -132,7 +132,7 @@ def test_several_transactions_of_one_producer(tmp_path: Path) -> None:
         for number in range(4):
             txn = producer.transaction()
             txn.append("orders", b"%d" % number)
-            with pytest.raises(InvalidTxnStateError, match="open already"):
+            with pytest.raises(InvalidTxnStateError, match="already has an open"):
                 producer.transaction()
             if number == 2:
                 txn.abort()

@@ -62,7 +62,7 @@ def test_nothing_is_deleted_before_it_is_started(tmp_path: Path) -> None:
         logs.create_topic("orders", 1)
         fill(logs, "orders", OLD_MS, NOW_MS)
         clock.advance(DAY_MS)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert bases(logs, "orders") == [0, 1]
         assert not logs.maintenance.is_running
         assert state_of(logs, "orders").checked_ms is None
@@ -75,10 +75,10 @@ def test_retention_is_checked_after_a_delay_and_then_at_intervals(tmp_path: Path
         fill(logs, "orders", OLD_MS, NOW_MS)
         logs.maintenance.start()
         clock.advance(29_999)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert bases(logs, "orders") == [0, 1]
         clock.advance(1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert bases(logs, "orders") == [1]
         state = state_of(logs, "orders")
         assert (state.checked_ms, state.deleted_segments) == (NOW_MS + 30_000, 1)
@@ -87,10 +87,10 @@ def test_retention_is_checked_after_a_delay_and_then_at_intervals(tmp_path: Path
 
         fill(logs, "orders", OLD_MS, NOW_MS)  # behind one that stays
         clock.advance(5 * MINUTE_MS - 1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert state_of(logs, "orders").checked_ms == NOW_MS + 30_000
         clock.advance(1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert state_of(logs, "orders").checked_ms == NOW_MS + 30_000 + 5 * MINUTE_MS
         assert bases(logs, "orders") == [1, 2, 3]
         assert logs.maintenance.state().checked_ms == NOW_MS + 30_000 + 5 * MINUTE_MS
@@ -98,11 +98,11 @@ def test_retention_is_checked_after_a_delay_and_then_at_intervals(tmp_path: Path
         logs.maintenance.stop()
         assert not logs.maintenance.is_running
         clock.advance(30 * DAY_MS)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert bases(logs, "orders") == [1, 2, 3]
         logs.maintenance.start()
         clock.advance(30_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert bases(logs, "orders") == [4]
 
 
@@ -114,10 +114,10 @@ def test_dropped_files_are_removed_after_the_delay(tmp_path: Path) -> None:
         logs.maintenance.check_retention()
         assert len(deleted_in(tmp_path)) == 3
         clock.advance(5 * MINUTE_MS - 1)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert len(deleted_in(tmp_path)) == 3
         clock.advance(15_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert not deleted_in(tmp_path)
         fill(logs, "orders", NOW_MS - 8 * DAY_MS)
         clock.advance(8 * DAY_MS)
@@ -229,7 +229,7 @@ def test_a_partition_that_fails_is_told_and_stops_no_other(
         assert "Input/output error" in failure.message
         assert failure.traceback.startswith("Traceback")
         assert "delete_oldest" in failure.traceback
-        assert not failure.is_over
+        assert not failure.is_resolved
         assert "orders-1: retention failed" in caplog.text
 
         clock.advance(MINUTE_MS)
@@ -244,7 +244,7 @@ def test_a_partition_that_fails_is_told_and_stops_no_other(
         assert bases(logs, "orders", 1) == [1]
         assert not state.is_failing
         (failure,) = state.failures
-        assert (failure.at_ms, failure.count, failure.is_over) == (NOW_MS + MINUTE_MS, 2, True)
+        assert (failure.at_ms, failure.count, failure.is_resolved) == (NOW_MS + MINUTE_MS, 2, True)
         assert not logs.maintenance.state().failing
 
 
@@ -258,7 +258,7 @@ def test_checkpoints_go_on_where_one_fails(tmp_path: Path) -> None:
         logs.flush()
         trouble.where = {"one/recovery-point"}
         clock.advance(DAY_MS)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         directories = dict(logs.maintenance.state().directories)
         (failure,) = directories[one]
         assert failure.task == "checkpoint recovery-point-offset-checkpoint"
@@ -266,8 +266,8 @@ def test_checkpoints_go_on_where_one_fails(tmp_path: Path) -> None:
         assert (two / "recovery-point-offset-checkpoint").exists()
         trouble.where = set()
         clock.advance(DAY_MS)
-        logs.run_due_tasks()
-        assert [f.is_over for f in dict(logs.maintenance.state().directories)[one]] == [True]
+        logs.run_pending_tasks()
+        assert [f.is_resolved for f in dict(logs.maintenance.state().directories)[one]] == [True]
 
 
 def test_flushing_goes_on_in_other_directories(tmp_path: Path) -> None:
@@ -282,13 +282,13 @@ def test_flushing_goes_on_in_other_directories(tmp_path: Path) -> None:
     clock.advance(1000)
     trouble.where = {"orders-0"}
     both = [logs.partition("orders", n) for n in range(2)]
-    logs._upkeep.flush_dirty()
+    logs._housekeeping.flush_dirty()
     assert [log.recovery_point for log in both] == [0, 1]
     assert [f.task for f in state_of(logs, "orders", 0).failures] == ["flush"]
     assert not state_of(logs, "orders", 1).failures
     trouble.where = set()
     clock.advance(DAY_MS)
-    logs.run_due_tasks()
+    logs.run_pending_tasks()
     assert [log.recovery_point for log in both] == [0, 1]
     assert "orders 1 1" in (two / "recovery-point-offset-checkpoint").read_text()
     assert not (one / "recovery-point-offset-checkpoint").exists()
@@ -412,7 +412,7 @@ class FakeCleaning:
 
 
 def service(logs: LogDir, cleaning: FakeCleaning, *, has_threads: bool) -> Maintenance:
-    made = Maintenance(logs._catalog, logs._engine, logs._health, cleaning)
+    made = Maintenance(logs._catalog, logs._context, logs._health, cleaning)
     made.has_threads = has_threads
     return made
 
@@ -433,7 +433,7 @@ def test_the_cleaner_s_threads(tmp_path: Path) -> None:
 
 
 def directory_failures(state: MaintenanceState) -> list[tuple[str, bool]]:
-    return [(f.task, f.is_over) for _, failures in state.directories for f in failures]
+    return [(f.task, f.is_resolved) for _, failures in state.directories for f in failures]
 
 
 def test_cleaning_without_threads(tmp_path: Path) -> None:
@@ -443,17 +443,17 @@ def test_cleaning_without_threads(tmp_path: Path) -> None:
         maintenance = service(logs, cleaning, has_threads=False)
         maintenance.start()
         clock.advance(14_999)
-        maintenance.run_due()
+        maintenance.run_pending()
         assert len(cleaning.pieces) == 4
         clock.advance(1)
-        maintenance.run_due()
+        maintenance.run_pending()
         assert len(cleaning.pieces) == 1
         clock.advance(15_000)
-        maintenance.run_due()
+        maintenance.run_pending()
         assert not cleaning.pieces
         maintenance.stop()
         maintenance.stop()
-        assert maintenance.run_due() == 0
+        assert maintenance.run_pending() == 0
 
 
 def test_a_cleaner_that_is_switched_off(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_cleaner_that_is_switched_off(tmp_path: Path) -> None:
         maintenance = service(logs, cleaning, has_threads=False)
         with maintenance:
             clock.advance(DAY_MS)
-            maintenance.run_due()
+            maintenance.run_pending()
     assert not cleaning.workers
 
 
@@ -479,12 +479,12 @@ def test_a_compacted_log_is_cleaned_and_its_old_segments_go(tmp_path: Path) -> N
         fill(logs, "both", OLD_MS, OLD_MS, NOW_MS)
         logs.maintenance.start()
         clock.advance(15_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert [record.offset for record in logs.partition("keyed", 0).read()] == [2, 3]
         assert bases(logs, "both") == [2]
         keyed = state_of(logs, "keyed")
         assert keyed.cleaning is not None
-        assert (keyed.cleaning.rounds, keyed.cleaning.error) == (1, None)
+        assert (keyed.cleaning.passes, keyed.cleaning.error) == (1, None)
         assert not logs.maintenance.state().failing
 
 
@@ -504,7 +504,7 @@ def test_a_log_that_cannot_be_cleaned_is_told(tmp_path: Path) -> None:
         path.write_bytes(content)
         logs.maintenance.start()
         clock.advance(15_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         assert [record.offset for record in logs.partition("sound", 0).read()] == [1, 2]
         (failing,) = logs.maintenance.state().failing
         assert failing.topic_partition == ("damaged", 0)
@@ -513,7 +513,7 @@ def test_a_log_that_cannot_be_cleaned_is_told(tmp_path: Path) -> None:
         assert str(path) in failure.message
         assert "cleaner.py" in failure.traceback
         clock.advance(15_000)
-        logs.run_due_tasks()
+        logs.run_pending_tasks()
         (failure,) = state_of(logs, "damaged").failures
         assert failure.count == 1, "it is left alone"
 

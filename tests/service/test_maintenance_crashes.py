@@ -45,7 +45,7 @@ def maintain(logs: LogDir, clock: Clock) -> None:
     """Check retention; then, when the delay is over, write checkpoints and remove files."""
     logs.maintenance.check_retention()
     clock.advance(120_000)
-    logs.run_due_tasks()
+    logs.run_pending_tasks()
 
 
 def check(logs: LogDir) -> None:

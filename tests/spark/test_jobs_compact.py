@@ -75,7 +75,7 @@ def test_same_files_as_the_local_cleaner(spark: SparkSession, dirty: Path, tmp_p
     with LogDir.open(local, config=settings, create=False, background=False) as logs:
         while logs.cleaning.clean_dirtiest(Cleaner()) is not None:
             pass
-        expected = {tp.topic_partition: tp.rounds for tp in logs.cleaning.states()}
+        expected = {tp.topic_partition: tp.passes for tp in logs.cleaning.states()}
     result = compact(spark, spread, config=settings)
     assert {each.topic_partition: 1 for each in result.passes} == expected
     assert not result.failed

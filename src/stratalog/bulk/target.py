@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from stratalog.bulk.workers import interrupts_held
-from stratalog.commits.committer import abandon
+from stratalog.commits.committer import CommitDirs, abandon
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     ConfigError,
     InvalidTopicError,
-    LogDirLockedError,
     NotALogDirError,
     StratalogError,
     TopicAlreadyExistsError,
@@ -24,16 +22,14 @@ from stratalog.errors import (
 )
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log.appends import AppendRules
-from stratalog.log_dir import LogDir
-from stratalog.partitions.catalog import TopicCatalog
 from stratalog.partitions.lock import lock_dirs
-from stratalog.partitions.root import LogContext, LogRoot
-from stratalog.partitions.state import StateStore
+from stratalog.partitions.opening import OpenOptions
+from stratalog.partitions.topics import TopicsView
 from stratalog.storage.disk import Disk
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import ExitStack
     from pathlib import Path
@@ -41,12 +37,11 @@ if TYPE_CHECKING:
     from stratalog.bulk.options import WriteOptions
     from stratalog.commits.committer import CommitResult
     from stratalog.commits.staged import StagedCommit, StagedRun
+    from stratalog.partitions.catalog import TopicCatalog
 
 _log: Final = logging.getLogger(__name__)
-T = TypeVar("T")
 
 LOCK_WAIT_MS: Final = 10_000
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -69,16 +64,10 @@ class Target:
     create_in_broker_dir: bool = False
     """Whether topics may be created in the directory of a Kafka broker."""
 
-    def open(self) -> LogDir:
-        """The directories, for writing. Waits a while for another writer to let go of the lock."""
-        return self._waiting(
-            lambda: LogDir.open(
-                *self.paths,
-                config=self.config,
-                create=self.new_topics is not None,
-                background=False,
-            )
-        )
+    def open(self) -> CommitDirs:
+        """Open the directories for writing. Waits up to `lock_wait_ms` for another writer."""
+        options = OpenOptions(create=self.new_topics is not None, lock_wait_ms=self.lock_wait_ms)
+        return CommitDirs(self.paths, self.config, options)
 
     def check(self) -> None:
         """Raise unless the directories are there, or may be made."""
@@ -99,17 +88,7 @@ class Target:
         Where there is no lock file nobody writes, and none is made: it may not be a log directory.
         """
         paths = [path for path in self.paths if (path / RootFile.LOCK.value).exists()]
-        return self._waiting(lambda: lock_dirs(Disk(), paths))
-
-    def _waiting(self, act: Callable[[], T]) -> T:
-        deadline = time.monotonic() + self.lock_wait_ms / 1000
-        while True:
-            try:
-                return act()
-            except LogDirLockedError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_POLL_S)
+        return lock_dirs(Disk(), paths, wait_ms=self.lock_wait_ms)
 
     def find(self, name: str) -> StagedTopic:
         """One topic, see `TopicFinder.find`."""
@@ -121,7 +100,7 @@ class TopicFinder:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._catalog: TopicCatalog | None = None
+        self._view: TopicsView | None = None
         self._made: set[str] = set()
 
     def made(self) -> tuple[StagedTopic, ...]:
@@ -152,56 +131,34 @@ class TopicFinder:
         target.check()
         if not all(path.is_dir() for path in target.paths):
             return None
-        self._catalog = self._looked_at()
+        self._view = TopicsView.read(target.paths, target.config, wait_ms=target.lock_wait_ms)
         return self._known(name)
 
-    def _looked_at(self) -> TopicCatalog:
-        """The directories as they were at one moment.
-
-        Whoever makes or deletes a topic writes down so before and after; if nothing was written
-        down while they were looked at, nothing was half done then, but for what that says.
-        """
-        target = self._target
-        deadline = time.monotonic() + target.lock_wait_ms / 1000
-        while True:
-            before = self._generation()
-            engine = LogContext(Disk(), lambda: 0, target.config)
-            catalog = TopicCatalog(
-                [LogRoot(path, engine) for path in target.paths],
-                engine,
-                creates_in_broker_dir=target.create_in_broker_dir,
-            )
-            if self._generation() == before or time.monotonic() >= deadline:
-                return catalog
-
-    def _generation(self) -> int:
-        return StateStore(Disk(), self._target.paths).state.generation
-
     def _is_being_made(self, name: str) -> bool:
-        catalog = self._catalog
-        creates = () if catalog is None else catalog.store.state.creates
+        view = self._view
+        creates = () if view is None else view.store.state.creates
         return any(create.topic == name for create in creates)
 
     def _known(self, name: str) -> StagedTopic | None:
-        catalog = self._catalog
-        info = None if catalog is None else catalog.topics.get(name)
-        if catalog is None or info is None:
+        view = self._view
+        info = None if view is None else view.topics.get(name)
+        if view is None or info is None:
             return None
         if info.is_internal:
             raise InvalidTopicError(f"{name} is the log directory's own: no rows are written to it")
         dirs = tuple(
-            (number, catalog.slot(TopicPartition(name, number)).path) for number in info.partitions
+            (number, view.partitions[TopicPartition(name, number)]) for number in info.partitions
         )
         return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
 
     def _make(self, name: str, new: NewTopics) -> None:
-        if self._catalog is not None:
-            self._catalog.check_may_create(name)  # before the directory is opened for writing
         may_create = self._target.create_in_broker_dir
-        with self._target.open() as logs:
+        if self._view is not None and not may_create:
+            self._view.check_may_create(name)  # before the directory is opened for writing
+        with self._target.open() as dirs:
             try:
-                logs.create_topic(
-                    name, new.partition_count, config=new.config, create_in_broker_dir=may_create
+                dirs.catalog.create(
+                    name, new.partition_count, overrides=new.config, in_broker_dir=may_create
                 )
             except TopicAlreadyExistsError:  # another task was faster
                 return
@@ -220,10 +177,10 @@ def roll_back_topics(target: Target, made: Sequence[StagedTopic]) -> tuple[str, 
     if not made:
         return ()
     kept = []
-    with _without_delay(target).open() as logs:
+    with _without_delay(target).open() as dirs:
         for topic in made:
-            if _is_unused(logs, topic):
-                logs.delete_topic(topic.name)
+            if _is_unused(dirs.catalog, topic):
+                dirs.catalog.delete(topic.name)
             else:
                 kept.append(topic.name)
     return tuple(kept)
@@ -240,11 +197,12 @@ def _without_delay(target: Target) -> Target:
     return replace(target, config=replace(config, log_config=log_config))
 
 
-def _is_unused(logs: LogDir, topic: StagedTopic) -> bool:
-    info = logs.topics.get(topic.name)
+def _is_unused(catalog: TopicCatalog, topic: StagedTopic) -> bool:
+    info = catalog.topics.get(topic.name)
     if info is None or info.topic_id != topic.topic_id:
         return False
-    if any(log.log_end_offset for log in logs.partitions_of(topic.name)):
+    slots = [catalog.slot(TopicPartition(topic.name, number)) for number in info.partitions]
+    if any(slot.log().log_end_offset for slot in slots):
         return False
     names = (path.name for _, directory in topic.dirs for path in directory.iterdir())
     return not any(parse_staged_name(name) for name in names)
@@ -293,15 +251,15 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
 
 def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
     """Take the lock, commit, and give it back."""
-    logs = target.open()
+    dirs = target.open()
     try:
-        result = logs.commits.commit(commit)
+        result = dirs.commits.commit(commit)
     except StratalogError:
         with suppress(StratalogError):
-            logs.close()
+            dirs.close()
         raise
     try:
-        logs.close()
+        dirs.close()
     except StratalogError as error:  # the rows are durable; the next writer recovers the rest
         _log.warning("%s", error)
     return result

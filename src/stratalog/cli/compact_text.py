@@ -110,7 +110,7 @@ def plan_story(selection: CleaningPlan, settings: EffectiveConfig) -> Iterator[s
         yield _line("" if number else "why", reason)
     texts = config.as_dict()
     for number, name in enumerate(SETTINGS):
-        source = settings.source_of(name).words
+        source = settings.source_of(name).label
         if name == "cleanup.policy" and settings.unknown is not None:
             source = "assumed"
         yield _line("" if number else "settings", f"{name}={texts[name]} ({source})")

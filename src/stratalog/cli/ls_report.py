@@ -132,7 +132,7 @@ def other_directories(log_dirs: Iterable[LogDirView]) -> list[DirectoryFacts]:
             if directory.state is not DirState.LIVE:
                 state = directory.state.value.removeprefix("-")
                 found.append(DirectoryFacts(path, state, directory.topic_partition, _size_of(path)))
-        for path in log_dir.strangers:
+        for path in log_dir.invalid_directories:
             found.append(DirectoryFacts(path, "unknown", None, _size_of(path)))
     return found
 

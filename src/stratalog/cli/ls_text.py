@@ -74,7 +74,7 @@ def _print_settings(found: Mapping[str, EffectiveConfig]) -> None:
         if settings.unknown is not None:
             rows.append((topic, NOTHING, "unknown", settings.unknown))
         rows += [
-            (topic, name, value, source.words) for name, (value, source) in settings.shown().items()
+            (topic, name, value, source.label) for name, (value, source) in settings.shown().items()
         ]
     print("\nSettings")
     print_table(columns, rows)

@@ -19,8 +19,8 @@ from stratalog.cli.overrides import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.when import format_time
 from stratalog.errors import UnknownSettingsError
-from stratalog.partitions.dir_set import MissingDirs
 from stratalog.partitions.settings import POLICY, ConfigSource, TopicSettings
+from stratalog.partitions.state import MissingDirs
 from stratalog.partitions.view import LogDirsView
 
 if TYPE_CHECKING:
@@ -123,14 +123,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         state = logs.maintenance.state()
         told.tell(state)
     told.sum_up(state)
-    if state.failing or any(not f.is_over for _, failures in state.directories for f in failures):
+    if state.failing or any(
+        not f.is_resolved for _, failures in state.directories for f in failures
+    ):
         raise typer.Exit(1)
 
 
 def _broker_config(
     directories: Sequence[Path], given: Overrides, *, uses_defaults: bool
 ) -> BrokerConfig:
-    is_a_broker_s = TopicSettings(directories, given.broker).is_broker_s
+    is_a_broker_s = TopicSettings(directories, given.broker).is_broker_dir
     is_known = given.has_properties or "retention.ms" in given.names
     if uses_defaults or is_known or not is_a_broker_s:
         return given.broker
@@ -201,7 +203,7 @@ class _Told:
         """Each failure once, though it is tried again and again."""
         for failure in failures:
             known = (subject, failure.task, failure.count)
-            if not failure.is_over and known not in self._failures:
+            if not failure.is_resolved and known not in self._failures:
                 self._failures.add(known)
                 when = format_time(failure.at_ms)
                 report_error(f"{label}: {failure.task} failed at {when}: {failure.message}")
@@ -248,10 +250,10 @@ def partition_row(partition: PartitionState) -> dict[str, Any]:
         "done": {
             "deletedSegments": partition.deleted_segments,
             "deletedBytes": partition.deleted_bytes,
-            "cleaningRounds": 0 if cleaning is None else cleaning.rounds,
+            "cleaningRounds": 0 if cleaning is None else cleaning.passes,
         },
         "cleaning": None if cleaning is None else cleaning.status.value,
-        "cleanedMs": None if cleaning is None else cleaning.last_round_ms,
+        "cleanedMs": None if cleaning is None else cleaning.last_pass_ms,
         "isFailing": partition.is_failing,
         "failures": [json_names(vars(failure)) for failure in partition.failures],
     }

@@ -115,7 +115,7 @@ def settings_lines(topics: Mapping[str, HasSettings], names: Sequence[str]) -> l
         else:
             values = found.config.as_dict()
             text = ", ".join(
-                f"{name}={values[name]} ({_source_of(found, name).words})" for name in names
+                f"{name}={values[name]} ({_source_of(found, name).label})" for name in names
             )
         alike.setdefault(text, []).append(topic)
     return [f"{_listed(found)}: {text}" for text, found in alike.items()]

@@ -50,7 +50,7 @@ def settings_text(outcome: Planned) -> str:
         if name in outcome.unknown:
             texts.append(f"{name} unknown")
             continue
-        source = settings.source_of(name).words
+        source = settings.source_of(name).label
         if name == "retention.ms" and config.retention_ms > 0:
             source = f"{duration_text(config.retention_ms)}; {source}"
         if name == "cleanup.policy" and settings.unknown is not None:

@@ -180,7 +180,7 @@ def _print_text(
 
 
 def _policy_text(settings: EffectiveConfig) -> str:
-    source = "assumed" if settings.unknown is not None else settings.source_of(POLICY).words
+    source = "assumed" if settings.unknown is not None else settings.source_of(POLICY).label
     return f"{POLICY}={settings.config.as_dict()[POLICY]} ({source})"
 
 

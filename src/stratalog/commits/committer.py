@@ -19,7 +19,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
@@ -41,7 +41,10 @@ from stratalog.errors import (
     StorageError,
     StratalogError,
 )
+from stratalog.format.names import TRANSACTION_STATE_TOPIC
 from stratalog.log.appends import AppendRules
+from stratalog.partitions.opening import OpenLogDirs, raise_first
+from stratalog.partitions.root import LogContext
 from stratalog.storage.locks import detach_in_children, inherited_reason
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -51,11 +54,13 @@ if TYPE_CHECKING:
 
     from stratalog.commits.journal import CommitIdentity, Journal, PartitionCommit
     from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
+    from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log.appends import FileBatches
     from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.opening import OpenOptions
     from stratalog.partitions.schedule import Schedule
+    from stratalog.partitions.table import PartitionSlot
     from stratalog.storage.disk import Disk
 
 INSTALLERS_MAX: Final = 8
@@ -79,11 +84,11 @@ class CommitResult(NamedTuple):
 class Commits:
     """Commits to the log directories whose lock is held. Thread-safe: they take turns."""
 
-    def __init__(self, catalog: TopicCatalog, engine: LogContext) -> None:
+    def __init__(self, catalog: TopicCatalog, context: LogContext) -> None:
         self._catalog = catalog
-        self._engine = engine
-        self._disk = engine.disk
-        self._journal = JournalFile(engine.disk, [root.path for root in catalog.roots])
+        self._context = context
+        self._disk = context.disk
+        self._journal = JournalFile(context.disk, [root.path for root in catalog.roots])
         self._history = CommitHistory(catalog)
         self._lock = threading.RLock()
         self._is_detached = False
@@ -98,26 +103,29 @@ class Commits:
         if self._is_detached:
             raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
-    def begin(self, schedule: Schedule) -> None:
-        """Finish what the last writer has decided, if that is possible.
+    def resume(self) -> None:
+        """Finish the commit that the last writer has decided, if that is possible.
 
         If it is not (the disk is full, a staged file is corrupt), the directory opens all the same:
-        the journal stays, and the next commit says what is wrong.
+        the journal stays, and the next commit raises the error. If log directories are missing,
+        perhaps with a journal, nothing is finished, and every partition with staged files counts
+        as one that a decided commit still needs.
         """
+        if self._catalog.missing_dirs:
+            for slot in self._catalog.slots():
+                slot.has_pending_commit = has_staged_files(self._disk, slot.path)
+            return
         try:
             is_finished = self.finish()
         except StratalogError as error:
             _log.warning("%s", error)
         else:
-            if is_finished or not all(root.last_stop.was_clean for root in self._catalog.roots):
+            if is_finished or not all(root.last_shutdown.was_clean for root in self._catalog.roots):
                 self.sweep()
-        schedule.every(SWEEP_INTERVAL_MS, "sweep of staged files", self._sweep_all)
 
-    def begin_partially(self) -> None:
-        """Some of the directories are missing, perhaps with a journal: finish nothing, and take
-        every partition with staged files for one that a decided commit still needs."""
-        for slot in self._catalog.slots():
-            slot.has_pending_commit = has_staged_files(self._disk, slot.path)
+    def schedule_sweeps(self, schedule: Schedule) -> None:
+        """Remove stale staged files once an hour."""
+        schedule.every(SWEEP_INTERVAL_MS, "removal of stale staged files", self._sweep)
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
         """The number of the writer's last commit to the topic (None: to any topic); None if it
@@ -204,13 +212,13 @@ class Commits:
             if self._catalog.missing_dirs:
                 return 0  # a journal there may name them
             kept = self._journal.run_names()
-            now_ms = self._engine.now_ms()
+            now_ms = self._context.now_ms()
             return sum(
                 sweep_stale(self._disk, slot.path, now_ms, kept, stale_ms)
                 for slot in self._catalog.slots()
             )
 
-    def _sweep_all(self) -> None:
+    def _sweep(self) -> None:
         self.sweep()
 
     # -- steps
@@ -327,9 +335,49 @@ class Commits:
         """What other attempts of its tasks have left, and what is stale beside it."""
         directories = {path for run in commit.runs for _, path in run.topic.dirs}
         sweep_commit(self._disk, directories, commit.job, commit.number)
-        now_ms = self._engine.now_ms()
+        now_ms = self._context.now_ms()
         for directory in directories:
             sweep_stale(self._disk, directory, now_ms)
+
+
+class CommitDirs:
+    """Log directories opened for bulk commits only: their topics and commits, but no producers, no
+    transactions and no background work. Use it as a context manager."""
+
+    def __init__(
+        self, paths: Sequence[Path], config: BrokerConfig, options: OpenOptions | None = None
+    ) -> None:
+        """Open the directories. After an unclean shutdown every log is recovered, and a decided
+        commit is finished."""
+        self._dirs = OpenLogDirs(paths, LogContext.of(config), options)
+        self.catalog = self._dirs.catalog
+        try:
+            self._dirs.start()
+            self.catalog.finish_changes()
+            self._dirs.recover()
+            self._leave_transactions()
+            self.commits = Commits(self.catalog, self._dirs.context)
+            self.commits.resume()
+        except BaseException:
+            self._dirs.abandon()
+            raise
+
+    def _leave_transactions(self) -> None:
+        """Transactions that a crash left open are ended by the next `LogDir.open`, which knows by
+        the missing clean-shutdown marker that it has to."""
+        if TRANSACTION_STATE_TOPIC in self.catalog.topics:
+            for root in self._dirs.unclean_roots:
+                root.needs_recovery = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all logs and release the lock. Raises the first error."""
+        raise_first(self._dirs.close())
 
 
 def _threads(count: int, name: str) -> ThreadPoolExecutor:

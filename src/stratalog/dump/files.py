@@ -36,7 +36,6 @@ from stratalog.format.java_text import parse_int
 from stratalog.format.names import (
     DirState,
     TopicPartition,
-    parse_partition_dir,
     parse_partition_file,
 )
 from stratalog.format.offset_index import OffsetEntry
@@ -44,6 +43,7 @@ from stratalog.format.snapshot import ProducerEntry, decode_snapshot
 from stratalog.format.time_index import TimeEntry
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.format.varint import wrapped_long
+from stratalog.storage.log_dir_scan import list_log_dir
 from stratalog.storage.log_file import LogFile
 
 if TYPE_CHECKING:
@@ -404,16 +404,11 @@ def files_of_topic(log_dir: str, topic: str, kinds: Collection[str] = KINDS) -> 
 
 
 def _partitions_in(log_dir: str) -> list[_Found]:
-    found = []
-    with scandir(log_dir) as entries:
-        for entry in entries:
-            try:
-                parsed = parse_partition_dir(entry.name) if entry.is_dir() else None
-            except InvalidNameError:
-                continue
-            if parsed is not None and parsed.state is DirState.LIVE:
-                found.append(_Found(parsed.topic_partition, _join(log_dir, entry.name)))
-    return sorted(found)
+    return sorted(
+        _Found(directory.topic_partition, _join(log_dir, path.name))
+        for path, directory in list_log_dir(Path(log_dir)).partitions
+        if directory.state is DirState.LIVE
+    )
 
 
 def _files_in(directory: str, kinds: Collection[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Kafka's `.lock` in each log directory: whoever holds it writes, everybody else may read.
+"""Kafka's `.lock` in each log directory: its holder may write, everybody else only reads.
 
-A refusal should say who is in the way. The kernel knows the process of a lock that Java took; a
-lock of ours belongs to an open file, so the process is the one that has the file open.
+The error names the process that holds the lock. The kernel knows the process of a lock that Java
+took; our own lock belongs to an open file, so it is the process that has this file open.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,23 +18,36 @@ from stratalog.errors import LockedError, LogDirLockedError
 from stratalog.format.names import RootFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from stratalog.storage.disk import Disk
 
+_POLL_S: Final = 0.05
 _PROCESSES: Final = Path("/proc")
 _FLOCK: Final = struct.Struct(
     "h"  # l_type
     "h"  # l_whence
     "q"  # l_start
     "q"  # l_len: 0 is the whole file
-    "i"  # l_pid: the answer; not positive if the lock is no process's, or of another container's
+    "i"  # l_pid: set by the kernel; not positive for an open-file lock, or another container's
     "4x"
 )
 
 
-def lock_dirs(disk: Disk, paths: Iterable[Path]) -> ExitStack:
-    """Lock all of the log directories or none; closing what is returned gives them back."""
+def lock_dirs(disk: Disk, paths: Sequence[Path], *, wait_ms: int = 0) -> ExitStack:
+    """Lock all of the log directories or none, waiting up to `wait_ms` for another writer. Closing
+    the returned stack releases them. Raises LogDirLockedError."""
+    deadline = time.monotonic() + wait_ms / 1000
+    while True:
+        try:
+            return _lock_now(disk, paths)
+        except LogDirLockedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _lock_now(disk: Disk, paths: Sequence[Path]) -> ExitStack:
     with ExitStack() as locks:
         for path in paths:
             lock_path = path / RootFile.LOCK.value
@@ -45,7 +59,7 @@ def lock_dirs(disk: Disk, paths: Iterable[Path]) -> ExitStack:
 
 
 def find_holder(lock_path: Path) -> str | None:
-    """Who has locked the file, or None if nobody has or the system does not tell."""
+    """The process that has locked the file; None if there is none or it cannot be found."""
     with suppress(OSError):
         process_id = _locking_process(lock_path) or _process_with_open(lock_path)
         if process_id == os.getpid():
@@ -70,7 +84,7 @@ def _process_with_open(path: Path) -> int | None:
 
 
 def _has_open(process_id: int, wanted: os.stat_result) -> bool:
-    with suppress(OSError):  # it has ended, or is another user's
+    with suppress(OSError):  # it has ended, or belongs to another user
         for descriptor in (_PROCESSES / str(process_id) / "fd").iterdir():
             with suppress(OSError):
                 if os.path.samestat(descriptor.stat(), wanted):

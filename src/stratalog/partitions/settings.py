@@ -1,12 +1,12 @@
-"""Which settings a topic has, and where each of them comes from.
+"""The settings of a topic, and the source of each of them.
 
-The settings of topics that were created here are in the kept state. Those of a Kafka cluster's
-topics are in the cluster's metadata, which each of its nodes has on disk (`cluster_metadata`). As
-in Kafka, what is set for the topic comes first, then what was set dynamically for this broker, then
-for all brokers, then its `server.properties` (the config that was given), then Kafka's default.
+The settings of topics that were created here are in the saved state. Those of a Kafka cluster's
+topics are in the cluster's metadata, which each of its nodes has on disk (`cluster_metadata`).
+Precedence is Kafka's: the topic's own settings, then the dynamic settings of this broker, then
+those of all brokers, then `server.properties` (the given config), then Kafka's defaults.
 
-Where neither tells of a topic, its settings are unknown. Reading needs none, and records may be
-appended; but nothing is deleted or compacted there until somebody says which policy holds.
+If a topic is in neither of them, its settings are unknown. It can be read and appended to, but
+nothing of it is deleted or compacted until somebody gives a `cleanup.policy`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ POLICY = "cleanup.policy"
 
 
 class ConfigSource(enum.StrEnum):
-    """Where a setting comes from, by Kafka's names; the strongest first."""
+    """The source of a setting, by Kafka's names; the highest precedence first."""
 
     GIVEN = "GIVEN"
-    """Not Kafka's: given for this run."""
+    """Not in Kafka: given for this run."""
     TOPIC = "DYNAMIC_TOPIC_CONFIG"
     BROKER = "DYNAMIC_BROKER_CONFIG"
     CLUSTER = "DYNAMIC_DEFAULT_BROKER_CONFIG"
@@ -50,12 +50,12 @@ class ConfigSource(enum.StrEnum):
     DEFAULT = "DEFAULT_CONFIG"
 
     @property
-    def words(self) -> str:
-        """For people."""
-        return _WORDS[self]
+    def label(self) -> str:
+        """For messages and tables."""
+        return _LABELS[self]
 
 
-_WORDS = {
+_LABELS = {
     ConfigSource.GIVEN: "given for this run",
     ConfigSource.TOPIC: "topic",
     ConfigSource.BROKER: "dynamic broker config",
@@ -71,28 +71,29 @@ class EffectiveConfig:
 
     config: LogConfig
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """What is set for the topic itself."""
+    """The settings of the topic itself."""
     sources: Mapping[str, ConfigSource] = field(default_factory=dict)
     """Of every setting that is not Kafka's default."""
     unknown: str | None = None
-    """Why the topic's settings are not known; None if they are. Then `config` is the broker's."""
+    """Why the topic's settings are unknown (`config` is the broker's then); None if they are
+    known."""
     partition_count: int | None = None
-    """As the cluster has it; None if it is not known."""
+    """According to the cluster's metadata; None if unknown."""
     is_assumed: bool = False
-    """Whether the settings are unknown, or were until somebody said which ones hold."""
+    """Whether the topic's own settings are unknown, even if some were assumed for this run."""
 
     def source_of(self, name: str) -> ConfigSource:
         return self.sources.get(name, ConfigSource.DEFAULT)
 
     def shown(self) -> dict[str, tuple[str, ConfigSource]]:
-        """Every setting that is not Kafka's default, as text, and where it comes from."""
+        """Every setting that is not Kafka's default: its value as text, and its source."""
         texts = {**self.config.as_dict()}
         names = [name for name in texts if name in self.sources]
         return {name: (texts[name], self.sources[name]) for name in names}
 
     def given(self, settings: Mapping[str, object]) -> EffectiveConfig:
-        """With these in place of the topic's, for this run. With a cleanup.policy among them, what
-        may be deleted or compacted is known."""
+        """With these settings instead of the topic's, for this run. If a `cleanup.policy` is among
+        them, the topic's settings are no longer unknown."""
         if not settings:
             return self
         return dataclasses.replace(
@@ -104,7 +105,7 @@ class EffectiveConfig:
 
 
 class TopicSettings:
-    """The settings of the topics in some log directories, of one broker or of Stratalog."""
+    """The settings of the topics in some log directories."""
 
     def __init__(
         self,
@@ -115,9 +116,9 @@ class TopicSettings:
         state: Callable[[], SavedState] | None = None,
         search: Iterable[Path] = (),
     ) -> None:
-        """`assumed` are settings for topics whose own are unknown. `state` is what was kept, read
-        from the directories if it is not given; raises CorruptError if that makes no sense. The
-        cluster's metadata may also be in one of `search`."""
+        """`assumed` has settings for topics whose own are unknown. `state` returns the saved state;
+        without it, the state is read from the directories, which may raise CorruptError. The
+        cluster's metadata is looked for in `dirs`, then in `search`."""
         self._dirs = dirs
         self._search = tuple(search)
         self._broker = broker
@@ -130,28 +131,27 @@ class TopicSettings:
             self._state = state
 
     def of(self, name: str, topic_id: uuid.UUID | None) -> EffectiveConfig:
-        """A topic's settings. Raises ConfigError if those that were kept are wrong."""
+        """A topic's settings. Raises ConfigError if saved ones are invalid."""
         state, cluster = self._state(), self.cluster
-        kept = state.kept_topics.get(name)
+        saved = state.saved_topics.get(name)
         registered = None if cluster is None else cluster.topics.get(name)
-        is_it = registered is not None and topic_id in {None, registered.topic_id}
-        if cluster is not None and registered is not None and is_it:
+        is_same = registered is not None and topic_id in {None, registered.topic_id}
+        if cluster is not None and registered is not None and is_same:
             found = self._of_cluster(name, cluster)
             return dataclasses.replace(found, partition_count=registered.partition_count)
-        if kept is not None and kept.topic_id == topic_id:
-            return self._of_kept(name, kept.overrides)
-        if kept is None and not state.lists_all_topics and cluster is None and not self.is_broker_s:
-            return self._of_kept(name, {})  # of an earlier version, which did not list it
+        if saved is not None and saved.topic_id == topic_id:
+            return self._of_saved(name, saved.overrides)
+        is_listed = saved is not None or state.lists_all_topics
+        if not is_listed and cluster is None and not self.is_broker_dir:
+            return self._of_saved(name, {})  # created by a version that did not list all topics
         other_id = None if registered is None else registered.topic_id
         return self._unknown(name, self._why_unknown(topic_id, other_id))
 
     def warnings(self) -> tuple[str, ...]:
-        """What was odd about the cluster's metadata."""
+        """Problems with the cluster's metadata that did not prevent reading it."""
         return () if self.cluster is None else self.cluster.warnings
 
-    # -- the parts
-
-    def _of_kept(self, name: str, overrides: Mapping[str, str]) -> EffectiveConfig:
+    def _of_saved(self, name: str, overrides: Mapping[str, str]) -> EffectiveConfig:
         layers = [(ConfigSource.TOPIC, _checked_values(overrides))]
         try:
             return self._layered(name, layers, overrides)
@@ -168,7 +168,9 @@ class TopicSettings:
             ]
             return self._layered(name, layers, overrides)
         except ConfigError as error:
-            return self._unknown(name, f"the cluster's metadata has a setting of it with {error}")
+            return self._unknown(
+                name, f"the cluster's metadata has an invalid setting for it: {error}"
+            )
 
     def _layered(
         self,
@@ -198,23 +200,23 @@ class TopicSettings:
             return "the cluster has no topic of this name: a broker would rename it to -stray"
         if self._metadata_problem is not None:
             return f"the cluster's metadata cannot be read: {self._metadata_problem}"
-        if self.is_broker_s:
+        if self.is_broker_dir:
             return (
                 f"this is a Kafka broker's directory, and the cluster's metadata ({METADATA_DIR}) "
-                "is not here; name the directory that has it with metadata.log.dir"
+                "is not here; set metadata.log.dir to the directory that has it"
             )
         return "the topic was not created here, and there is no cluster metadata beside it"
 
-    # -- what the directories say
+    # -- the cluster
 
     @property
-    def is_broker_s(self) -> bool:
+    def is_broker_dir(self) -> bool:
         """Whether a Kafka node has formatted one of the directories."""
         return any((path / RootFile.META_PROPERTIES.value).exists() for path in self._dirs)
 
     @cached_property
     def node_id(self) -> int | None:
-        """Of the node whose directories these are."""
+        """The id of the Kafka node that has these directories."""
         found = next(filter(None, map(_meta_of, self._dirs)), None)
         if found is not None and found.node_id is not None:
             return found.node_id
@@ -222,7 +224,7 @@ class TopicSettings:
 
     @property
     def cluster(self) -> ClusterMetadata | None:
-        """The cluster's metadata, if it is there and can be read."""
+        """The cluster's metadata, if it exists and can be read."""
         return self._metadata[0]
 
     @property
@@ -233,40 +235,40 @@ class TopicSettings:
     def _metadata(self) -> tuple[ClusterMetadata | None, str | None]:
         root = self._broker.metadata_log_dir
         if root is None:
-            root = next(filter(self._may_be_ours, (*self._dirs, *self._search)), None)
+            root = next(filter(self._has_metadata, (*self._dirs, *self._search)), None)
         if root is None:
             return None, None
-        if not self._is_of_our_cluster(root):
+        if not self._is_same_cluster(root):
             return None, f"{root} belongs to another cluster"
         try:
             return read_cluster_metadata(root / METADATA_DIR), None
         except StratalogError as error:
             return None, str(error)
 
-    def _may_be_ours(self, root: Path) -> bool:
-        """A node keeps it in the first of its log directories: any of those at hand."""
-        return (root / METADATA_DIR).is_dir() and self._is_of_our_cluster(root)
+    def _has_metadata(self, root: Path) -> bool:
+        """A node keeps its metadata in the first of its log directories: any of those given."""
+        return (root / METADATA_DIR).is_dir() and self._is_same_cluster(root)
 
-    def _is_of_our_cluster(self, root: Path) -> bool:
+    def _is_same_cluster(self, root: Path) -> bool:
         theirs = _meta_of(root)
         ours = next(filter(None, map(_meta_of, self._dirs)), None)
         return theirs is None or ours is None or ours.cluster_id == theirs.cluster_id
 
 
 def base_config(name: str, defaults: LogConfig) -> LogConfig:
-    """What a topic has without any setting of its own."""
+    """The settings of a topic that overrides none."""
     if name not in INTERNAL_TOPICS:
         return defaults
     return dataclasses.replace(defaults, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
 
 
 def _checked_values(overrides: Mapping[str, str]) -> Mapping[str, Any]:
-    LogConfig.parse(overrides)  # a name that nobody knows is an error
+    LogConfig.parse(overrides)  # raises for an unknown name
     return overrides
 
 
 def _topic_values(overrides: Mapping[str, str]) -> dict[str, Any]:
-    """As Kafka does, without names that this version has no setting for."""
+    """As in Kafka, without names that this version does not know."""
     return {
         name: TOPIC_DEFINITIONS[name].parse(text)
         for name, text in overrides.items()
@@ -275,13 +277,13 @@ def _topic_values(overrides: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _broker_values(properties: Mapping[str, str]) -> dict[str, Any]:
-    """What a broker's settings say about topics, by the topics' names."""
+    """A broker's settings that are defaults of topics, by the names of the topic settings."""
     found = {name: each.choose(properties) for name, each in TOPIC_DEFINITIONS.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _meta_of(path: Path) -> MetaProperties | None:
-    """None also if it cannot be read: whoever opens the directory says so."""
+    """None if it cannot be read either: opening the directory raises the error."""
     try:
         return decode_meta_properties((path / RootFile.META_PROPERTIES.value).read_bytes())
     except (OSError, StratalogError):

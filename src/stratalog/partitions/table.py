@@ -1,53 +1,157 @@
-"""Which partition is in which log directory: found at the start, made, removed, thrown away.
+"""The partitions of all log directories: which is where, opened when first used.
 
-The table knows directories, not topics: the catalog says what is to happen, and keeps the note of
-it by which a crash in between is mended. Changes take turns, which the catalog sees to.
+The table knows directories, not topics. The catalog decides what changes, and records each change
+first, so that a crash in the middle can be repaired. It also serializes the changes.
 """
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import CorruptError, InconsistentLogDirsError, StratalogError
-from stratalog.format.metadata import (
-    PartitionMetadata,
-    decode_partition_metadata,
-    encode_partition_metadata,
-)
-from stratalog.format.names import FileKind, TopicPartition
-from stratalog.partitions.root import LogRoot, PartitionSlot
-from stratalog.partitions.topics import emptiest
+from stratalog.errors import FlushedCorruptionError, LogOfflineError, StratalogError
+from stratalog.format.metadata import PartitionMetadata, encode_partition_metadata
+from stratalog.format.names import FileKind
+from stratalog.maintenance.recovery_plan import LoadPoint
 
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Callable, Iterable, Sequence
 
+    from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.recovery_plan import LoadPoint
-    from stratalog.partitions.root import LogContext
+    from stratalog.partitions.root import LogContext, LogRoot
 
-MAKERS: Final = 8
-"""Partitions that are made at a time: most of it is waiting for the disk."""
+CREATE_THREADS: Final = 8
+"""Partitions created at a time: most of it is waiting for the disk."""
+
+
+class PartitionSlot:
+    """The place of one partition in a log directory. Opens its log when that is first used."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        root: LogRoot,
+        load: Callable[[PartitionSlot, LoadPoint], PartitionLog],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.root = root
+        self.path = root.path / str(topic_partition)
+        self._load = load
+        self._lock = threading.Lock()
+        self._is_retired = False
+        self.loaded: PartitionLog | None = None
+        """The log, if it was opened."""
+        self._epochs_before = 0  # truncation epochs of the logs that were opened before this one
+        self.has_pending_commit = False
+        """A bulk commit to it is not recorded as installed. Which of its batches are in the log
+        shows how much is installed, so the log is not compacted: without them the commit would
+        append its records again."""
+        self.remote_start: int | None = None
+        """Where the log starts in a broker's remote storage, if before its first segment."""
+
+    @property
+    def truncation_epoch(self) -> int:
+        """Incremented when the log is truncated, or opened again after a failure."""
+        log = self.loaded
+        return self._epochs_before + (0 if log is None else log.truncation_epoch)
+
+    @property
+    def start_to_checkpoint(self) -> int | None:
+        """The log start offset for the checkpoint; None if it is the first segment's base offset,
+        which needs no entry."""
+        log = self.loaded
+        if log is not None and log.log_start_offset > log.segments.bases[0]:
+            return log.log_start_offset
+        return self.remote_start
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read. Does not open the log."""
+        if self.loaded is not None:
+            return self.loaded.log_start_offset == self.loaded.log_end_offset
+        return not any(path.stat().st_size for path in self.path.glob("*.log"))
+
+    def log(self) -> PartitionLog:
+        """The log, opened (and recovered, if needed) at first use, and again after a close or a
+        failed write."""
+        log = self.loaded
+        if log is not None and log.is_usable:
+            return log
+        self.root.check_online()  # first: in a forked child nobody may ever release the lock
+        with self._lock:
+            if self._is_retired:
+                raise LogOfflineError(self.path, "the partition was deleted, or its LogDir closed")
+            if self.loaded is None:
+                point = self.root.load_point(self.topic_partition)
+                self.loaded = self._open(point)
+                if self.root.offline_reason is not None:  # since the check above
+                    self.loaded.take_offline(self.root.offline_reason)
+                if point.is_start_told and point.log_start_offset < self.loaded.segments.bases[0]:
+                    self.remote_start = point.log_start_offset
+            elif not self.loaded.is_usable:
+                self.loaded = self._reopen(self.loaded)
+            return self.loaded
+
+    def _reopen(self, log: PartitionLog) -> PartitionLog:
+        log.close()  # a failed log may still hold open files
+        self._epochs_before += log.truncation_epoch + 1
+        start = self.start_to_checkpoint
+        offset = log.log_start_offset if start is None else start
+        return self._open(LoadPoint(offset, log.recovery_point, is_start_told=start is not None))
+
+    def _open(self, point: LoadPoint) -> PartitionLog:
+        try:
+            return self._load(self, point)
+        except FlushedCorruptionError:
+            raise  # unchanged; an unclean shutdown would let the next writer truncate it
+        except BaseException:
+            self.root.needs_recovery = True  # a repair may be incomplete
+            raise
+
+    def delete_records(self, before_offset: int) -> int:
+        """See `PartitionLog.delete_records`. Also applies to records in a broker's remote
+        storage."""
+        log = self.log()
+        start_before = log.log_start_offset
+        start = log.delete_records(before_offset)
+        if self.remote_start is not None and start > start_before:
+            self.remote_start = start
+        return start
+
+    def flush(self) -> None:
+        """See `PartitionLog.flush`."""
+        self.log().flush()
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it is being deleted, or its LogDir was closed."""
+        return self._is_retired
+
+    def retire(self) -> PartitionLog | None:
+        """Never open it again. Returns the log if it is open: the caller closes it."""
+        with self._lock:
+            self._is_retired = True
+            return self.loaded
 
 
 class PartitionTable:
-    """The partitions of all log directories. Looking needs no lock."""
+    """The partitions of all log directories. Lookups need no lock."""
 
     def __init__(
         self,
         roots: Sequence[LogRoot],
-        engine: LogContext,
+        context: LogContext,
         load: Callable[[PartitionSlot, LoadPoint], PartitionLog],
     ) -> None:
-        """Takes what the roots have found. Raises InconsistentLogDirsError unless one broker could
-        have all of them. `load` opens a partition's log."""
-        check_consistent(roots)
+        """Starts with the partitions that the roots have found. `load` opens a partition's log."""
         self._roots = roots
-        self._disk = engine.disk
-        self._now_ms = engine.now_ms
+        self._disk = context.disk
+        self._now_ms = context.now_ms
         self._load = load
         self._slots: dict[TopicPartition, PartitionSlot] = {}
         for root in roots:
@@ -59,51 +163,32 @@ class PartitionTable:
         self._slots[topic_partition] = root.slots[topic_partition] = slot
         return slot
 
-    # -- finding
-
     def find(self, topic_partition: TopicPartition) -> PartitionSlot | None:
-        """A partition's place, if there is one."""
+        """A partition's slot, if it exists."""
         return self._slots.get(topic_partition)
 
     def slots(self) -> list[PartitionSlot]:
-        """All of them."""
+        """The slots of all partitions."""
         return list(self._slots.values())
 
-    def numbers(self) -> dict[str, list[int]]:
-        """The numbers of the partitions that are here, by topic, in order."""
-        numbers: dict[str, list[int]] = {}
-        for topic, partition in sorted(self._slots):
-            numbers.setdefault(topic, []).append(partition)
-        return numbers
+    # -- creating
 
-    def topic_id_of(self, topic: str, partitions: Iterable[int]) -> uuid.UUID | None:
-        """The topic's id as the first of these partitions tells it that has one."""
-        for partition in partitions:
-            slot = self._slots[TopicPartition(topic, partition)]
-            path = slot.path / FileKind.PARTITION_METADATA.value
-            try:
-                return decode_partition_metadata(self._disk.read_bytes(path)).topic_id
-            except FileNotFoundError:
-                continue
-            except CorruptError as error:
-                raise error.located(path) from None
-        return None
-
-    # -- making
-
-    def make(self, topic_partitions: Iterable[TopicPartition], topic_id: uuid.UUID | None) -> None:
-        """Make those that are missing, and complete those that a crash left incomplete."""
-        slots = [self._slots.get(tp) or self._add(self._emptiest(), tp) for tp in topic_partitions]
-        with ThreadPoolExecutor(MAKERS, thread_name_prefix="stratalog-create") as pool:
-            list(pool.map(partial(self._make, topic_id=topic_id), slots))
+    def create(
+        self, topic_partitions: Iterable[TopicPartition], topic_id: uuid.UUID | None
+    ) -> None:
+        """Create partitions that are missing, and complete those that a crash left incomplete."""
+        slots = [self._slots.get(tp) or self._add(self._root_for(), tp) for tp in topic_partitions]
+        with ThreadPoolExecutor(CREATE_THREADS, thread_name_prefix="stratalog-create") as pool:
+            list(pool.map(partial(self._create, topic_id=topic_id), slots))
         for root in {slot.root for slot in slots}:
             self._disk.fsync_dir(root.path)
 
-    def _emptiest(self) -> LogRoot:
+    def _root_for(self) -> LogRoot:
+        """As in Kafka, a new partition goes to the log directory with the fewest partitions."""
         online = [root for root in self._roots if root.offline_reason is None] or self._roots
-        return online[emptiest([len(root.slots) for root in online])]
+        return min(online, key=lambda root: len(root.slots))
 
-    def _make(self, slot: PartitionSlot, *, topic_id: uuid.UUID | None) -> None:
+    def _create(self, slot: PartitionSlot, *, topic_id: uuid.UUID | None) -> None:
         self._disk.mkdir(slot.path, exist_ok=True)
         if topic_id is not None:
             path = slot.path / FileKind.PARTITION_METADATA.value
@@ -116,55 +201,34 @@ class PartitionTable:
     # -- removing
 
     def remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Leave nothing of partitions that were being made."""
+        """Remove partitions whose creation failed, at once."""
         for topic_partition in topic_partitions:
             slot = self._slots.pop(topic_partition, None)
             if slot is not None:
-                _abandon(slot.retire())
+                _close_quietly(slot.retire())
                 slot.root.drop([topic_partition])
                 self._disk.remove_tree(slot.path)
                 self._disk.fsync_dir(slot.root.path)
 
-    def throw_away(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Put partitions into the trash: their names are free at once, their files go later."""
-        thrown: dict[LogRoot, list[TopicPartition]] = {}
+    def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Delete partitions: their names are free at once, their files are removed later."""
+        deleted: dict[LogRoot, list[TopicPartition]] = {}
         try:
             for topic_partition in topic_partitions:
                 slot = self._slots.get(topic_partition)
                 if slot is None:
-                    continue  # an earlier attempt came so far
-                _abandon(slot.retire())
-                slot.root.trash.throw(slot.path, topic_partition, self._now_ms())
+                    continue  # deleted by an earlier attempt
+                _close_quietly(slot.retire())
+                slot.root.pending_deletes.add(slot.path, topic_partition, self._now_ms())
                 del self._slots[topic_partition]
-                thrown.setdefault(slot.root, []).append(topic_partition)
+                deleted.setdefault(slot.root, []).append(topic_partition)
         finally:
-            for root, gone in thrown.items():
+            for root, gone in deleted.items():
                 self._disk.fsync_dir(root.path)
                 root.drop(gone)
 
 
-def check_consistent(roots: Sequence[LogRoot]) -> None:
-    """Raise unless one broker could have all these log directories."""
-    places: dict[TopicPartition, LogRoot] = {}
-    for root in roots:
-        for topic_partition in root.found:
-            other = places.setdefault(topic_partition, root)
-            if other is not root:
-                raise InconsistentLogDirsError(
-                    f"{topic_partition} is in both {other.path} and {root.path}"
-                )
-    owned = [(root, root.meta) for root in roots if root.meta is not None]
-    for root, meta in owned[1:]:
-        first, first_meta = owned[0]
-        if (meta.cluster_id, meta.node_id) != (first_meta.cluster_id, first_meta.node_id):
-            raise InconsistentLogDirsError(
-                f"{first.path} belongs to node {first_meta.node_id} of cluster "
-                f"{first_meta.cluster_id}, {root.path} to node {meta.node_id} of cluster "
-                f"{meta.cluster_id}"
-            )
-
-
-def _abandon(log: PartitionLog | None) -> None:
+def _close_quietly(log: PartitionLog | None) -> None:
     """Close a log whose files are not needed any more."""
     if log is not None:
         with suppress(StratalogError):

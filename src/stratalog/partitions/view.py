@@ -1,6 +1,6 @@
-"""Log directories, read-only: every partition of one or several, with what their root files say.
+"""Log directories, read-only: their partitions and root files. No lock is taken.
 
-Kafka spreads a broker's partitions over `log.dirs`; a view over all of them is what it sees.
+Kafka spreads a broker's partitions over `log.dirs`; `LogDirsView` over all of them is what it sees.
 Listing costs one `scandir` per directory; a partition is opened only when it is asked for.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stratalog.errors import (
     CorruptError,
@@ -21,62 +21,63 @@ from stratalog.errors import (
 from stratalog.format.metadata import MetaProperties, decode_meta_properties
 from stratalog.format.names import (
     DirState,
-    PartitionDir,
     RootFile,
     TopicPartition,
-    parse_partition_dir,
-    parse_root_file,
+    is_topic_name,
 )
 from stratalog.log.partition_view import PartitionView
-from stratalog.storage.log_dir_scan import read_offset_checkpoint, scan_log_dir
+from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class ListedPartition(NamedTuple):
-    """A partition directory, not opened yet."""
-
-    path: Path
-    directory: PartitionDir
-
-
 class LogDirView:
     """One log directory: its partition directories and its root files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_be_new: bool = False) -> None:
+        """Raises NotALogDirError if it does not look like a log directory. With `may_be_new` any
+        directory will do: a writer is about to make it one."""
         self.path = path
-        self.partitions: list[ListedPartition] = []
-        """Live ones and those on their way out or in (`-delete`, `-stray`, `-future`)."""
-        self.strangers: list[Path] = []
+        self._listing = list_log_dir(path) if may_be_new else scan_log_dir(path)
+        self.partitions = self._listing.partitions
+        """Live ones, and those being deleted or moved (`-delete`, `-stray`, `-future`)."""
+        self.root_files = self._listing.root_files
+
+    @property
+    def invalid_directories(self) -> list[Path]:
         """Directories that are no partition; each stops a Kafka broker from starting."""
-        self.root_files: set[RootFile] = set()
-        self._scan()
-
-    def _scan(self) -> None:
-        for entry in scan_log_dir(self.path):
-            if entry.is_dir():
-                self._take_directory(Path(entry.path))
-            elif (root_file := parse_root_file(entry.name)) is not None:
-                self.root_files.add(root_file[0])
-
-    def _take_directory(self, path: Path) -> None:
-        try:
-            directory = parse_partition_dir(path.name)
-        except InvalidNameError:
-            self.strangers.append(path)
-            return
-        if directory is not None:
-            self.partitions.append(ListedPartition(path, directory))
+        return [invalid.path for invalid in self._listing.invalid]
 
     @property
     def has_clean_shutdown(self) -> bool:
-        """Whether the last broker stopped in good order and none has started since."""
+        """Whether the last broker shut down cleanly and none has started since."""
         return RootFile.CLEAN_SHUTDOWN in self.root_files
+
+    def check_writable(self) -> None:
+        """Raise where a Kafka broker would not start: on directories that are no partition."""
+        if self._listing.has_segments:
+            raise NotALogDirError(
+                f"{self.path}: has segments in it, so it is a partition; give the directory around "
+                "it"
+            )
+        names = [path.name for path in self.invalid_directories]
+        names += [
+            path.name
+            for path, directory in self.partitions
+            if not is_topic_name(directory.topic_partition.topic)
+        ]
+        if names:
+            shown = ", ".join(map(repr, sorted(names)[:10]))
+            raise InvalidNameError(
+                f"{self.path}: not in the form topic-partition: {shown}; move such directories "
+                "away, a Kafka broker does not start with them either"
+            )
 
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
+        """The cluster and node that the directory belongs to; None if it belongs to no cluster."""
         path = self.path / RootFile.META_PROPERTIES.value
         try:
             return decode_meta_properties(read_file(path))
@@ -86,7 +87,7 @@ class LogDirView:
             raise error.located(path) from None
 
     def checkpoint(self, file: RootFile) -> dict[TopicPartition, int]:
-        """One of the four offset files; empty if it is missing or, as for Kafka, corrupt."""
+        """One of the four offset checkpoints; as in Kafka, a corrupt one counts as empty."""
         return read_offset_checkpoint(self.path, file)
 
     @cached_property
@@ -101,19 +102,12 @@ class LogDirsView:
         self.dirs = [LogDirView(path) for path in paths]
         if not self.dirs:
             raise NotALogDirError("no log directory given")
-        self._live: dict[TopicPartition, list[ListedPartition]] = defaultdict(list)
-        for log_dir in self.dirs:
-            for listed in log_dir.partitions:
-                if listed.directory.state is DirState.LIVE:
-                    self._live[listed.directory.topic_partition].append(listed)
+        self._live = live_partitions(self.dirs)
 
     @property
     def topics(self) -> dict[str, list[int]]:
         """Topic names and their partition numbers, in order."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in self.topic_partitions:
-            topics.setdefault(topic, []).append(partition)
-        return topics
+        return numbers_by_topic(self._live)
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
@@ -126,13 +120,13 @@ class LogDirsView:
         if found is None:
             raise UnknownTopicOrPartitionError(self._unknown(topic_partition))
         if len(found) > 1:
-            *places, last = (str(listed.path) for listed in found)
+            *places, last = map(str, found)
             count = "two" if len(found) == 2 else len(found)
             raise StratalogError(
                 f"{topic_partition} is in {count} places: {', '.join(places)} and {last}; give one "
                 "of them"
             )
-        return PartitionView(found[0].path)
+        return PartitionView(found[0])
 
     def partitions_of(self, topic: str) -> Iterator[PartitionView]:
         """Open every partition of a topic, in order."""
@@ -150,11 +144,29 @@ class LogDirsView:
         return f"{where}: no topic {wanted.topic!r}; topics here: {known}"
 
 
+def live_partitions(dirs: Iterable[LogDirView]) -> dict[TopicPartition, list[Path]]:
+    """The directories of each live partition: one, unless the log directories are inconsistent."""
+    live: dict[TopicPartition, list[Path]] = defaultdict(list)
+    for log_dir in dirs:
+        for path, directory in log_dir.partitions:
+            if directory.state is DirState.LIVE:
+                live[directory.topic_partition].append(path)
+    return live
+
+
+def numbers_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Topics and the numbers of their partitions, both sorted."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(topic_partitions):
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
 def open_dirs(*paths: Path | str) -> LogDirsView:
-    """Open log directories for reading. Takes no lock, writes nothing."""
+    """Open log directories for reading. Takes no lock and never writes."""
     return LogDirsView(Path(path) for path in paths)
 
 
 def open_partition(path: Path | str) -> PartitionView:
-    """Open one partition directory for reading. Takes no lock, writes nothing."""
+    """Open one partition directory for reading. Takes no lock and never writes."""
     return PartitionView(Path(path))

@@ -1,1 +1,1 @@
-"""What a Kafka client and its transaction coordinator do: partitioning, batching, transactions."""
+"""Kafka's producer and transaction coordinator: partitioning, batching, transactions."""

@@ -1,14 +1,17 @@
-"""Single records gathered into batches, by the rules of Kafka's producer.
+"""Records collected into batches, by the rules of Kafka's producer.
 
-A batch takes records as long as its estimated size stays within `batch_bytes`; a larger record gets
-a batch of its own. Batches go once they are full or their first record has waited for `linger_ms`.
-Compressed sizes are estimated by how well the last batches compressed, as Kafka does: quick to
-expect the worse, slow to expect the better. Whatever is expected, no batch exceeds
-`max_message_bytes`.
+`BatchBuilder` builds the batches of one partition. A batch takes records as long as its estimated
+size stays within `batch_bytes`; a larger record gets a batch of its own. A batch is ready once it
+is full or its first record has waited for `linger_ms`. As in Kafka, compressed sizes are estimated
+from the compression ratio of the last batches, which rises fast and falls slowly. No batch exceeds
+`max_message_bytes`, whatever the estimate.
 
-Pure: the clock is an argument, and nothing is written. What comes out is what a producer sends:
-offsets from 0, to be validated like any other request. Records that cannot be encoded come out as a
-batch with its failure, and do not affect those before and after.
+The builder is pure: the clock is an argument, and nothing is written. Its batches are those that a
+producer sends: offsets from 0, to be validated like any other request. Records that cannot be
+encoded become a batch with a failure, and do not affect other batches.
+
+`PartitionQueue` holds the records that wait for one partition, an `Outcome` is the result of a
+batch, and a `Delivery` that of one record.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class NewRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int | None = None
-    """In milliseconds; None: when it is added."""
+    """In milliseconds; None is the time when it is added."""
     headers: tuple[Header, ...] = ()
 
 
@@ -65,11 +68,11 @@ class BuilderOptions:
     linger_ms: int = LINGER_MS_DEFAULT
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
     fields: BatchFields = field(default_factory=BatchFields)
-    """Codec, level and producer. The base sequence runs on from batch to batch."""
+    """Codec, level and producer. The base sequence continues from batch to batch."""
 
 
-def checked_timestamp(timestamp: int) -> int:
-    """The timestamp of a record, as Kafka's producer accepts it.
+def check_timestamp(timestamp: int) -> int:
+    """The timestamp of a record, if Kafka's producer accepts it.
 
     Raises InvalidTimestampError if it is negative or does not fit the 64 bits of the format, and
     TypeError if it is not an integer.
@@ -90,52 +93,52 @@ class BuiltBatch(NamedTuple):
     facts: BatchFacts | None = None
     """Of the records; None if they could not be encoded."""
     failure: AppendError | None = None
-    """Why the records could not be encoded; there is no `data` then."""
+    """Why the records could not be encoded; `data` is empty then."""
 
 
 class BatchBuilder:
-    """Gathers the records of one partition. Not thread-safe: its owner has a lock anyway."""
+    """Builds the batches of one partition. Not thread-safe: the producer has a lock."""
 
     def __init__(self, options: BuilderOptions | None = None) -> None:
         self._options = options or BuilderOptions()
-        self._closed: list[_Gathered] = []
-        self._open: _Gathered | None = None
+        self._closed: list[_OpenBatch] = []
+        self._open: _OpenBatch | None = None
         self._next_sequence = self._options.fields.base_sequence
         self.compression_ratio = 1.0
-        """Expected size of records after compression, as a part of their size before."""
+        """The expected size of records after compression, divided by their size before."""
 
     def add(self, record: NewRecord, now_ms: int) -> None:
-        """Take `record`. Raises MessageTooLargeError if it does not fit a batch even alone, and
-        InvalidTimestampError; nothing changes then."""
-        timestamp = checked_timestamp(now_ms if record.timestamp is None else record.timestamp)
-        placed = Record(0, timestamp, record.key, record.value, record.headers)
+        """Add a record. Raises MessageTooLargeError if it does not even fit a batch of its own, or
+        InvalidTimestampError; nothing is added then."""
+        timestamp = check_timestamp(now_ms if record.timestamp is None else record.timestamp)
+        numbered_record = Record(0, timestamp, record.key, record.value, record.headers)
         batch = self._open
         if batch is not None:
-            size = batch.size_with(placed)
+            size = batch.size_with(numbered_record)
             if self._has_room(size):
-                batch.add(placed, size)
+                batch.add(numbered_record, size)
                 return
-        fresh = _Gathered(now_ms)
-        size = fresh.size_with(placed)
+        fresh = _OpenBatch(now_ms)
+        size = fresh.size_with(numbered_record)
         if HEADER_BYTES + size > self._options.max_message_bytes:
             raise MessageTooLargeError(
-                f"record makes a batch of {HEADER_BYTES + size} bytes, "
-                f"more than max.message.bytes, which is {self._options.max_message_bytes}"
+                f"the record needs a batch of {HEADER_BYTES + size} bytes, more than "
+                f"max.message.bytes, which is {self._options.max_message_bytes}"
             )
         if batch is not None:
             self._closed.append(batch)
-        fresh.add(placed, size)
+        fresh.add(numbered_record, size)
         self._open = fresh
 
     @property
     def record_count(self) -> int:
-        """Records that wait."""
+        """The number of waiting records."""
         open_count = len(self._open.records) if self._open is not None else 0
         return open_count + sum(len(batch.records) for batch in self._closed)
 
     def ready_in_ms(self, now_ms: int) -> int | None:
-        """How long until `drain` has something to give if nothing more is added; None if there is
-        nothing at all."""
+        """How long until `drain` returns a batch if nothing more is added; None if no record is
+        waiting."""
         if self._closed:
             return 0
         if self._open is None:
@@ -154,7 +157,7 @@ class BatchBuilder:
         return self._take()
 
     def flush(self) -> list[BuiltBatch]:
-        """Every record that waits, ready or not."""
+        """Batches of all waiting records, ready or not."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
@@ -164,28 +167,28 @@ class BatchBuilder:
         closed, self._closed = self._closed, []
         return [built for batch in closed for built in self._build_or_fail(batch)]
 
-    def _build_or_fail(self, batch: _Gathered) -> list[BuiltBatch]:
+    def _build_or_fail(self, batch: _OpenBatch) -> list[BuiltBatch]:
         sequence = self._next_sequence
         try:
             return self._build(batch)
-        except Exception as error:  # whatever it is, it is this batch's alone
+        except Exception as error:  # affects this batch only
             self._next_sequence = sequence
             count = len(batch.records)
             failure = AppendError(f"a batch of {count} records cannot be encoded: {error!r}")
             failure.__cause__ = error
             return [BuiltBatch(b"", count, failure=failure)]
 
-    def _build(self, batch: _Gathered) -> list[BuiltBatch]:
-        """One batch; or, if compression made it larger than any may be, several smaller ones."""
+    def _build(self, batch: _OpenBatch) -> list[BuiltBatch]:
+        """One batch; or several, if compression made it larger than `max_message_bytes`."""
         data = self._encode(batch.records, self._options.fields.codec)
         if len(data) <= self._options.max_message_bytes:
-            self._learn((len(data) - HEADER_BYTES) / batch.payload_bytes)
+            self._update_ratio((len(data) - HEADER_BYTES) / batch.payload_bytes)
             return [self._built(data, batch.records)]
         self.compression_ratio = 1.0
         return self._split(batch.records)
 
     def _split(self, records: Sequence[Record]) -> list[BuiltBatch]:
-        """Halves, and halves of them, as long as they are too large; a single one goes plain."""
+        """Halves, recursively, until each fits; a single record is not compressed."""
         half = len(records) // 2
         codec = self._options.fields.codec if half else Codec.NONE
         data = self._encode(records, codec)
@@ -209,7 +212,7 @@ class BatchBuilder:
         )
         return BuiltBatch(data, len(records), facts)
 
-    def _learn(self, ratio: float) -> None:
+    def _update_ratio(self, ratio: float) -> None:
         expected = self.compression_ratio
         if ratio > expected:
             self.compression_ratio = max(expected + _RATIO_STEP_UP, ratio)
@@ -222,27 +225,27 @@ class BatchBuilder:
             and HEADER_BYTES + payload_bytes <= self._options.max_message_bytes
         )
 
-    def _is_full(self, batch: _Gathered) -> bool:
+    def _is_full(self, batch: _OpenBatch) -> bool:
         return self._estimate(batch.payload_bytes) >= self._options.batch_bytes
 
     def _estimate(self, payload_bytes: int) -> int:
-        """The size of a batch, as far as it can be known before compressing."""
+        """The size of a batch, as far as it is known before compression."""
         if self._options.fields.codec is Codec.NONE:
             return HEADER_BYTES + payload_bytes
         return HEADER_BYTES + int(payload_bytes * self.compression_ratio * _RATIO_SAFETY)
 
 
-class _Gathered:
-    """Records that will be one batch, if nothing comes between."""
+class _OpenBatch:
+    """Records that will become one batch, unless it has to be split."""
 
     def __init__(self, created_ms: int) -> None:
         self.created_ms = created_ms
         self.records: list[Record] = []
         self.payload_bytes = 0
-        """Before compression, exactly."""
+        """The exact size before compression."""
 
     def size_with(self, record: Record) -> int:
-        """What `payload_bytes` would be with `record` as well."""
+        """`payload_bytes` after adding `record`."""
         base_timestamp = self.records[0].timestamp if self.records else record.timestamp
         body = (
             1
@@ -265,26 +268,20 @@ def _field_size(data: bytes | None) -> int:
     return size_of_int(-1) if data is None else size_of_int(len(data)) + len(data)
 
 
-# Records on their way to a partition, and what became of them.
-#
-# A `PartitionBatch` holds the records that wait for one partition; an `Outcome` is what became of
-# a batch of them; a `Delivery` is one record, for whoever wants to know its offset.
-
-
 class RecordMetadata(NamedTuple):
-    """Where a record is."""
+    """The place and timestamp of an appended record."""
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    """Milliseconds: as given, or of the append where the topic asks for that."""
+    """In milliseconds: as given, or the append time (`message.timestamp.type=LogAppendTime`)."""
 
 
 class Outcome:
-    """What became of one batch."""
+    """The result of appending one batch."""
 
-    __slots__ = ("failure", "info", "is_told", "target")
+    __slots__ = ("failure", "info", "is_reported", "target")
 
     def __init__(
         self, target: TopicPartition, info: AppendInfo | None, failure: StratalogError | None
@@ -292,12 +289,13 @@ class Outcome:
         self.target = target
         self.info = info
         self.failure = failure
-        self.is_told = False
-        """Somebody has asked and knows of the failure."""
+        self.is_reported = False
+        """Whether the failure was raised to the caller."""
 
     @classmethod
     def failed(cls, target: TopicPartition, error: Exception) -> Outcome:
-        """With an error that may be none of ours: Kafka's unknown server error."""
+        """With any error: one that is not a StratalogError becomes an AppendError, as Kafka's
+        unknown server error."""
         if isinstance(error, StratalogError):
             return cls(target, None, error)
         failure = AppendError(f"{target}: a batch could not be appended: {error!r}")
@@ -306,15 +304,15 @@ class Outcome:
 
 
 class Delivery:
-    """A record that was handed to a producer."""
+    """A record that was given to a producer."""
 
-    __slots__ = ("_index", "_lane", "_outcome", "_producer", "record", "since_ms")
+    __slots__ = ("_index", "_outcome", "_producer", "_queue", "record", "since_ms")
 
     def __init__(
-        self, producer: Producer, lane: PartitionBatch, record: NewRecord, since_ms: int
+        self, producer: Producer, queue: PartitionQueue, record: NewRecord, since_ms: int
     ) -> None:
         self._producer = producer
-        self._lane = lane
+        self._queue = queue
         self._outcome: Outcome | None = None
         self._index = 0
         self.record: NewRecord = record
@@ -322,21 +320,23 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Whether the record was written or refused; until then it waits for others."""
+        """Whether the record was appended or rejected; until then it is waiting."""
         return self._outcome is not None
 
     def result(self) -> RecordMetadata:
-        """Where the record is. If it still waits, it is written now.
+        """The record's place in the log. If it is still waiting, it is written now.
 
-        Raises what its batch was refused with: an AppendError, or a StorageError.
+        Raises the error of its batch: an AppendError or a StorageError.
         """
         if self._outcome is None:
-            self._producer.write(self._lane, all_of_it=True)
+            self._producer.write(self._queue, all_of_it=True)
         outcome = self._outcome
         if outcome is None:
-            raise InvalidTxnStateError("a batch before the record failed: it was not written")
+            raise InvalidTxnStateError(
+                "the record was not written: an earlier batch of the transaction failed"
+            )
         if outcome.failure is not None:
-            outcome.is_told = True
+            outcome.is_reported = True
             raise outcome.failure
         assert outcome.info is not None
         timestamp = outcome.info.log_append_time_ms
@@ -344,15 +344,15 @@ class Delivery:
             timestamp = self.record.timestamp or 0
         return RecordMetadata(*outcome.target, outcome.info.first_offset + self._index, timestamp)
 
-    def settle(self, outcome: Outcome, index: int) -> None:
-        """Called by the producer: the record was the one at `index` of this batch."""
+    def complete(self, outcome: Outcome, index: int) -> None:
+        """Called by the producer: the record was at `index` of this batch."""
         self._outcome = outcome
         self._index = index
-        self.record = NewRecord(None, None, self.record.timestamp)  # the rest is in the log
+        self.record = NewRecord(None, None, self.record.timestamp)  # free the key and the value
 
 
-class PartitionBatch:
-    """The records on their way to one partition."""
+class PartitionQueue:
+    """The records that wait for one partition."""
 
     def __init__(self, target: TopicPartition, options: BuilderOptions) -> None:
         self.target = target
@@ -364,23 +364,23 @@ class PartitionBatch:
         self.builder.add(delivery.record, delivery.since_ms)
         self.waiting.append(delivery)
 
-    def renew(self, options: BuilderOptions) -> list[Outcome]:
-        """Build the batches of what waits in another way. Returns what became of records that
-        these options refuse."""
+    def rebuild(self, options: BuilderOptions) -> list[Outcome]:
+        """Build the batches of all waiting records again, with other options. Returns the failures
+        of records that these options reject."""
         self.options = options
         ratio = self.builder.compression_ratio
         self.builder = BatchBuilder(options)
         self.builder.compression_ratio = ratio
         waiting, self.waiting = self.waiting, deque()
-        refused = []
+        rejected = []
         for delivery in waiting:
             try:
                 self.add(delivery)
-            except Exception as error:  # of this record alone
-                refused.append(Outcome.failed(self.target, error))
-                delivery.settle(refused[-1], 0)
-        return refused
+            except Exception as error:  # affects this record only
+                rejected.append(Outcome.failed(self.target, error))
+                delivery.complete(rejected[-1], 0)
+        return rejected
 
-    def settle(self, outcome: Outcome, record_count: int) -> None:
+    def complete(self, outcome: Outcome, record_count: int) -> None:
         for index in range(record_count):
-            self.waiting.popleft().settle(outcome, index)
+            self.waiting.popleft().complete(outcome, index)

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.root import LogContext
     from stratalog.partitions.state import ProducerIds
+    from stratalog.partitions.table import PartitionSlot
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +66,12 @@ class OpenTransaction(NamedTuple):
 class TransactionCoordinator:
     """Begins and ends transactions. Thread-safe."""
 
-    def __init__(self, catalog: TopicCatalog, ids: ProducerIds, engine: LogContext) -> None:
+    def __init__(self, catalog: TopicCatalog, ids: ProducerIds, context: LogContext) -> None:
         self._catalog = catalog
         self._was_clean = True
         self._ids = ids
-        self._engine = engine
-        self._states = TransactionLog(catalog, engine)
+        self._context = context
+        self._states = TransactionLog(catalog, context)
         self._lock = threading.RLock()
         self._begun_here: dict[str, ProducerIdentity] = {}
 
@@ -94,7 +95,7 @@ class TransactionCoordinator:
                 self._state_for(transactional_id, expected)
             self._end_if_open(transactional_id)
             identity = self._next_identity(transactional_id)
-            begun = steps.begun(identity, timeout_ms, self._engine.now_ms())
+            begun = steps.begun(identity, timeout_ms, self._context.now_ms())
             self._states.write(transactional_id, begun)
             self._begun_here[transactional_id] = identity
             return identity
@@ -102,7 +103,7 @@ class TransactionCoordinator:
     def _checked(self, transactional_id: str, timeout_ms: int | None) -> int:
         if not transactional_id:
             raise InvalidNameError("a transactional id cannot be empty")
-        longest_ms = self._engine.config.transaction_max_timeout_ms
+        longest_ms = self._context.config.transaction_max_timeout_ms
         timeout_ms = longest_ms if timeout_ms is None else timeout_ms
         if not 0 < timeout_ms <= longest_ms:
             raise InvalidTransactionTimeoutError(
@@ -126,7 +127,7 @@ class TransactionCoordinator:
             state = self._state_for(transactional_id, identity)
             if steps.is_prepared(state):
                 raise InvalidTxnStateError(f"the transaction of {transactional_id!r} is ending")
-            after = steps.with_partition(state, topic_partition, self._engine.now_ms())
+            after = steps.with_partition(state, topic_partition, self._context.now_ms())
             self._states.write(transactional_id, after)
 
     def end(
@@ -178,7 +179,7 @@ class TransactionCoordinator:
         with self._lock:
             return self._end_if_open(transactional_id)
 
-    def begin(self, *, was_clean: bool, ends_nothing: bool = False) -> None:
+    def resume(self, *, was_clean: bool, ends_nothing: bool = False) -> None:
         """Take over from the last writer: write the markers that are missing, and abort what is
         overdue.
 
@@ -195,7 +196,7 @@ class TransactionCoordinator:
                 if not self._states.has_unreadable and not self._catalog.missing_dirs:
                     self._abort_all_but(known)
             try:
-                self.end_overdue()
+                self.abort_timed_out()
             except StratalogError as error:
                 _log.warning("a transaction could not be ended and is tried again later: %s", error)
 
@@ -218,13 +219,13 @@ class TransactionCoordinator:
                     _log.warning("%s: aborted a transaction that was lost", slot.path)
                     slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
 
-    def end_overdue(self) -> None:
+    def abort_timed_out(self) -> None:
         """Abort transactions that have been open for longer than their producers asked for, and
         write markers that are missing. One that fails does not stop the others; the first failure
         is raised at the end."""
         failure: StratalogError | None = None
         with self._lock:
-            now_ms = self._engine.now_ms()
+            now_ms = self._context.now_ms()
             for transactional_id, state in self._states.all():
                 is_ongoing = state.status is TransactionStatus.ONGOING
                 is_overdue = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
@@ -245,10 +246,10 @@ class TransactionCoordinator:
         if failure is not None:
             raise failure
 
-    def forget_idle(self) -> None:
+    def expire_transactional_ids(self) -> None:
         """Drop transactional ids that were not used for `transactional.id.expiration.ms`."""
         with self._lock:
-            oldest_ms = self._engine.now_ms() - self._engine.config.transactional_id_expiration_ms
+            oldest_ms = self._context.now_ms() - self._context.config.transactional_id_expiration_ms
             for transactional_id, state in self._states.all():
                 is_expired = steps.is_idle(state) and state.last_update_timestamp <= oldest_ms
                 if is_expired and self._is_ours(state):
@@ -292,7 +293,7 @@ class TransactionCoordinator:
         if flush:  # a decision to commit must not outlive the data it is about
             for slot in self._slots_of(state):
                 slot.log().flush()
-        decided = steps.prepared(state, commit=commit, now_ms=self._engine.now_ms())
+        decided = steps.prepared(state, commit=commit, now_ms=self._context.now_ms())
         self._states.write(transactional_id, decided)
         if flush:
             self._states.flush(transactional_id)
@@ -311,7 +312,7 @@ class TransactionCoordinator:
                 failure = failure or error
         if failure is not None:
             raise failure
-        now_ms = self._engine.now_ms()
+        now_ms = self._context.now_ms()
         self._states.write(transactional_id, steps.completed(state, now_ms))
 
     def _write_marker(

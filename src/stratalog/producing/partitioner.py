@@ -1,9 +1,8 @@
-"""Where a record goes when nobody says: Kafka's own choice of partition.
+"""Kafka's partitioner: the partition of a record for which the producer gives none.
 
-A record with a key goes to the partition that murmur2 of the key gives, so all records of a key are
-in one partition, in order, whichever client wrote them. Records without a key stick to one
-partition until about a batch of bytes has gone there, then move to another: full batches, and
-evenly spread in the long run.
+The murmur2 hash of the key determines the partition, so all records of a key are in one partition,
+in order, whichever client wrote them. Records without a key stick to one partition for about a
+batch of bytes, then switch to another: batches are full, and the partitions even in the long run.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UINT32_MASK: Final = 0xFFFF_FFFF
 
 
 def murmur2(data: Buffer) -> int:
-    """The 32-bit hash Kafka's clients use, as an unsigned number."""
+    """The 32-bit hash of Kafka's clients, as an unsigned number."""
     size = len(data)
     hashed = _SEED ^ size
     body = size & ~3
@@ -38,7 +37,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """The partition of a topic that all records with this key belong to."""
+    """The partition of all records with this key."""
     return (murmur2(key) & _INT32_MASK) % partition_count
 
 
@@ -46,7 +45,7 @@ class StickyPartitioner:
     """Chooses partitions of one topic for records without a key. Not thread-safe."""
 
     def __init__(self, sticky_bytes: int, chooser: random.Random | None = None) -> None:
-        """`sticky_bytes` is what a partition gets before another has its turn."""
+        """`sticky_bytes` is how much a partition gets before the next one is chosen."""
         self._sticky_bytes = sticky_bytes
         self._chooser = chooser or random.Random()
         self._current: int | None = None
@@ -61,6 +60,6 @@ class StickyPartitioner:
         return self._current
 
     def _next(self, partitions: Sequence[int]) -> int:
-        """Any but the last one, if there is another."""
+        """A random partition other than the last one, if there is another."""
         others = [partition for partition in partitions if partition != self._current]
         return self._chooser.choice(others or partitions)

@@ -1,4 +1,12 @@
-"""The identity of a producer and the numbers of its batches, by which a log takes each once."""
+"""The producer: each record goes to its partition, and with others into a batch.
+
+A record waits with others for its partition until a batch is full, `linger_ms` is over, or somebody
+flushes or asks for its offset. The `Delivery` that `append` returns has the offset once the batch
+is written. A failure that nobody has asked for is raised by the next `flush` or `close`.
+
+An error of one batch affects the records of this batch only: other records are written, and the
+producer can still be used and closed.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +32,8 @@ from stratalog.producing.batches import (
     Delivery,
     NewRecord,
     Outcome,
-    PartitionBatch,
-    checked_timestamp,
+    PartitionQueue,
+    check_timestamp,
 )
 from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
 from stratalog.storage.locks import detach_in_children, inherited_reason
@@ -40,83 +48,26 @@ if TYPE_CHECKING:
     from stratalog.partitions.topics import TopicInfo
     from stratalog.producing.transaction_log import ProducerIdentity
 
-
-class SequenceNumbers:
-    """Producer id and epoch, and the next sequence number in each partition.
-
-    After a failure it is not certain whether the batch is in the log. Its number must not be used
-    for other records: the log might take them for the batch, and drop them. So numbering begins
-    anew then, under an identity that has written nothing.
-    """
-
-    def __init__(self, renew: Callable[[], ProducerIdentity], *, is_transactional: bool) -> None:
-        """`renew` gives such an identity. Within a transaction there can be no other one."""
-        self._renew = renew
-        self._is_transactional = is_transactional
-        self._next: dict[TopicPartition, int] = {}
-        self.identity = renew()
-        self.is_in_doubt = False
-        """A batch failed."""
-
-    def renew(self) -> None:
-        """Take another identity, and count from 0 again."""
-        self.identity = self._renew()
-        self._next.clear()
-        self.is_in_doubt = False
-
-    def settle(self) -> bool:
-        """Begin anew if there is doubt; whether that was so."""
-        if not self.is_in_doubt:
-            return False
-        if self._is_transactional:
-            raise InvalidTxnStateError("a batch of the transaction failed: it can only be aborted")
-        self.renew()
-        return True
-
-    def stamp(self, fields: BatchFields, topic_partition: TopicPartition) -> BatchFields:
-        """The fields of the producer's next batch in this partition."""
-        return fields._replace(
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.producer_epoch,
-            base_sequence=self._next.get(topic_partition, 0),
-            is_transactional=self._is_transactional,
-        )
-
-    def advance(self, topic_partition: TopicPartition, records: int) -> None:
-        """So many records more of the partition are in the log."""
-        before = self._next.get(topic_partition, 0)
-        self._next[topic_partition] = advance_sequence(before, records)
-
-
-# Appending records: each goes to its partition, and with others into a batch.
-#
-# A record waits with others for its partition until a batch is full, `linger_ms` is over, or
-# somebody flushes or asks for its offset. What an append returns knows the offset once the batch
-# is written; a failure that nobody asked about comes out of the next `flush` or `close`.
-#
-# Whatever goes wrong with a batch is the failure of its records alone: other records are written,
-# and the producer can be used and closed.
-
 Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]"
 
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """How a producer makes batches. The defaults are Kafka's."""
+    """How a producer builds batches. The defaults are Kafka's."""
 
     linger_ms: int = LINGER_MS_DEFAULT
-    """How long a record may wait for others to share a batch with; 0: not at all."""
+    """How long a record may wait for others to share its batch; 0: not at all."""
     batch_bytes: int = BATCH_BYTES_DEFAULT
-    """How large a batch of several records may become."""
+    """The maximum size of a batch of several records."""
     codec: Codec = Codec.NONE
     level: int | None = None
-    """Of the codec; None is Kafka's default."""
+    """The compression level; None is Kafka's default."""
 
     @classmethod
     def of(
         cls, linger_ms: int, batch_bytes: int, compression: Codec | str, level: int | None
     ) -> Self:
-        """With the codec by its name, too."""
+        """`compression` may be a codec's name."""
         return cls(linger_ms, batch_bytes, _codec_of(compression), level)
 
 
@@ -130,27 +81,76 @@ def _codec_of(compression: Codec | str) -> Codec:
         raise ValueError(f"compression is {compression!r}, not one of {names}") from None
 
 
+class SequenceNumbers:
+    """The producer id and epoch of a producer, and its next sequence number in each partition.
+
+    After a failure it is unknown whether the batch is in the log. Its numbers must not be used for
+    other records: the log might take them for the same batch, and drop them. So the producer then
+    continues with a new identity, which has written nothing yet.
+    """
+
+    def __init__(
+        self, new_identity: Callable[[], ProducerIdentity], *, is_transactional: bool
+    ) -> None:
+        self._new_identity = new_identity
+        self._is_transactional = is_transactional
+        self._next: dict[TopicPartition, int] = {}
+        self.identity = new_identity()
+        self.has_failed = False
+        """Whether a batch failed under this identity."""
+
+    def renew(self) -> None:
+        """Take a new identity, and number its batches from 0."""
+        self.identity = self._new_identity()
+        self._next.clear()
+        self.has_failed = False
+
+    def renew_after_failure(self) -> bool:
+        """Take a new identity if a batch failed. Returns whether one did. Raises
+        InvalidTxnStateError within a transaction, which keeps its identity."""
+        if not self.has_failed:
+            return False
+        if self._is_transactional:
+            raise InvalidTxnStateError("a batch of the transaction failed: it can only be aborted")
+        self.renew()
+        return True
+
+    def fields_for(self, fields: BatchFields, topic_partition: TopicPartition) -> BatchFields:
+        """The fields of the next batch in this partition."""
+        return fields._replace(
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            base_sequence=self._next.get(topic_partition, 0),
+            is_transactional=self._is_transactional,
+        )
+
+    def advance(self, topic_partition: TopicPartition, records: int) -> None:
+        """Count records that were appended to the partition."""
+        before = self._next.get(topic_partition, 0)
+        self._next[topic_partition] = advance_sequence(before, records)
+
+
 class Producer:
     """Appends records to topics. Thread-safe. Use it as a context manager, or `close` it."""
 
     def __init__(
         self,
         catalog: TopicCatalog,
-        engine: LogContext,
+        context: LogContext,
         schedule: Schedule,
         options: ProducerOptions,
-        numbering: SequenceNumbers | None = None,
+        sequences: SequenceNumbers | None = None,
     ) -> None:
-        """`LogDir.producer` makes one."""
+        """Use `LogDir.producer`."""
         self.options = options
         self._catalog = catalog
-        self._now_ms = engine.now_ms
-        self._default_config = engine.config.log_config
+        self._now_ms = context.now_ms
+        self._default_config = context.config.log_config
         self._schedule = schedule
-        self._numbering = numbering
+        self._sequences = sequences
         self._fields = BatchFields(codec=options.codec, level=options.level)
         self._lock = threading.RLock()
-        self._lanes: dict[TopicPartition, PartitionBatch] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._failed: list[Outcome] = []
         self._sticky: dict[str, StickyPartitioner] = {}
         self._is_timer_set = False
@@ -166,8 +166,8 @@ class Producer:
 
     @property
     def producer_id(self) -> int | None:
-        """None for a producer that does not number its batches."""
-        return None if self._numbering is None else self._numbering.identity.producer_id
+        """None for a producer that is not idempotent."""
+        return None if self._sequences is None else self._sequences.identity.producer_id
 
     # -- appending
 
@@ -183,50 +183,51 @@ class Producer:
     ) -> Delivery:
         """Append a record. `timestamp` is in milliseconds since 1970; None is now.
 
-        Without `partition` the key decides, as for Kafka's own clients; without a key too, any
-        partition will do. A topic that does not exist is created if `auto.create.topics.enable`.
+        Without `partition`, the key determines the partition, as in Kafka's own clients; without a
+        key, the producer chooses one. A topic that does not exist is created if
+        `auto.create.topics.enable` is set.
 
         Raises InvalidTimestampError, MessageTooLargeError or TypeError for a record that no batch
         can hold; other records are not affected.
         """
         self.check_process()
         now_ms = self._now_ms()
-        timestamp = checked_timestamp(now_ms if timestamp is None else timestamp)
+        timestamp = check_timestamp(now_ms if timestamp is None else timestamp)
         record = NewRecord(key, value, timestamp, _headers_of(headers))
         _check_bytes(key, "key")
         _check_bytes(value, "value")
         with self._lock:
             if self._is_closed:
                 raise ValueError("the producer is closed")
-            self._settle()
-            lane = self._lane_for(topic, record, partition)
-            delivery = Delivery(self, lane, record, now_ms)
-            lane.add(delivery)
-            self.write(lane, all_of_it=self.options.linger_ms <= 0)
-            if lane.waiting and not self._is_timer_set:
+            self._renew_after_failure()
+            queue = self._queue_for(topic, record, partition)
+            delivery = Delivery(self, queue, record, now_ms)
+            queue.add(delivery)
+            self.write(queue, all_of_it=self.options.linger_ms <= 0)
+            if queue.waiting and not self._is_timer_set:
                 self._set_timer(self.options.linger_ms)
             return delivery
 
-    def _lane_for(self, topic: str, record: NewRecord, partition: int | None) -> PartitionBatch:
+    def _queue_for(self, topic: str, record: NewRecord, partition: int | None) -> PartitionQueue:
         info = self._catalog.ensure(topic)
         if info.is_internal:
-            raise InvalidTopicError(f"{topic} is the log directory's own topic")
+            raise InvalidTopicError(f"cannot append to the internal topic {topic}")
         if partition is None:
             if record.key is None:
                 partition = self._sticky_partition(info, len(record.value or b""))
             else:
                 partition = partition_for_key(record.key, info.partition_count)
         target = TopicPartition(topic, partition)
-        lane = self._lanes.get(target)
-        if lane is None:
+        queue = self._queues.get(target)
+        if queue is None:
             self._catalog.slot(target)  # raises if there is no such partition
-            lane = self._lanes[target] = PartitionBatch(target, self._builder_options(target))
-        elif lane.options.max_message_bytes != info.config.max_message_bytes:
-            self._renew(lane)
-        return lane
+            queue = self._queues[target] = PartitionQueue(target, self._builder_options(target))
+        elif queue.options.max_message_bytes != info.config.max_message_bytes:
+            self._rebuild(queue)
+        return queue
 
-    def _renew(self, lane: PartitionBatch) -> None:
-        self._failed += lane.renew(self._builder_options(lane.target))
+    def _rebuild(self, queue: PartitionQueue) -> None:
+        self._failed += queue.rebuild(self._builder_options(queue.target))
 
     def _sticky_partition(self, info: TopicInfo, size_bytes: int) -> int:
         sticky = self._sticky.get(info.name)
@@ -236,9 +237,9 @@ class Producer:
 
     def _builder_options(self, target: TopicPartition) -> BuilderOptions:
         fields = self._fields
-        if self._numbering is not None:
-            fields = self._numbering.stamp(fields, target)
-        topic = self._catalog.topics.get(target.topic)  # it may have been deleted meanwhile
+        if self._sequences is not None:
+            fields = self._sequences.fields_for(fields, target)
+        topic = self._catalog.topics.get(target.topic)  # None if it was just deleted
         config = self._default_config if topic is None else topic.config
         return BuilderOptions(
             batch_bytes=self.options.batch_bytes,
@@ -250,29 +251,29 @@ class Producer:
     # -- writing
 
     def flush(self) -> None:
-        """Write every waiting record. Raises the first failure since the last flush, unless its
-        `Delivery` has told it."""
+        """Write every waiting record. Raises the first failure since the last flush, unless a
+        `Delivery` has raised it."""
         self.check_process()
         with self._lock:
-            for lane in self._lanes.values():
-                self.write(lane, all_of_it=True)
+            for queue in self._queues.values():
+                self.write(queue, all_of_it=True)
             failed, self._failed = self._failed, []
         for outcome in failed:
-            if not outcome.is_told and outcome.failure is not None:
-                outcome.is_told = True
+            if not outcome.is_reported and outcome.failure is not None:
+                outcome.is_reported = True
                 raise outcome.failure
 
     def close(self) -> None:
-        """Write what waits, and take no more records. Idempotent. In a forked child, where all that
-        waits is the parent's, writes nothing."""
+        """Write every waiting record, and accept no more. Idempotent. In a forked child nothing is
+        written: the records belong to the parent."""
         with self._lock:
             self._is_closed = True
             if not self._is_detached:
                 self.flush()
 
     def detach(self) -> None:
-        """In a forked child: the records that wait are the parent's to write."""
-        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        """In a forked child: the waiting records belong to the parent."""
+        self._lock = threading.RLock()  # a thread that does not exist here may hold the other
         self._is_detached = True
 
     def check_process(self) -> None:
@@ -281,43 +282,43 @@ class Producer:
             raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
     def discard(self) -> None:
-        """Drop every waiting record, and forget about failures."""
+        """Drop every waiting record and every failure, and accept no more records."""
         with self._lock:
             self._is_closed = True
-            for lane in self._lanes.values():
+            for queue in self._queues.values():
                 failure = InvalidTxnStateError("aborted before the record was written")
-                lane.settle(Outcome(lane.target, None, failure), len(lane.waiting))
-            self._lanes.clear()
+                queue.complete(Outcome(queue.target, None, failure), len(queue.waiting))
+            self._queues.clear()
             self._failed.clear()
 
-    def write(self, lane: PartitionBatch, *, all_of_it: bool) -> None:
-        """Write the batches that are ready, or all. Deliveries and `flush` tell of failures."""
+    def write(self, queue: PartitionQueue, *, all_of_it: bool) -> None:
+        """Write the batches that are ready, or all. Deliveries and `flush` report failures."""
         self.check_process()
         with self._lock:
-            while lane.waiting:
-                if self._numbering is not None and self._numbering.is_in_doubt:
+            while queue.waiting:
+                if self._sequences is not None and self._sequences.has_failed:
                     try:
-                        self._settle()
+                        self._renew_after_failure()
                     except InvalidTxnStateError:
                         return
                 try:
-                    if self._write_ready(lane, all_of_it=all_of_it):
+                    if self._write_ready(queue, all_of_it=all_of_it):
                         return
-                except BaseException:  # interrupted: what waits still is not built any more
-                    self._renew(lane)
+                except BaseException:  # interrupted: the builder no longer has what is waiting
+                    self._rebuild(queue)
                     raise
 
-    def _write_ready(self, lane: PartitionBatch, *, all_of_it: bool) -> bool:
-        """False if the batches from some point on must be built anew, with other numbers."""
-        built = lane.builder.flush() if all_of_it else lane.builder.drain(self._now_ms())
+    def _write_ready(self, queue: PartitionQueue, *, all_of_it: bool) -> bool:
+        """False if the remaining batches must be built again, with other sequence numbers."""
+        built = queue.builder.flush() if all_of_it else queue.builder.drain(self._now_ms())
         for batch in built:
             interrupted = AppendError("interrupted while it was written: it may be in the log")
-            outcome = Outcome(lane.target, None, interrupted)
+            outcome = Outcome(queue.target, None, interrupted)
             try:
-                outcome = self._outcome_of(lane.target, batch)
+                outcome = self._outcome_of(queue.target, batch)
             finally:
-                self._settle_batch(lane, outcome, batch.record_count)
-            if outcome.failure is not None and self._numbering is not None:
+                self._complete(queue, outcome, batch.record_count)
+            if outcome.failure is not None and self._sequences is not None:
                 return False
         return True
 
@@ -325,45 +326,45 @@ class Producer:
         if batch.failure is not None:
             return Outcome(target, None, batch.failure)
         try:
-            return Outcome(target, self._write(target, batch), None)
-        except Exception as error:  # whatever it is, it is this batch's alone
+            return Outcome(target, self._append(target, batch), None)
+        except Exception as error:  # affects this batch only
             return Outcome.failed(target, error)
 
-    def _settle_batch(self, lane: PartitionBatch, outcome: Outcome, record_count: int) -> None:
-        lane.settle(outcome, record_count)
+    def _complete(self, queue: PartitionQueue, outcome: Outcome, record_count: int) -> None:
+        queue.complete(outcome, record_count)
         if outcome.failure is not None:
             self._failed.append(outcome)
-            if self._numbering is not None:
-                self._numbering.is_in_doubt = True
+            if self._sequences is not None:
+                self._sequences.has_failed = True
 
-    def _write(self, target: TopicPartition, batch: BuiltBatch) -> AppendInfo:
+    def _append(self, target: TopicPartition, batch: BuiltBatch) -> AppendInfo:
         slot = self._catalog.slot(target)
         self.before_write(target)
         info = slot.log().append(batch.data, facts=batch.facts)
-        if self._numbering is not None:
-            self._numbering.advance(target, batch.record_count)
+        if self._sequences is not None:
+            self._sequences.advance(target, batch.record_count)
         return info
 
     def before_write(self, target: TopicPartition) -> None:
-        """Called before each batch. A transaction has something to do here."""
+        """Called before each batch; a transaction adds the partition here."""
 
-    def _settle(self) -> None:
-        """After a failure, go on under another identity, with all that waits."""
-        if self._numbering is not None and self._numbering.settle():
-            for lane in self._lanes.values():
-                self._renew(lane)
+    def _renew_after_failure(self) -> None:
+        """After a failure, continue with a new identity and everything that is waiting."""
+        if self._sequences is not None and self._sequences.renew_after_failure():
+            for queue in self._queues.values():
+                self._rebuild(queue)
 
     def _set_timer(self, delay_ms: int) -> None:
         self._is_timer_set = True
-        self._schedule.after(delay_ms, "lingering batches", self._write_due)
+        self._schedule.after(delay_ms, "lingering batches", self._write_lingering)
 
-    def _write_due(self) -> None:
+    def _write_lingering(self) -> None:
         with self._lock:
             self._is_timer_set = False
-            for lane in self._lanes.values():
-                self.write(lane, all_of_it=False)
+            for queue in self._queues.values():
+                self.write(queue, all_of_it=False)
             now_ms = self._now_ms()
-            waits = [lane.builder.ready_in_ms(now_ms) for lane in self._lanes.values()]
+            waits = [queue.builder.ready_in_ms(now_ms) for queue in self._queues.values()]
             next_ms = min((wait for wait in waits if wait is not None), default=None)
             if next_ms is not None:
                 self._set_timer(max(next_ms, 1))
@@ -373,15 +374,15 @@ def _headers_of(headers: Headers) -> tuple[Header, ...]:
     if not headers:
         return ()
     items = headers.items() if isinstance(headers, Mapping) else headers
-    made = tuple(Header(key, value) for key, value in items)
-    for header in made:
+    found = tuple(Header(key, value) for key, value in items)
+    for header in found:
         if not isinstance(header.key, str):
             raise TypeError(f"the header key {header.key!r} is not a str")
         _check_bytes(header.value, f"header {header.key!r}")
-    return made
+    return found
 
 
 def _check_bytes(value: object, what: str) -> None:
-    """Here, not when the batch is encoded: others' records are in it."""
+    """Checked before the record shares a batch with others, which would fail with it."""
     if value is not None and not isinstance(value, bytes):
         raise TypeError(f"the {what} is a {type(value).__name__}, not bytes or None")

@@ -137,9 +137,9 @@ _log = logging.getLogger(__name__)
 class TransactionLog:
     """The states of all transactional ids. Not thread-safe: the coordinator has a lock."""
 
-    def __init__(self, catalog: TopicCatalog, engine: LogContext) -> None:
+    def __init__(self, catalog: TopicCatalog, context: LogContext) -> None:
         self._catalog = catalog
-        self._engine = engine
+        self._context = context
         self._states: dict[int, dict[str, TransactionState]] = {}
         self.has_unreadable = False
         """Whether the last call of `all` left a partition out."""
@@ -154,12 +154,12 @@ class TransactionLog:
             return
         self._catalog.create(
             TRANSACTION_STATE_TOPIC,
-            self._engine.config.transaction_state_log_num_partitions,
+            self._context.config.transaction_state_log_num_partitions,
             replication_factor=1,
             overrides={
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
-                "segment.bytes": self._engine.config.transaction_state_log_segment_bytes,
+                "segment.bytes": self._context.config.transaction_state_log_segment_bytes,
             },
         )
 
@@ -193,7 +193,7 @@ class TransactionLog:
         states = self._partition(partition)
         record = Record(
             0,
-            self._engine.now_ms(),
+            self._context.now_ms(),
             key=encode_transactional_id(transactional_id),
             value=None if state is None else encode_transaction_state(state),
         )

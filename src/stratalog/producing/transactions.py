@@ -4,9 +4,9 @@
         txn.append("accounts", b"-10", key=b"alice")
         txn.append("accounts", b"+10", key=b"bob")
 
-Readers with `IsolationLevel.READ_COMMITTED` see nothing of it before the block has ended well.
-The transactional id is a name for the writer, the same after each restart: beginning under it
-fences whoever used it before, and aborts what that one left open.
+Readers with `IsolationLevel.READ_COMMITTED` see the records once the block has ended without an
+error. The transactional id names the writer and stays the same after a restart: a new producer
+with this id fences the previous one, and aborts the transaction that it left open.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from stratalog.producing.transaction_log import ProducerIdentity
 
 
-class _Records(Producer):
-    """A producer that tells the coordinator about each partition before it writes there."""
+class _TransactionRecords(Producer):
+    """A producer that adds each partition to the transaction before it writes there."""
 
     def __init__(
         self,
         catalog: TopicCatalog,
-        engine: LogContext,
+        context: LogContext,
         schedule: Schedule,
         options: ProducerOptions,
         owner: TransactionalProducer,
     ) -> None:
-        super().__init__(catalog, engine, schedule, options, owner.numbering)
+        super().__init__(catalog, context, schedule, options, owner.sequences)
         self._owner = owner
         self._partitions: set[TopicPartition] = set()
 
@@ -49,7 +49,7 @@ class _Records(Producer):
 
 
 class TransactionalProducer:
-    """The one producer of a transactional id, for one transaction after the other."""
+    """The only producer of a transactional id, for one transaction after the other."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TransactionalProducer:
         options: ProducerOptions,
         timeout_ms: int | None,
     ) -> None:
-        """`LogDir.transactional_producer` makes one."""
+        """Use `LogDir.transactional_producer`."""
         self.transactional_id = transactional_id
         self._parts = parts
         self._coordinator = coordinator
@@ -67,10 +67,10 @@ class TransactionalProducer:
         self._timeout_ms = timeout_ms
         self._current: Transaction | None = None
         self._identity: ProducerIdentity | None = None
-        self.numbering = SequenceNumbers(self._begin, is_transactional=True)
+        self.sequences = SequenceNumbers(self._new_identity, is_transactional=True)
 
-    def _begin(self) -> ProducerIdentity:
-        """The first time, as whoever comes; then as the one that was there before."""
+    def _new_identity(self) -> ProducerIdentity:
+        """The first time for any predecessor; later only if nobody else has taken over the id."""
         expected = self._identity
         self._identity = self._coordinator.begin_producer(
             self.transactional_id, self._timeout_ms, expected=expected
@@ -79,17 +79,17 @@ class TransactionalProducer:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Producer id and epoch, as in the batches."""
-        return self.numbering.identity
+        """The producer id and epoch in its batches."""
+        return self.sequences.identity
 
     def transaction(self, *, flush: bool = False) -> Transaction:
         """Begin a transaction. With `flush`, a commit survives a crash of the machine: data,
         decision and markers are fsynced, in this order."""
         if self._current is not None and self._current.is_open:
-            raise InvalidTxnStateError(f"{self.transactional_id!r} has a transaction open already")
+            raise InvalidTxnStateError(f"{self.transactional_id!r} already has an open transaction")
         if self._current is not None:
-            self.numbering.renew()  # each transaction has an epoch of its own
-        records = _Records(*self._parts, self._options, self)
+            self.sequences.renew()  # each transaction has its own epoch
+        records = _TransactionRecords(*self._parts, self._options, self)
         self._current = Transaction(self, records, flush=flush)
         return self._current
 
@@ -103,10 +103,12 @@ class TransactionalProducer:
 
 
 class Transaction:
-    """Records that are committed or aborted together. Leaving the block commits; an exception in
-    it aborts."""
+    """Records that are committed or aborted together. Leaving the block commits; an exception
+    aborts."""
 
-    def __init__(self, owner: TransactionalProducer, records: _Records, *, flush: bool) -> None:
+    def __init__(
+        self, owner: TransactionalProducer, records: _TransactionRecords, *, flush: bool
+    ) -> None:
         self._owner = owner
         self._records = records
         self._flush = flush
@@ -124,7 +126,7 @@ class Transaction:
         try:
             self.abort()
         except StratalogError as failure:
-            error.add_note(f"the transaction could not be aborted either: {failure}")
+            error.add_note(f"aborting the transaction failed too: {failure}")
 
     @property
     def transactional_id(self) -> str:
@@ -140,14 +142,15 @@ class Transaction:
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Append a record to the transaction, see `Producer.append`."""
+        """Append a record in the transaction, see `Producer.append`."""
         self._check_open()
         return self._records.append(
             topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
         )
 
     def commit(self) -> None:
-        """Let readers see all of it. If a record could not be written, nothing is committed."""
+        """Make all records visible to readers. If one could not be written, the transaction is
+        aborted, and the error raised."""
         self._check_open()
         try:
             self._records.close()
@@ -155,13 +158,13 @@ class Transaction:
             try:
                 self.abort()
             except StratalogError as failure:
-                error.add_note(f"the transaction could not be aborted either: {failure}")
+                error.add_note(f"aborting the transaction failed too: {failure}")
             raise
         self.is_open = False
         self._owner.end(commit=True, flush=self._flush)
 
     def abort(self) -> None:
-        """Let readers see nothing of it."""
+        """Never make the records visible to readers."""
         self._check_open()
         self.is_open = False
         self._records.discard()

@@ -1,7 +1,19 @@
-"""Who works on which partition, and how each stands with the cleaner.
+"""Compaction of open logs: which log is cleaned next, by which thread, and the state of each.
 
-A partition is claimed by one thread at a time. Pausing waits until who works there has stopped;
-one that is paused, failed or gone cannot be claimed. All state is changed under one lock.
+Any number of threads may clean (`CleanerManager.clean_dirtiest`); each brings its own cleaner,
+because a cleaner owns the memory of its offset map. `CleanerLocks` lets only one of them work on a
+partition at a time. `CleaningWorker` is what each thread of the maintenance service runs.
+
+Invariants:
+
+* the cleaner checkpoint advances after the cleaned segments are in place, so a crash costs a pass
+  that is repeated, never a record that wrongly counts as clean;
+* a partition whose cleaning failed is not cleaned again until the directory is opened again: a
+  pass that fails once most likely fails always, and the other logs must still be cleaned. Its error
+  is kept in its state;
+* what is appended after a truncation is dirty, whatever the cleaner had done there before;
+* a partition that is paused or deleted, or has an unfinished bulk commit, is not cleaned. A pass in
+  progress stops at its next check and leaves the log unchanged.
 """
 
 from __future__ import annotations
@@ -33,52 +45,56 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.cleaner import Cleaner
     from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, LogCleaner
     from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.root import LogContext
+    from stratalog.partitions.table import PartitionSlot
     from stratalog.service.health import Health
+
+CLEANING: Final = "cleaning"
+
+_log = logging.getLogger(__name__)
 
 
 class CleaningStatus(enum.StrEnum):
-    """What a partition's cleaning is doing."""
+    """Whether a partition is being cleaned, or can be."""
 
     IDLE = "idle"
     BUSY = "busy"
     """Being cleaned, or its old segments deleted."""
     PAUSED = "paused"
     FAILED = "failed"
-    """Not to be cleaned until the directory is opened again."""
+    """Not cleaned again until the directory is opened again."""
 
 
 class PartitionCleaning(NamedTuple):
-    """How a partition stands with the cleaner."""
+    """The cleaning state of a partition."""
 
     topic_partition: TopicPartition
     status: CleaningStatus
-    rounds: int
-    """Done since the directory was opened."""
+    passes: int
+    """Completed since the directory was opened."""
     last_selection: CleaningPlan | None
-    """Of the last look at it."""
-    last_round_ms: int | None
-    """When the last round ended."""
+    """The last plan that was made for it."""
+    last_pass_ms: int | None
+    """When the last pass ended."""
     error: Exception | None
-    """What the last round failed with."""
+    """The error of the last pass, if it failed."""
 
 
 @dataclass
 class CleaningTask:
-    """State of one partition. Changed by the `CleanerLocks` only."""
+    """The cleaning state of one partition. Only `CleanerLocks` changes it."""
 
     slot: PartitionSlot
     is_busy: bool = False
     truncation_epoch: int = 0
-    """Of the slot, when the work was begun: the log may have been truncated since."""
+    """Of the slot when the task was locked: the log may have been truncated since."""
     pauses: int = 0
     is_failed: bool = False
-    rounds: int = 0
+    passes: int = 0
     last_selection: CleaningPlan | None = None
-    last_round_ms: int | None = None
+    last_pass_ms: int | None = None
     error: Exception | None = None
-    stops: threading.Event = field(default_factory=threading.Event)
-    """Whoever works on it is to end."""
+    stop_requested: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_free(self) -> bool:
@@ -94,156 +110,134 @@ class CleaningTask:
 
 
 class CleanerLocks:
-    """The partitions that were looked at. Thread-safe."""
+    """Locks a partition for one thread at a time, and keeps its cleaning state. Thread-safe.
 
-    def __init__(self, is_there: Callable[[PartitionSlot], bool]) -> None:
-        """`is_there` tells partitions from those that were deleted since."""
-        self._is_there = is_there
+    Pausing waits until the thread that holds the lock has stopped. A partition that is paused,
+    failed or deleted cannot be locked.
+    """
+
+    def __init__(self, exists: Callable[[PartitionSlot], bool]) -> None:
+        """`exists` is false for partitions that were deleted."""
+        self._exists = exists
         self._released = threading.Condition()
-        self._works: dict[TopicPartition, CleaningTask] = {}
+        self._tasks: dict[TopicPartition, CleaningTask] = {}
         self._is_closed = False
 
     def states(self) -> list[PartitionCleaning]:
-        """Of every partition, by name."""
+        """The state of every partition that was ever planned, by name."""
         with self._released:
             return [
                 PartitionCleaning(
                     topic_partition,
-                    work.status,
-                    work.rounds,
-                    work.last_selection,
-                    work.last_round_ms,
-                    work.error,
+                    task.status,
+                    task.passes,
+                    task.last_selection,
+                    task.last_pass_ms,
+                    task.error,
                 )
-                for topic_partition, work in sorted(self._works.items())
+                for topic_partition, task in sorted(self._tasks.items())
             ]
 
-    # -- working
+    # -- locking
 
-    def free_work(self, slot: PartitionSlot) -> CleaningTask | None:
-        """To look at, not to work on; None if somebody is at it, or nobody is to be."""
+    def unlocked_task(self, slot: PartitionSlot) -> CleaningTask | None:
+        """The partition's task, to plan it; None if it cannot be locked."""
         with self._released:
-            work = self._work_of(slot)
-            return work if work.is_free else None
+            task = self._task_of(slot)
+            return task if task.is_free else None
 
     @contextmanager
-    def claimed(self, slot: PartitionSlot) -> Iterator[CleaningTask | None]:
-        """The partition's state, nobody else working on it; None if it is not free."""
+    def locked(self, slot: PartitionSlot) -> Iterator[CleaningTask | None]:
+        """The partition's task, locked for this thread; None if it cannot be locked."""
         with self._released:
-            of_slot = self._work_of(slot)
-            is_free = of_slot.is_free and not self._is_closed and self._is_there(slot)
-            work = of_slot if is_free else None
-            if work is not None:
-                work.is_busy = True
-                work.truncation_epoch = slot.truncation_epoch
+            task = self._task_of(slot)
+            is_locked = task.is_free and not self._is_closed and self._exists(slot)
+            if is_locked:
+                task.is_busy = True
+                task.truncation_epoch = slot.truncation_epoch
         try:
-            yield work
+            yield task if is_locked else None
         finally:
-            if work is not None:
+            if is_locked:
                 with self._released:
-                    work.is_busy = False
+                    task.is_busy = False
                     self._released.notify_all()
 
-    def note_selection(self, work: CleaningTask, selection: CleaningPlan) -> None:
+    def record_selection(self, task: CleaningTask, selection: CleaningPlan) -> None:
         with self._released:
-            work.last_selection = selection
+            task.last_selection = selection
 
-    def note_round(self, work: CleaningTask, ended_ms: int) -> None:
+    def record_pass(self, task: CleaningTask, ended_ms: int) -> None:
         with self._released:
-            work.rounds += 1
-            work.last_round_ms = ended_ms
-            work.error = None
+            task.passes += 1
+            task.last_pass_ms = ended_ms
+            task.error = None
 
-    def note_error(self, work: CleaningTask, error: Exception, *, is_failed: bool) -> None:
-        """With `is_failed`, the partition is left alone from now on."""
+    def record_error(self, task: CleaningTask, error: Exception, *, is_failed: bool) -> None:
+        """With `is_failed`, the partition is not cleaned again."""
         with self._released:
-            work.error = error
-            work.is_failed = work.is_failed or is_failed
+            task.error = error
+            task.is_failed = task.is_failed or is_failed
 
-    def forget_others(self, slots: Iterable[PartitionSlot]) -> None:
-        """Of partitions that are gone, or not compacted any more."""
+    def keep_only(self, slots: Iterable[PartitionSlot]) -> None:
+        """Drop the state of partitions that were deleted, or are not compacted any more."""
         present = {slot.topic_partition for slot in slots}
         with self._released:
-            for topic_partition, work in list(self._works.items()):
-                if topic_partition not in present and not (work.is_busy or work.pauses):
-                    del self._works[topic_partition]
+            for topic_partition, task in list(self._tasks.items()):
+                if topic_partition not in present and not (task.is_busy or task.pauses):
+                    del self._tasks[topic_partition]
 
     # -- stopping
 
     @contextmanager
     def paused(self, slots: Iterable[PartitionSlot]) -> Iterator[None]:
-        """Nobody works on these partitions in here. Who does is stopped first."""
+        """Nobody works on these partitions in this block. Passes in progress are stopped first."""
         with self._released:
-            works = [self._work_of(slot) for slot in slots]
-            for work in works:
-                work.pauses += 1
-                work.stops.set()
-            self._wait_for(works)
+            tasks = [self._task_of(slot) for slot in slots]
+            for task in tasks:
+                task.pauses += 1
+                task.stop_requested.set()
+            self._wait_for(tasks)
         try:
             yield
         finally:
             with self._released:
-                for work in works:
-                    work.pauses -= 1
-                    if not work.pauses:
-                        work.stops.clear()
+                for task in tasks:
+                    task.pauses -= 1
+                    if not task.pauses:
+                        task.stop_requested.clear()
 
     def interrupt(self) -> None:
-        """Stop whoever works; returns once they have ended."""
+        """Stop all passes in progress; returns once they have ended."""
         with self._released:
-            busy = [work for work in self._works.values() if work.is_busy]
-            for work in busy:
-                work.stops.set()
+            busy = [task for task in self._tasks.values() if task.is_busy]
+            for task in busy:
+                task.stop_requested.set()
             self._wait_for(busy)
-            for work in busy:
-                if not work.pauses:
-                    work.stops.clear()
+            for task in busy:
+                if not task.pauses:
+                    task.stop_requested.clear()
 
     def close(self) -> None:
-        """Stop whoever works, and let nobody begin any more."""
+        """Stop all passes in progress, and let none start any more."""
         with self._released:
             self._is_closed = True
         self.interrupt()
 
-    # -- inside, under the lock
-
-    def _wait_for(self, works: Iterable[CleaningTask]) -> None:
-        while any(work.is_busy for work in works):
+    def _wait_for(self, tasks: Iterable[CleaningTask]) -> None:
+        while any(task.is_busy for task in tasks):
             self._released.wait()
 
-    def _work_of(self, slot: PartitionSlot) -> CleaningTask:
-        """A topic that was deleted and made again starts afresh."""
-        work = self._works.get(slot.topic_partition)
-        if work is None or work.slot is not slot:
-            work = self._works[slot.topic_partition] = CleaningTask(slot)
-        return work
-
-
-# Which log of a log directory is cleaned next, by whom, and what came of it.
-#
-# Any number of threads may ask for work (`clean_dirtiest`); each brings a cleaner of its own,
-# because a cleaner owns the memory of its offset map. A partition is worked on by one of them at a
-# time.
-#
-# Invariants:
-#
-# * the cleaner's checkpoint moves after the cleaned segments are in place, so a crash costs a
-#   round
-#   that is done again, never a record that is believed to be clean;
-# * a partition whose cleaning failed is left alone until the directory is opened again: a round
-#   that
-#   fails once most likely fails always, and the others have to be cleaned. The error is kept to be
-#   looked at;
-# * what is appended after a truncation is dirty, whatever the cleaner had done there before;
-# * a partition that is paused or gone, or has a part of an unfinished bulk commit, is not cleaned;
-#   a
-#   round that is under way when that happens ends at its next look and leaves the log as it was.
-
-_log = logging.getLogger(__name__)
+    def _task_of(self, slot: PartitionSlot) -> CleaningTask:
+        """A partition that was deleted and created again has a new task."""
+        task = self._tasks.get(slot.topic_partition)
+        if task is None or task.slot is not slot:
+            task = self._tasks[slot.topic_partition] = CleaningTask(slot)
+        return task
 
 
 class PassReport(NamedTuple):
-    """One round: done or failed."""
+    """One cleaning pass: completed or failed."""
 
     topic_partition: TopicPartition
     selection: CleaningPlan
@@ -256,38 +250,34 @@ def _ignore(_bytes_done: int) -> None:
 
 
 class CleanerManager:
-    """The compacted logs of a log directory, and who works on which. Thread-safe."""
+    """Cleans the compacted logs of the log directories. Thread-safe."""
 
-    def __init__(self, catalog: TopicCatalog, engine: LogContext) -> None:
+    def __init__(self, catalog: TopicCatalog, context: LogContext) -> None:
         self._catalog = catalog
-        self._engine = engine
-        self._claims = CleanerLocks(catalog.has)
-
-    # -- looking
+        self._now_ms = context.now_ms
+        self._locks = CleanerLocks(catalog.has)
 
     def selection(self, log: PartitionLog) -> CleaningPlan:
-        """What a round of this log would do now. Changes nothing."""
+        """What a pass over this log would do now. Changes nothing."""
         slot = self._catalog.slot(log.topic_partition)
-        checkpoint = slot.root.cleaned().get(log.topic_partition)
-        return plan_cleaning(cleaner_log(log, checkpoint), log.config, self._engine.now_ms())
+        checkpoint = slot.root.cleaner_offsets().get(log.topic_partition)
+        return plan_cleaning(cleaner_log(log, checkpoint), log.config, self._now_ms())
 
     def states(self) -> list[PartitionCleaning]:
-        """Every compacted partition that was looked at, by name."""
-        return self._claims.states()
-
-    # -- working
+        """The state of every compacted partition that was planned, by name."""
+        return self._locks.states()
 
     def clean_dirtiest(
         self, cleaner: LogCleaner, *, on_progress: Callable[[int], None] = _ignore
     ) -> PassReport | None:
-        """Clean the log that needs it most; None when none does now."""
-        for slot in self._candidates():
-            with self._claims.claimed(slot) as work:
-                if work is None:
+        """Clean the log with the highest dirty ratio; None if no log is eligible."""
+        for slot in self._eligible_slots():
+            with self._locks.locked(slot) as task:
+                if task is None:
                     continue
-                selection = self._look(slot, work)  # another thread may just have cleaned it
+                selection = self._plan(slot, task)  # another thread may just have cleaned it
                 if selection is not None and selection.is_selected:
-                    return self._clean(slot, work, selection, cleaner, on_progress)
+                    return self._clean(slot, task, selection, cleaner, on_progress)
         return None
 
     def clean(
@@ -298,58 +288,55 @@ class CleanerManager:
         is_forced: bool = False,
         on_progress: Callable[[int], None] = _ignore,
     ) -> PassReport | None:
-        """Clean one log now, if a round is due or, forced, if there is anything to clean.
+        """Clean one log now if it is eligible or, with `is_forced`, if it has anything to clean.
 
-        None when there is not, or the partition is busy, paused, has failed before or waits for a
-        bulk commit to be finished. Raises UnknownSettingsError if nobody says that the topic is
-        compacted.
+        Returns None if it has not, or if the partition is busy, paused, failed before, or has an
+        unfinished bulk commit. Raises UnknownSettingsError if the topic's settings are unknown.
         """
         slot = self._catalog.slot(topic_partition)
         info = self._catalog.topic(topic_partition.topic)
         if info.unknown is not None:
             raise UnknownSettingsError(info.name, info.unknown)
-        with self._claims.claimed(slot) as work:
-            if work is None or slot.has_pending_commit:
+        with self._locks.locked(slot) as task:
+            if task is None or slot.has_pending_commit:
                 return None
             selection = self.selection(slot.log())
             if selection.is_selected or (is_forced and selection.cleanable_bytes):
-                return self._clean(slot, work, selection, cleaner, on_progress)
+                return self._clean(slot, task, selection, cleaner, on_progress)
             return None
 
     def delete_old(self) -> int:
-        """Retention of compacted logs: those whose policy is `compact,delete`, and what lies below
-        the log start of the others. How many logs lost segments.
+        """Retention of compacted logs: by `compact,delete`, and of segments before the log start
+        offset. Returns how many logs lost segments.
 
-        It is the cleaner's job, not that of the retention check, so that both do not meet in one
-        log.
+        As in Kafka this is done by the cleaner, not by the retention check, so that the two never
+        change the same log.
         """
         count = 0
         for slot in self._compacted_slots():
-            with self._claims.claimed(slot) as work:
-                if work is None:
+            with self._locks.locked(slot) as task:
+                if task is None:
                     continue
                 try:
-                    plan = retain(slot.log(), self._engine.now_ms())
+                    plan = retain(slot.log(), self._now_ms())
                     count += bool(plan.deleted)
                 except StratalogError as error:
                     _log.exception("%s: retention failed", slot.topic_partition)
-                    self._claims.note_error(work, error, is_failed=False)
+                    self._locks.record_error(task, error, is_failed=False)
         return count
 
     def paused(self, topic_partitions: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-        """Nobody cleans these partitions in here. Rounds that are under way are stopped first."""
+        """Nobody cleans these partitions in this block. Passes in progress are stopped first."""
         found = (self._catalog.find(topic_partition) for topic_partition in topic_partitions)
-        return self._claims.paused(slot for slot in found if slot is not None)
+        return self._locks.paused(slot for slot in found if slot is not None)
 
     def interrupt(self) -> None:
-        """Stop the rounds that are under way; returns once they have ended."""
-        self._claims.interrupt()
+        """Stop all passes in progress; returns once they have ended."""
+        self._locks.interrupt()
 
     def close(self) -> None:
-        """Stop what is under way, and begin nothing any more."""
-        self._claims.close()
-
-    # -- inside
+        """Stop all passes in progress, and start none any more."""
+        self._locks.close()
 
     def _compacted_slots(self) -> list[PartitionSlot]:
         topics = self._catalog.topics
@@ -361,47 +348,46 @@ class CleanerManager:
             and info.unknown is None
         ]
 
-    def _candidates(self) -> list[PartitionSlot]:
-        """Those that are due, the dirtiest first."""
-        due = []
+    def _eligible_slots(self) -> list[PartitionSlot]:
+        """Partitions to clean, the highest dirty ratio first."""
+        eligible = []
         slots = self._compacted_slots()
-        self._claims.forget_others(slots)
+        self._locks.keep_only(slots)
         for slot in slots:
-            work = self._claims.free_work(slot)
-            if work is None or slot.has_pending_commit:
+            task = self._locks.unlocked_task(slot)
+            if task is None or slot.has_pending_commit:
                 continue
-            selection = self._look(slot, work)
+            selection = self._plan(slot, task)
             if selection is not None and selection.is_selected:
-                due.append((selection.ratio, slot))
-        due.sort(key=lambda pair: pair[0], reverse=True)
-        return [slot for _, slot in due]
+                eligible.append((selection.ratio, slot))
+        eligible.sort(key=lambda pair: pair[0], reverse=True)
+        return [slot for _, slot in eligible]
 
-    def _look(self, slot: PartitionSlot, work: CleaningTask) -> CleaningPlan | None:
-        """None when it cannot be looked at. A checkpoint that is not in the log is set right."""
+    def _plan(self, slot: PartitionSlot, task: CleaningTask) -> CleaningPlan | None:
+        """Plan a pass, and reset a checkpoint that is outside the log. None if that failed."""
         try:
             log = slot.log()
             selection = self.selection(log)
             if selection.checkpoint_reset is not None:
-                self._report_reset(selection, log.config)
-                slot.root.set_cleaned(slot, selection.first_dirty_offset)
+                self._log_reset(selection, log.config)
+                slot.root.set_cleaner_offset(slot, selection.first_dirty_offset)
         except Exception as error:
             if self._catalog.has(slot):
-                _log.exception("%s: cannot tell whether it is to be cleaned", slot.topic_partition)
-                self._claims.note_error(
-                    work, error, is_failed=not isinstance(error, LogOfflineError)
-                )
+                _log.exception("%s: planning its cleaning failed", slot.topic_partition)
+                is_failed = not isinstance(error, LogOfflineError)
+                self._locks.record_error(task, error, is_failed=is_failed)
             return None
-        self._claims.note_selection(work, selection)
+        self._locks.record_selection(task, selection)
         return selection
 
-    def _report_reset(self, selection: CleaningPlan, config: LogConfig) -> None:
-        """Retention moves the log start above the checkpoint as a matter of course."""
+    def _log_reset(self, selection: CleaningPlan, config: LogConfig) -> None:
+        """Where retention applies, a log start after the checkpoint is normal."""
         level = logging.WARNING
         if CleanupPolicy.DELETE in config.cleanup_policy:
             level = logging.DEBUG
         _log.log(
             level,
-            "%s: the cleaner's checkpoint is %s; it begins at %d again",
+            "%s: the cleaner checkpoint is %s; cleaning starts at offset %d again",
             selection.topic_partition,
             selection.checkpoint_reset,
             selection.first_dirty_offset,
@@ -410,52 +396,48 @@ class CleanerManager:
     def _clean(
         self,
         slot: PartitionSlot,
-        work: CleaningTask,
+        task: CleaningTask,
         selection: CleaningPlan,
         cleaner: LogCleaner,
         on_progress: Callable[[int], None],
     ) -> PassReport | None:
-        topic_partition = slot.topic_partition
+        topic_partition, truncation_epoch = slot.topic_partition, task.truncation_epoch
 
-        def may_go_on() -> bool:
-            is_stopped = work.stops.is_set() or slot.truncation_epoch != work.truncation_epoch
-            return not (is_stopped or slot.has_pending_commit) and self._catalog.has(slot)
+        def may_continue() -> bool:
+            is_truncated = slot.truncation_epoch != truncation_epoch
+            is_stopped = task.stop_requested.is_set() or is_truncated or slot.has_pending_commit
+            return not is_stopped and self._catalog.has(slot)
 
         try:
             result = cleaner.clean(
-                slot.log(), selection, on_progress=on_progress, may_go_on=may_go_on
+                slot.log(), selection, on_progress=on_progress, may_go_on=may_continue
             )
-            epoch = work.truncation_epoch
-            slot.root.set_cleaned(slot, result.end_offset, truncation_epoch=epoch)
+            slot.root.set_cleaner_offset(slot, result.end_offset, truncation_epoch=truncation_epoch)
         except CleaningAbortedError as error:
             _log.info("%s: %s", topic_partition, error)
             return None
-        except Exception as error:  # whatever it is, the other logs still have to be cleaned
+        except Exception as error:  # the other logs must still be cleaned
             if not self._catalog.has(slot):
                 return None
-            _log.exception("%s: cleaning failed; it is left alone from now on", topic_partition)
-            self._claims.note_error(work, error, is_failed=True)
+            _log.exception("%s: cleaning failed; it is not cleaned again", topic_partition)
+            self._locks.record_error(task, error, is_failed=True)
             return PassReport(topic_partition, selection, None, error)
-        self._claims.note_round(work, self._engine.now_ms())
+        self._locks.record_pass(task, self._now_ms())
         return PassReport(topic_partition, selection, result, None)
 
 
-# Compaction as the work of threads: what each does again and again, and what came of it.
-
-CLEANING: Final = "cleaning"
-
-
 class CleaningWorker:
-    """What the maintenance service asks of compaction. Thread-safe."""
+    """Compaction for the maintenance service. Thread-safe."""
 
     def __init__(self, manager: CleanerManager, config: BrokerConfig, health: Health) -> None:
         self._manager = manager
         self._config = config
         self._health = health
-        self._noted: dict[TopicPartition, Exception | None] = {}
+        self._reported: dict[TopicPartition, Exception | None] = {}
 
     def worker(self) -> Callable[[], bool]:
-        """For one thread: clean the dirtiest log, then delete old segments of compacted ones."""
+        """For one thread. Each call cleans the dirtiest log, then deletes old segments of compacted
+        logs, and returns whether a log was cleaned."""
         cleaner: Cleaner | None = None
 
         def work() -> bool:
@@ -466,13 +448,13 @@ class CleaningWorker:
                 report = self._manager.clean_dirtiest(cleaner)
                 self._manager.delete_old()
             finally:
-                self._note_errors()
+                self._report_errors()
             return report is not None
 
         return work
 
     def _new_cleaner(self) -> Cleaner:
-        """With a thread's share of the memory and of the rate."""
+        """With one thread's share of the memory and of the I/O rate."""
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels
 
         config = self._config
@@ -485,21 +467,21 @@ class CleaningWorker:
         )
 
     def interrupt(self) -> None:
-        """Stop rounds that are under way, and wait until they are."""
+        """Stop all passes in progress; returns once they have ended."""
         self._manager.interrupt()
 
     def states(self) -> Sequence[PartitionCleaning]:
-        """How partitions stand with the cleaner."""
+        """The cleaning state of partitions."""
         return self._manager.states()
 
-    def _note_errors(self) -> None:
-        """Each once, with the time at which it was met."""
+    def _report_errors(self) -> None:
+        """Report each error once to `Health`, soon after it occurred."""
         for state in self._manager.states():
-            before = self._noted.get(state.topic_partition)
+            before = self._reported.get(state.topic_partition)
             if state.error is before:
                 continue
-            self._noted[state.topic_partition] = state.error
+            self._reported[state.topic_partition] = state.error
             if state.error is None:
-                self._health.note_success(CLEANING, state.topic_partition)
+                self._health.record_success(CLEANING, state.topic_partition)
             else:
-                self._health.note(CLEANING, state.topic_partition, state.error)
+                self._health.record(CLEANING, state.topic_partition, state.error)

@@ -1,7 +1,7 @@
-"""What has failed in the background: where, when, with what. Nothing there may fail silently.
+"""Failures of background tasks: where, when, and the error. None may go unnoticed.
 
-A task that is done for many partitions does each of them inside `Health.guarded`. There an error
-ends that one attempt, is logged and is kept to be looked at; the next partition has its turn.
+A task over many partitions handles each of them inside `Health.guarded`: an error there is logged
+and kept, and the task continues with the next partition.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import traceback
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,13 +34,13 @@ class Failure:
     message: str
     traceback: str
     count: int
-    """How often it has failed here since the directory was opened."""
-    is_over: bool = False
-    """It has succeeded since."""
+    """How often the task has failed here since the directory was opened."""
+    is_resolved: bool = False
+    """Whether the task has succeeded here since."""
 
     @classmethod
     def of(cls, task: str, at_ms: int, error: BaseException, count: int = 1) -> Failure:
-        """From an error as it was caught."""
+        """From a caught error."""
         message = str(error) or type(error).__name__
         text = "".join(traceback.format_exception(error))
         return cls(task, at_ms, message, text, count)
@@ -58,34 +58,33 @@ class Health:
     def guarded(
         self, task: str, subject: Subject, *, matters: Callable[[], bool] = lambda: True
     ) -> Iterator[None]:
-        """Errors end here. One that does not matter, as of a partition that is being deleted, is
-        forgotten."""
+        """Catch and record errors of the block. One that does not matter, because the partition is
+        being deleted, is ignored."""
         try:
             yield
-        except Exception as error:  # whatever it is, the others still have their turn
+        except Exception as error:  # the other partitions must still be handled
             if matters():
-                self.note(task, subject, error)
+                self.record(task, subject, error)
         else:
-            self.note_success(task, subject)
+            self.record_success(task, subject)
 
-    def note(self, task: str, subject: Subject, error: BaseException) -> None:
-        """Log an error and keep it."""
+    def record(self, task: str, subject: Subject, error: BaseException) -> None:
+        """Log an error, and keep it as the last failure."""
         _log.error("%s: %s failed", subject, task, exc_info=error)
         with self._lock:
             before = self._failures.get((subject, task))
             count = 1 if before is None else before.count + 1
             self._failures[subject, task] = Failure.of(task, self._now_ms(), error, count)
 
-    def note_success(self, task: str, subject: Subject) -> None:
-        """What failed before is over."""
+    def record_success(self, task: str, subject: Subject) -> None:
+        """Mark an earlier failure as resolved."""
         with self._lock:
             failure = self._failures.get((subject, task))
-            if failure is not None and not failure.is_over:
-                over = (failure.at_ms, failure.message, failure.traceback, failure.count)
-                self._failures[subject, task] = Failure(task, *over, is_over=True)
+            if failure is not None and not failure.is_resolved:
+                self._failures[subject, task] = replace(failure, is_resolved=True)
 
     def failures_of(self, subject: Subject) -> tuple[Failure, ...]:
-        """The last one of each task, oldest first."""
+        """The last failure of each task, oldest first."""
         with self._lock:
             found = [failure for (of, _), failure in self._failures.items() if of == subject]
         return tuple(sorted(found, key=lambda failure: failure.at_ms))

@@ -1,7 +1,7 @@
-"""What a log directory does by itself from time to time, at the intervals of a broker's config.
+"""Tasks that every open log directory runs periodically, at the intervals of the broker's config.
 
-None of it takes a record away from a reader: that is `maintenance`, which has to be started. What
-fails for one partition or directory is kept by `Health`, and the others have their turn.
+None of them deletes records: `maintenance` does, and has to be started. A failure for one partition
+or directory is recorded in `Health`, and the task continues with the others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule
+    from stratalog.partitions.table import PartitionSlot
     from stratalog.producing.coordinator import TransactionCoordinator
     from stratalog.service.health import Health
 
@@ -26,48 +27,48 @@ _REMOVAL_INTERVAL_MS_MIN = 1000
 
 
 class Housekeeping:
-    """The tasks and when they are due."""
+    """Checkpoints, flushes, removal of deleted files, and expiry of transactions and producers."""
 
     def __init__(
         self,
         catalog: TopicCatalog,
         coordinator: TransactionCoordinator,
-        engine: LogContext,
+        context: LogContext,
         health: Health,
     ) -> None:
         self._catalog = catalog
         self._coordinator = coordinator
-        self._engine = engine
+        self._context = context
         self._health = health
 
-    def plan(self, schedule: Schedule) -> None:
+    def schedule_all(self, schedule: Schedule) -> None:
         """Put all tasks on the schedule."""
-        config = self._engine.config
-        self._plan_checkpoints(schedule)
+        config = self._context.config
+        self._schedule_checkpoints(schedule)
         schedule.every(
             config.log_flush_scheduler_interval_ms, "flush of dirty logs", self.flush_dirty
         )
-        # Often enough that nothing stays for much longer than the delay.
+        # Often enough that no file stays for much longer than the delay.
         removal_ms = max(config.log_config.file_delete_delay_ms // 4, _REMOVAL_INTERVAL_MS_MIN)
         schedule.every(removal_ms, "removal of deleted files", self.remove_deleted)
         schedule.every(
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             "abort of timed-out transactions",
-            self._coordinator.end_overdue,
+            self._coordinator.abort_timed_out,
         )
         schedule.every(
             config.transaction_remove_expired_transaction_cleanup_interval_ms,
             "expiry of transactional ids",
-            self._coordinator.forget_idle,
+            self._coordinator.expire_transactional_ids,
         )
         schedule.every(
             config.producer_id_expiration_check_interval_ms,
             "expiry of producers",
-            self.forget_producers,
+            self.expire_producers,
         )
 
-    def _plan_checkpoints(self, schedule: Schedule) -> None:
-        config = self._engine.config
+    def _schedule_checkpoints(self, schedule: Schedule) -> None:
+        config = self._context.config
         first_ms = config.log_initial_task_delay_ms
         schedule.every(
             config.log_flush_offset_checkpoint_interval_ms,
@@ -94,26 +95,26 @@ class Housekeeping:
                 root.checkpoint([file])
 
     def remove_deleted(self) -> None:
-        """Remove partitions and segments whose deletion is long enough ago."""
-        now_ms = self._engine.now_ms()
+        """Remove deleted partitions and segments whose delay is over."""
+        now_ms = self._context.now_ms()
         for root in self._catalog.roots:
             with self._health.guarded("removal of deleted partitions", root.path):
-                root.trash.remove_due(now_ms)
+                root.pending_deletes.remove_expired(now_ms)
         for slot, log in self._loaded():
             with self._guarded("removal of deleted segments", slot):
                 log.maintenance.remove_discarded(now_ms)
 
     def flush_dirty(self) -> None:
-        """Flush logs whose `flush.ms` has passed."""
-        now_ms = self._engine.now_ms()
+        """Flush logs whose `flush.ms` is over."""
+        now_ms = self._context.now_ms()
         for slot, log in self._loaded():
             if log.is_usable:
                 with self._guarded("flush", slot):
                     log.flush_if_due(now_ms)
 
-    def forget_producers(self) -> None:
-        """Forget idle producers in all logs."""
-        now_ms = self._engine.now_ms()
+    def expire_producers(self) -> None:
+        """Expire idle producers in all open logs."""
+        now_ms = self._context.now_ms()
         for slot, log in self._loaded():
             with self._guarded("expiry of producers", slot):
                 log.remove_expired_producers(now_ms)
@@ -124,6 +125,6 @@ class Housekeeping:
                 yield slot, slot.loaded
 
     def _guarded(self, task: str, slot: PartitionSlot) -> AbstractContextManager[None]:
-        """A partition that is deleted meanwhile may fail as it likes."""
+        """Failures of a partition that is being deleted are ignored."""
         is_here = partial(self._catalog.has, slot)
         return self._health.guarded(task, slot.topic_partition, matters=is_here)

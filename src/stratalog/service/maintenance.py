@@ -7,10 +7,10 @@
             print(partition.topic_partition, partition.failures)
 
 It deletes records, so it runs only when it is started; opening a log directory does not start it.
-Topics whose settings are unknown (`TopicInfo.unknown`) are left alone, with a warning.
+Topics whose settings are unknown (`TopicInfo.unknown`) are skipped, with a warning.
 
-As in Kafka, the retention check is for logs that are not compacted. The cleaner's threads delete
-old segments of those that are, between two rounds, so that both never meet in one log.
+As in Kafka, the retention check is for logs that are not compacted. The cleaner threads delete old
+segments of compacted logs between two passes, so that the two never change the same log.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.retention import RetentionPlan
     from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext, PartitionSlot
+    from stratalog.partitions.root import LogContext
+    from stratalog.partitions.table import PartitionSlot
     from stratalog.partitions.topics import TopicInfo
     from stratalog.service.cleaners import PartitionCleaning
     from stratalog.service.health import Failure, Health
@@ -45,54 +46,54 @@ _log = logging.getLogger(__name__)
 
 
 class Cleaning(Protocol):
-    """Compaction, as the service sees it (see `cleaner_work`)."""
+    """Compaction as the service uses it, see `CleaningWorker`."""
 
     def worker(self) -> Callable[[], bool]:
-        """For one thread: each call does a piece of work, and says whether there was any."""
+        """For one thread: each call cleans one log, and returns whether there was one."""
 
     def interrupt(self) -> None:
-        """Let what is being cleaned right now be stopped and left as it was; return then."""
+        """Stop all passes in progress; returns once they have ended."""
 
     def states(self) -> Sequence[PartitionCleaning]:
-        """How partitions stand with the cleaner."""
+        """The cleaning state of partitions."""
 
 
 @dataclass(frozen=True)
 class PartitionState:
-    """How the maintenance of one partition goes."""
+    """The maintenance of one partition."""
 
     topic_partition: TopicPartition
     path: Path
     checked_ms: int | None
-    """When retention last looked at it."""
+    """When its retention was last checked."""
     deleted_segments: int
     """By retention, since the directory was opened."""
     deleted_bytes: int
     cleaning: PartitionCleaning | None
-    """How it stands with the cleaner, if it is compacted."""
+    """Its cleaning state, if it is compacted."""
     failures: tuple[Failure, ...]
-    """The last one of each task, oldest first; some may be over."""
+    """The last one of each task, oldest first; some may be resolved."""
 
     @property
     def is_failing(self) -> bool:
-        """Whether something failed here the last time that it was tried."""
-        return any(not failure.is_over for failure in self.failures)
+        """Whether a task failed here the last time it ran."""
+        return any(not failure.is_resolved for failure in self.failures)
 
 
 @dataclass(frozen=True)
 class MaintenanceState:
-    """How the maintenance of all log directories goes."""
+    """The maintenance of all log directories."""
 
     is_running: bool
     checked_ms: int | None
     """When the last retention check ended."""
     partitions: tuple[PartitionState, ...]
     directories: tuple[tuple[Path, tuple[Failure, ...]], ...]
-    """What failed for a directory as a whole, such as writing its checkpoints."""
+    """Failures of tasks that concern a directory as a whole, such as writing its checkpoints."""
 
     @property
     def failing(self) -> tuple[PartitionState, ...]:
-        """The partitions where something failed the last time that it was tried."""
+        """The partitions where a task failed the last time it ran."""
         return tuple(partition for partition in self.partitions if partition.is_failing)
 
 
@@ -107,29 +108,29 @@ class _Retained(NamedTuple):
 
 
 class Maintenance:
-    """Starts, stops and tells how it goes. Thread-safe."""
+    """The maintenance service: start it, stop it, look at its state. Thread-safe."""
 
     def __init__(
         self,
         catalog: TopicCatalog,
-        engine: LogContext,
+        context: LogContext,
         health: Health,
         cleaning: Cleaning | None = None,
     ) -> None:
         """Without `cleaning` nothing is compacted."""
         self.has_threads = True
-        """Otherwise what is due is done by `run_due`."""
+        """Without threads, `run_pending` runs the tasks."""
         self._catalog = catalog
-        self._engine = engine
+        self._context = context
         self._health = health
-        self._cleaning = cleaning if engine.config.log_cleaner_enable else None
+        self._cleaning = cleaning if context.config.log_cleaner_enable else None
         self._lock = threading.Lock()  # over starting and stopping
         self._schedule: Schedule | None = None
         self._cleaners: list[_CleanerThread] = []
         self._is_closed = False
         self._checked_ms: int | None = None
         self._retained: dict[PartitionSlot, _Retained] = {}
-        self._left_alone: set[str] = set()
+        self._skipped: set[str] = set()
 
     # -- starting and stopping
 
@@ -138,17 +139,15 @@ class Maintenance:
         return self._schedule is not None
 
     def start(self) -> None:
-        """Check retention and compact from now on, at the intervals of the broker's config.
-
-        Does nothing if it runs already.
-        """
+        """Start checking retention and compacting, at the intervals of the broker's config.
+        Idempotent."""
         with self._lock:
             if self._is_closed:
                 raise LogOfflineError(self._catalog.roots[0].path, "the LogDir is closed")
             if self._schedule is not None:
                 return
-            config = self._engine.config
-            schedule = Schedule(self._engine.now_ms)
+            config = self._context.config
+            schedule = Schedule(self._context.now_ms)
             schedule.every(
                 config.log_retention_check_interval_ms,
                 "retention check",
@@ -161,7 +160,7 @@ class Maintenance:
                 schedule.start("stratalog-retention")
 
     def _start_cleaners(self, schedule: Schedule) -> None:
-        cleaning, config = self._cleaning, self._engine.config
+        cleaning, config = self._cleaning, self._context.config
         if cleaning is None:
             return
         for number in range(config.log_cleaner_threads if self.has_threads else 1):
@@ -175,23 +174,23 @@ class Maintenance:
                 schedule.every(period_ms, CLEANING, cleaner.work_until_idle)
 
     def _guarded_work(self, work: Callable[[], bool]) -> Callable[[], bool]:
-        """A cleaner tells of partitions itself. What fails beside them is no reason to end."""
+        """The cleaner records failures of partitions itself. Others must not end the thread."""
 
         def guarded() -> bool:
-            is_done = False
+            has_cleaned = False
             with self._health.guarded(CLEANING, self._catalog.roots[0].path):
-                is_done = work()
-            return is_done
+                has_cleaned = work()
+            return has_cleaned
 
         return guarded
 
     def stop(self) -> None:
-        """Begin nothing more. Returns when what is being done is done, or left as it was."""
+        """Stop the service. Returns when running tasks have ended; cleaning passes are aborted."""
         with self._lock:
             schedule, self._schedule = self._schedule, None
             cleaners, self._cleaners = self._cleaners, []
             for cleaner in cleaners:
-                cleaner.tell_to_stop()
+                cleaner.request_stop()
             if cleaners and self._cleaning is not None:
                 self._cleaning.interrupt()
             for cleaner in cleaners:
@@ -200,7 +199,7 @@ class Maintenance:
                 schedule.stop()
 
     def close(self) -> None:
-        """Stop, for good."""
+        """Stop the service for good."""
         self.stop()
         with self._lock:
             self._is_closed = True
@@ -212,16 +211,14 @@ class Maintenance:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def run_due(self) -> int:
-        """Do what is due by now, if it was started; how many tasks that were."""
+    def run_pending(self) -> int:
+        """Run overdue tasks, if the service was started. Returns how many there were."""
         schedule = self._schedule
-        return 0 if schedule is None else schedule.run_due()
+        return 0 if schedule is None else schedule.run_pending()
 
     def run_once(self) -> None:
-        """All of it once, now and on this thread: retention, then compaction until nothing is due.
-
-        Failures are told by `state`.
-        """
+        """Run everything once, now and on this thread: the retention check, then compaction until
+        no log is eligible. See `state` for failures."""
         self.check_retention()
         if self._cleaning is not None:
             work = self._guarded_work(self._cleaning.worker())
@@ -231,10 +228,10 @@ class Maintenance:
     # -- retention
 
     def check_retention(self) -> None:
-        """Look at every log that is not compacted, and delete what its settings let go."""
+        """Delete expired segments of every log that is not compacted."""
         for slot in self._catalog.slots():
             info = self._catalog.topics.get(slot.topic_partition.topic)
-            if info is None or info.config.is_compacted or self._is_left_alone(info):
+            if info is None or info.config.is_compacted or self._is_skipped(info):
                 continue
             is_here = partial(self._catalog.has, slot)
             with self._health.guarded(RETENTION, slot.topic_partition, matters=is_here):
@@ -242,18 +239,18 @@ class Maintenance:
                 if plan is not None:
                     before = self._retained.get(slot, _Retained(plan.now_ms))
                     self._retained[slot] = before.after(plan)
-        self._checked_ms = self._engine.now_ms()
+        self._checked_ms = self._context.now_ms()
 
-    def _is_left_alone(self, info: TopicInfo) -> bool:
-        """Whether the topic's settings are unknown; a warning says so once."""
-        if info.unknown is not None and info.name not in self._left_alone:
-            self._left_alone.add(info.name)
+    def _is_skipped(self, info: TopicInfo) -> bool:
+        """Whether the topic's settings are unknown. Logs a warning once."""
+        if info.unknown is not None and info.name not in self._skipped:
+            self._skipped.add(info.name)
             _log.warning("%s", UnknownSettingsError(info.name, info.unknown))
         return info.unknown is not None
 
     def _retain(self, slot: PartitionSlot) -> RetentionPlan | None:
-        """A log that nobody has opened is opened only if there is something to delete."""
-        now_ms = self._engine.now_ms()
+        """A log that is not open is opened only if there is something to delete."""
+        now_ms = self._context.now_ms()
         if slot.loaded is None:
             start = slot.root.load_point(slot.topic_partition).log_start_offset
             config = self._catalog.topic(slot.topic_partition.topic).config
@@ -261,15 +258,15 @@ class Maintenance:
                 with PartitionView(slot.path, log_start_offset=start) as view:
                     plan = plan_retention(retention_log_of_view(view, now_ms), config, now_ms)
             except NotALogDirError:
-                return None  # it has no segment yet
+                return None  # no segment yet
             if not plan.deleted:
                 return plan
         return retain(slot.log(), now_ms)
 
-    # -- telling
+    # -- state
 
     def state(self) -> MaintenanceState:
-        """How it goes, as of now."""
+        """The current state of everything."""
         cleaning: dict[TopicPartition, PartitionCleaning] = {}
         if self._cleaning is not None:
             cleaning = {state.topic_partition: state for state in self._cleaning.states()}
@@ -302,7 +299,7 @@ class Maintenance:
 
 
 class _CleanerThread(threading.Thread):
-    """Asks for work, and sleeps when there is none."""
+    """Cleans until no log is eligible, then sleeps for the backoff."""
 
     def __init__(self, number: int, work: Callable[[], bool], backoff_ms: int) -> None:
         super().__init__(name=f"stratalog-cleaner-{number}", daemon=True)
@@ -316,9 +313,9 @@ class _CleanerThread(threading.Thread):
             self._stopping.wait(self._backoff_s)
 
     def work_until_idle(self) -> None:
-        """On the caller's thread."""
+        """Clean until no log is eligible, on the caller's thread."""
         while not self._stopping.is_set() and self._work():
             pass
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         self._stopping.set()

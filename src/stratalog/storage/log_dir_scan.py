@@ -1,14 +1,17 @@
-"""Recognises a log directory, and says what is missing in any other directory.
+"""The content of a log directory: partition directories, Kafka's root files, and everything else.
 
-Names alone prove little: `/etc` has directories called `dbus-1`. So a log directory contains one of
-Kafka's root files, or a directory that is named like a partition and contains a partition's files.
-The lock file counts only if it is the only file: an opening that failed may have left it elsewhere.
+`list_log_dir` lists any directory. `scan_log_dir` also checks that it is a log directory. Names
+alone prove little: `/etc` has directories called `dbus-1`. So a log directory has one of Kafka's
+root files, or a directory with the name and the files of a partition. The lock file alone proves
+it only in an otherwise empty directory: a refused writer may have left it anywhere.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
     AccessDeniedError,
@@ -20,6 +23,7 @@ from stratalog.errors import (
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.names import (
     FileKind,
+    PartitionDir,
     PartitionFile,
     RootFile,
     parse_partition_dir,
@@ -30,17 +34,41 @@ from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from stratalog.format.names import TopicPartition
 
 
-def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
-    """What is in a log directory, by name. Raises NotALogDirError where it does not look like one.
+class ListedPartition(NamedTuple):
+    """A partition directory, not opened."""
 
-    A directory with a root file costs one listing; without, those of partitions are listed until
-    one of them has files.
-    """
+    path: Path
+    directory: PartitionDir
+
+
+class InvalidDirectory(NamedTuple):
+    """A directory that is no partition; it stops a Kafka broker from starting."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class LogDirListing:
+    """One listing of a log directory, each part sorted by name."""
+
+    path: Path
+    partitions: list[ListedPartition] = field(default_factory=list)
+    """Live ones, and those being deleted or moved (`-delete`, `-stray`, `-future`)."""
+    invalid: list[InvalidDirectory] = field(default_factory=list)
+    root_files: set[RootFile] = field(default_factory=set)
+    has_segments: bool = False
+    """Whether there are segment files: then this is a partition, not a log directory."""
+    is_empty: bool = True
+    """Whether there is nothing, or nothing but a lock file."""
+
+
+def list_log_dir(path: Path) -> LogDirListing:
+    """List a directory. Raises NotALogDirError if it does not exist or is a file."""
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -50,13 +78,35 @@ def scan_log_dir(path: Path) -> list[os.DirEntry[str]]:
         raise AccessDeniedError(path) from None
     except NotADirectoryError:
         raise NotALogDirError(
-            f"{path}: a file, not a log directory; give the directory around those of the "
-            "partitions"
+            f"{path}: a file, not a log directory; give the directory that contains the partition "
+            "directories"
         ) from None
-    is_new = [entry.name for entry in entries] == [RootFile.LOCK.value]
-    if not is_new and not any(map(_is_mark, entries)) and not any(map(_is_partition, entries)):
-        raise NotALogDirError(_what_is_missing(path, entries))
-    return entries
+    listing = LogDirListing(
+        path,
+        has_segments=any(_is_segment(entry.name) for entry in entries),
+        is_empty=all(entry.name == RootFile.LOCK.value for entry in entries),
+    )
+    for entry in entries:
+        if entry.is_dir():
+            _add_directory(listing, Path(entry.path))
+        elif (root_file := parse_root_file(entry.name)) is not None:
+            listing.root_files.add(root_file[0])
+    return listing
+
+
+def scan_log_dir(path: Path) -> LogDirListing:
+    """List a log directory. Raises NotALogDirError if it does not look like one.
+
+    A directory with a root file costs one listing. Without one, partition directories are listed
+    until one of them has files.
+    """
+    listing = list_log_dir(path)
+    root_files = listing.root_files
+    is_new = listing.is_empty and root_files == {RootFile.LOCK}
+    is_marked = bool(root_files - {RootFile.LOCK})
+    if not is_new and not is_marked and not any(map(_has_files, listing.partitions)):
+        raise NotALogDirError(_what_is_missing(listing))
+    return listing
 
 
 def read_offset_checkpoint(
@@ -66,10 +116,10 @@ def read_offset_checkpoint(
     read: Callable[[Path], bytes] = read_file,
     on_corrupt: Callable[[StratalogError], None] = lambda _: None,
 ) -> dict[TopicPartition, int]:
-    """One of the four offset files of a log directory.
+    """One of the four offset checkpoints of a log directory.
 
-    As for Kafka, a file that is missing or corrupt counts as empty; `on_corrupt` is called with
-    what is wrong with it. Raises AccessDeniedError or StorageError if it cannot be read.
+    As in Kafka, a file that is missing or corrupt counts as empty; `on_corrupt` is called with the
+    error. Raises AccessDeniedError or StorageError if it cannot be read.
     """
     try:
         return decode_offsets(read(log_dir / file.value))
@@ -82,30 +132,33 @@ def read_offset_checkpoint(
         return {}
 
 
-def _what_is_missing(path: Path, entries: list[os.DirEntry[str]]) -> str:
-    if any(_is_segment(_file_of(entry.name)) for entry in entries):
+def _add_directory(listing: LogDirListing, path: Path) -> None:
+    try:
+        directory = parse_partition_dir(path.name)
+    except InvalidNameError as error:
+        listing.invalid.append(InvalidDirectory(path, str(error)))
+        return
+    if directory is not None:
+        listing.partitions.append(ListedPartition(path, directory))
+
+
+def _what_is_missing(listing: LogDirListing) -> str:
+    if listing.has_segments:
         return (
-            f"{path}: not a log directory but a partition, with segments in it; give the directory "
-            "around it"
+            f"{listing.path}: not a log directory but a partition, with segments in it; give the "
+            "directory around it"
         )
     return (
-        f"{path}: not a log directory (no meta.properties or checkpoint file in it, and no "
+        f"{listing.path}: not a log directory (no meta.properties or checkpoint file in it, and no "
         "directory TOPIC-NUMBER with segments); give one of the directories in log.dirs"
     )
 
 
-def _is_mark(entry: os.DirEntry[str]) -> bool:
-    file = parse_root_file(entry.name)
-    return file is not None and file[0] is not RootFile.LOCK and not entry.is_dir()
-
-
-def _is_partition(entry: os.DirEntry[str]) -> bool:
+def _has_files(partition: ListedPartition) -> bool:
     try:
-        if not entry.is_dir() or parse_partition_dir(entry.name) is None:
-            return False
-        with os.scandir(entry.path) as files:
+        with os.scandir(partition.path) as files:
             return any(_file_of(file.name) is not None for file in files)
-    except (InvalidNameError, OSError):  # OSError: removed meanwhile, or closed to us
+    except OSError:  # removed meanwhile, or not accessible
         return False
 
 
@@ -116,5 +169,6 @@ def _file_of(name: str) -> PartitionFile | None:
         return None
 
 
-def _is_segment(file: PartitionFile | None) -> bool:
+def _is_segment(name: str) -> bool:
+    file = _file_of(name)
     return file is not None and file.kind is FileKind.LOG

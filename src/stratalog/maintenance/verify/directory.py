@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from stratalog.errors import CorruptError, InvalidNameError, StratalogError
+from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.checkpoint import decode_offsets
 from stratalog.format.metadata import decode_meta_properties
-from stratalog.format.names import (
-    CLUSTER_METADATA_TOPIC,
-    DirState,
-    RootFile,
-    parse_partition_dir,
-    parse_root_file,
-)
+from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, RootFile
 from stratalog.maintenance.verify.findings import (
     Fault,
     Findings,
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.maintenance.verify.partition import PartitionPlan, PartitionReport
     from stratalog.maintenance.verify.segment import SegmentReport, VerifyTask
+    from stratalog.storage.log_dir_scan import ListedPartition
 
 T = TypeVar("T")
 
@@ -87,14 +82,11 @@ def plan_directory(
     in any case, where Kafka's cleaner has a checkpoint.
     """
     findings = Findings()
-    files: set[RootFile] = set()
-    partitions: list[Path] = []
-    for entry in scan_log_dir(path):
-        if entry.is_dir():
-            if _is_partition(entry, findings):
-                partitions.append(Path(entry.path))
-        elif (root_file := parse_root_file(entry.name)) is not None:
-            files.add(root_file[0])
+    listing = scan_log_dir(path)
+    files = listing.root_files
+    for invalid in listing.invalid:
+        findings.add(Fault.BAD_NAME, invalid.path, invalid.reason)
+    partitions = [listed for listed in listing.partitions if _is_live(listed, findings)]
     offsets = {
         file: _decoded(path / file.value, decode_offsets, Fault.BAD_CHECKPOINT, findings) or {}
         for file in _CHECKPOINTS
@@ -104,9 +96,7 @@ def plan_directory(
     was_clean = RootFile.CLEAN_SHUTDOWN in files
     cleaned, recovery_points = offsets[RootFile.CLEANER_OFFSETS], offsets[RootFile.RECOVERY_POINTS]
     plans = []
-    for partition in partitions:
-        directory = parse_partition_dir(partition.name)
-        assert directory is not None
+    for partition, directory in partitions:
         name = directory.topic_partition
         plans.append(
             plan_partition(
@@ -133,19 +123,12 @@ def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyRepor
     return VerifyReport.sum([*roots, *(partition.report for partition in partitions)])
 
 
-def _is_partition(entry: os.DirEntry[str], findings: Findings) -> bool:
-    try:
-        directory = parse_partition_dir(entry.name)
-    except InvalidNameError as error:
-        findings.add(Fault.BAD_NAME, entry.path, str(error))
-        return False
-    if directory is None:
-        return False
-    if directory.state is not DirState.LIVE:
-        what = f"a partition on its way ({directory.state.value[1:]}); not verified"
-        findings.add(Fault.MOVED_DIRECTORY, entry.path, what)
-        return False
-    return True
+def _is_live(listed: ListedPartition, findings: Findings) -> bool:
+    state = listed.directory.state
+    if state is not DirState.LIVE:
+        what = f"a partition on its way ({state.value[1:]}); not verified"
+        findings.add(Fault.MOVED_DIRECTORY, listed.path, what)
+    return state is DirState.LIVE
 
 
 def _decoded(
