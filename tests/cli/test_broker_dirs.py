@@ -82,11 +82,11 @@ def test_retain_explains_where_settings_come_from(directory: Path) -> None:
     lines = inside("retain", directory, "topic-2:0", "topic-8:0", "--explain").lines
     compacted, deleted = (line for line in lines if line.startswith("  as of"))
     assert compacted.endswith(
-        "by cleanup.policy=compact (topic), retention.ms=500000 (8 min 20 s; dynamic cluster "
+        "with cleanup.policy=compact (topic), retention.ms=500000 (8 min 20 s; dynamic cluster "
         "default), retention.bytes=-1 (Kafka's default)"
     )
     assert deleted.endswith(
-        "by cleanup.policy=delete (topic), retention.ms=77777 (1 min 17 s; topic), "
+        "with cleanup.policy=delete (topic), retention.ms=77777 (1 min 17 s; topic), "
         "retention.bytes unknown"
     )
 
@@ -139,7 +139,7 @@ def test_the_metadata_is_found_in_any_directory_that_is_named(directory: Path) -
         path.rename(second / path.name)
     for where in ((second, directory), ("-d", second, "-d", directory)):
         result = inside("retain", *where, "topic-3:0", "-c", "retention.ms=1000", "--explain")
-        assert "by cleanup.policy=compact (topic)" in result.lines[1]
+        assert "with cleanup.policy=compact (topic)" in result.lines[1]
 
 
 def test_a_topic_that_the_cluster_deleted_is_left_alone(directory: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_topic_that_the_cluster_deleted_is_left_alone(directory: Path) -> None
     assert result.status == 1
     assert "this one Tdj7f9sZS3qMc8rFGYGuTg: it was deleted" in result.stderr
     (row, _) = inside("compact", directory, "topic-8:0", "--dry-run", "--json").rows
-    assert row["isDue"] is False
+    assert row["isEligible"] is False
     assert "it was deleted" in row["settingsUnknown"]
 
 

@@ -46,7 +46,7 @@ def test_a_plan_in_a_table(made: Path) -> None:
     result = stratalog("compact", made, "--dry-run")
     assert (result.stderr, result.status) == ("", 0)
     header, row = result.lines
-    assert header.split()[:2] == ["PARTITION", "DUE"]
+    assert header.split()[:2] == ["PARTITION", "ELIGIBLE"]
     assert row.split()[:4] == ["orders-0", "yes", "0", "24"]
     assert row.endswith("dirty ratio 1 is above min.cleanable.dirty.ratio 0.5")
     assert snapshot(made) == before
@@ -54,7 +54,7 @@ def test_a_plan_in_a_table(made: Path) -> None:
 
 def test_a_plan_as_json(made: Path) -> None:
     row, summary = inside("compact", made, "orders:0", "--dry-run", "--json").rows
-    assert row["isDue"] is True
+    assert row["isEligible"] is True
     assert (row["firstDirtyOffset"], row["firstUncleanableOffset"]) == (0, 24)
     assert row["bound"]["kind"] == "active segment"
     assert (row["cleanBytes"], row["dirtyRatio"]) == (0, 1.0)
@@ -65,7 +65,7 @@ def test_a_plan_as_json(made: Path) -> None:
         "isDryRun": True,
         "partitions": 1,
         "failed": 0,
-        "due": 1,
+        "eligible": 1,
         "cleanBytes": 0,
         "cleanableBytes": row["cleanableBytes"],
     }
@@ -73,24 +73,24 @@ def test_a_plan_as_json(made: Path) -> None:
 
 def test_a_topic_that_is_named_is_told_whatever_its_policy(made: Path) -> None:
     row, _ = inside("compact", made, "plain", "--dry-run", "--json").rows
-    assert row["isDue"] is False
+    assert row["isEligible"] is False
     assert row["reasons"] == ["cleanup.policy is delete, so the log is not compacted"]
 
 
 def test_settings_for_this_run(made: Path) -> None:
     settings = ["-c", "min.compaction.lag.ms=1000", "--now", str(NOW_MS + 10)]
     row, _ = inside("compact", made, "--explain", "--json", *settings).rows
-    assert row["isDue"] is False
+    assert row["isEligible"] is False
     assert row["bound"]["kind"] == "min.compaction.lag.ms"
     assert row["bound"]["cleanableFromMs"] == NOW_MS + 1000
     text = "\n".join(inside("compact", made, "--explain", *settings).lines)
-    assert "orders-0: no round is due" in text
-    assert "too young for min.compaction.lag.ms until 2027-01-15T08:00:01.000Z" in text
+    assert "orders-0: not eligible for compaction" in text
+    assert "younger than min.compaction.lag.ms until 2027-01-15T08:00:01.000Z" in text
 
 
 def test_an_explanation(made: Path) -> None:
     lines = inside("compact", made, "--explain").lines
-    assert lines[0] == "orders-0: a round is due"
+    assert lines[0] == "orders-0: eligible for compaction"
     assert lines[1] == "  dirty     from offset 0"
     assert lines[2] == "  up to     offset 24: the active segment is never cleaned"
     assert any(line.startswith("  rewrites  ") for line in lines)
@@ -115,7 +115,7 @@ def test_compacting(directory: Path) -> None:
 def test_the_result_as_json(directory: Path) -> None:
     row, summary = inside("compact", directory, "--json").rows
     assert row["error"] is None
-    (done,) = row["rounds"]
+    (done,) = row["passes"]
     assert (done["endOffset"], done["recordsRead"], done["recordsKept"]) == (24, 24, 5)
     assert row["afterBytes"] < row["beforeBytes"]
     assert (row["kind"], summary["kind"]) == ("partition", "summary")
@@ -137,9 +137,9 @@ def test_small_memory_takes_several_rounds(directory: Path) -> None:
             for number in range(10_000):
                 producer.append("orders", b"v", key=b"%d" % number)
     row, _ = inside("compact", directory, "--json", "-c", memory, "-c", part).rows
-    assert len(row["rounds"]) > 1
-    assert row["rounds"][0]["isMemoryFull"]
-    assert row["rounds"][-1]["endOffset"] == row["firstUncleanableOffset"]
+    assert len(row["passes"]) > 1
+    assert row["passes"][0]["isMemoryFull"]
+    assert row["passes"][-1]["endOffset"] == row["firstUncleanableOffset"]
 
 
 def test_what_is_not_due_is_left_alone_unless_forced(directory: Path) -> None:
@@ -148,13 +148,13 @@ def test_what_is_not_due_is_left_alone_unless_forced(directory: Path) -> None:
     assert len(lines) == 2
     assert "not above" in lines[1]
     row, _ = inside("compact", directory, "-c", ratio, "--force", "--json").rows
-    assert len(row["rounds"]) == 1
+    assert len(row["passes"]) == 1
 
 
 def test_force_does_not_compact_what_is_not_compacted(directory: Path) -> None:
     before = snapshot(directory / "plain-0")
     row, _ = inside("compact", directory, "plain", "--force", "--json").rows
-    assert row["rounds"] == []
+    assert row["passes"] == []
     assert snapshot(directory / "plain-0").items() >= before.items()
 
 
@@ -162,7 +162,7 @@ def test_nothing_to_compact(directory: Path) -> None:
     shutil.rmtree(directory / "orders-0")
     for options in ([], ["--dry-run"]):
         (line,) = inside("compact", directory, *options).lines
-        assert line.startswith("No topic here is known to have cleanup.policy=compact.")
+        assert line.startswith("No topic is known to have cleanup.policy=compact.")
 
 
 def test_damage_in_one_partition(directory: Path) -> None:
@@ -183,7 +183,7 @@ def test_damage_in_one_partition(directory: Path) -> None:
     assert (summary["failed"], summary["compacted"]) == (1, 1)
     assert broken["error"] is not None
     assert sound["error"] is None
-    assert len(sound["rounds"]) == 1
+    assert len(sound["passes"]) == 1
 
 
 # -- one key
@@ -191,11 +191,11 @@ def test_damage_in_one_partition(directory: Path) -> None:
 
 def test_a_key(made: Path) -> None:
     lines = inside("compact", made, "--key", "key 0").lines
-    assert lines[0] == "orders-0: 5 records of key key 0"
-    assert "drops it: superseded by a newer record of its key at 20" in lines[2]
+    assert lines[0] == "orders-0: 5 records with key key 0"
+    assert "removes it: superseded by a newer record of its key at 20" in lines[2]
     assert "keeps it: tombstone that readers may still need" in lines[6]
     assert lines[6].endswith("gets its delete horizon with the next round")
-    assert lines[-1].startswith("A round is due now")
+    assert lines[-1].startswith("The partition is eligible for compaction: ")
 
 
 def test_a_key_after_compaction(directory: Path) -> None:
@@ -212,13 +212,13 @@ def test_a_key_after_compaction(directory: Path) -> None:
     (row,) = inside("compact", directory, "--key", "a2V5IDA=", "--key-format", "base64",
                     "--json", *later).rows  # fmt: skip
     assert row["records"][0]["reason"] == "tombstone past its delete horizon"
-    assert row["isDue"] is False
+    assert row["isEligible"] is False
 
 
 def test_a_key_that_nobody_has(made: Path) -> None:
     result = stratalog("compact", made, "--key", "nobody")
     assert (result.stdout, result.status) == (b"", 1)
-    assert "no record has this key" in result.stderr
+    assert "no record with this key" in result.stderr
 
 
 # -- mistakes
@@ -227,9 +227,9 @@ def test_a_key_that_nobody_has(made: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-c", "cleanup.policy"], "is not NAME=VALUE"),
+        (["-c", "cleanup.policy"], "is not in the form KEY=VALUE"),
         (["--now", "tomorrow-ish", "--dry-run"], "is not a time"),
-        (["--now", "now"], "--now goes with --dry-run"),
+        (["--now", "now"], "--now requires --dry-run"),
         (["--key", "zz", "--key-format", "hex"], "is not hex"),
     ],
 )

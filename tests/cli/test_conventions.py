@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from stratalog.cli.main import COMMANDS, LazyGroup, app
@@ -149,3 +150,10 @@ def test_help_has_examples_and_what_each_option_does(name: str) -> None:
     command = command_of(name)
     assert [option.name for option in command.params if not option.help] == []
     assert f"`stratalog {name}`" in (import_module(f"stratalog.cli.{name}").__doc__ or "")
+
+
+@pytest.mark.parametrize("name", ["verify", "reindex", "stats", "export", "compact"])
+def test_settings_of_spark_are_refused_without_spark(name: str, tmp_path: Path) -> None:
+    more = ("--to", tmp_path / "out") if name == "export" else ()
+    with pytest.raises(typer.BadParameter, match="--conf requires --master"):
+        inside(name, COMPACT, *more, "--conf", "spark.driver.memory=1g")

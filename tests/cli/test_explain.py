@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.text import Text
 
-from stratalog.cli.lookup_story import ASCII, search_bars
+from stratalog.cli.explain import ASCII, search_bars
 from stratalog.storage.trace import IndexStep, Probe
 from tests.cli.command import inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase
@@ -33,10 +33,10 @@ def test_an_offset_step_by_step() -> None:
         "1. Choose the segment\n"
     )
     for part in (
-        "     BASE      TARGET  SO IT IS\n"
+        "     BASE      TARGET  SEGMENT\n"
         "      760  >      734  an earlier one\n"
-        "      312  <=     734  this one or a later one\n"
-        "      602  <=     734  this one or a later one\n"
+        "      312  <=     734  this or a later one\n"
+        "      602  <=     734  this or a later one\n"
         "   -> 00000000000000000602.log: the greatest base offset at or below the target\n",
         "2. Search the offset index for 734\n",
         "     SLOT  OFFSET       BYTE  OF 42 entries\n"
@@ -48,17 +48,17 @@ def test_an_offset_step_by_step() -> None:
         "       34     725  <=  12849  .........................o=.....\n"
         "       35     730  <=  13325  .........................=o.....\n"
         "   -> 00000000000000000602.index: slot 35, so scan from byte 13325 on\n",
-        "      BYTE  SIZE  FIRST  LAST  SO IT\n"
+        "      BYTE  SIZE  FIRST  LAST  BATCH\n"
         "     13325   129    730   730  ends before 734\n"
-        "     13454   343    731   734  reaches 734\n",
-        "   -> offset 734, 2023-11-14T22:13:27.340Z (1700000007340), having passed 3 records\n",
+        "     13454   343    731   734  contains 734\n",
+        "   -> offset 734, 2023-11-14T22:13:27.340Z (1700000007340), after skipping 3 records\n",
         "multiseg-0: offset 734\n  file      ",
     ):
         assert part in text
     # 7 entries of 8 bytes, 2 headers of 61, a batch of 343.
     assert result.lines[-1] == (
         "Total: 3 segments and 7 index entries compared, 2 batch headers scanned, 3 records "
-        "passed: looked at 521 B of a log of 144.1 KiB (0.35 %)."
+        "skipped: read 521 B of a log of 144.1 KiB (0.35 %)."
     )
 
 
@@ -71,10 +71,10 @@ def test_a_time_step_by_step() -> None:
         "3. Search the offset index for 730",
         "4. Scan batch headers for offset 730",
         "5. Scan batch headers for 2023-11-14T22:13:27.333Z",
-        "6. Walk the records of that batch",
+        "6. Decode the records of the batch",
     ]
-    assert "      602  2023-11-14T22:13:27.590Z  >=  this one reaches the target" in lines
-    assert "   -> 00000000000000000602.timeindex: slot 35, so look from offset 730 on" in lines
+    assert "      602  2023-11-14T22:13:27.590Z  >=  the first that is new enough" in lines
+    assert "   -> 00000000000000000602.timeindex: slot 35, so search from offset 730 on" in lines
 
 
 def test_json_has_all_steps() -> None:
@@ -112,7 +112,7 @@ def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
     rows = inside("explain", partition, "-o", "734", "--json").rows
     assert rows[1]["origin"] == "built from the log: no file"
     text = inside("explain", partition, "-o", "734").stdout.decode()
-    assert "This one was built from the log: no file." in text
+    assert "This index was built from the log: no file." in text
 
 
 def test_an_index_that_is_wrong_is_told() -> None:
@@ -123,13 +123,15 @@ def test_an_index_that_is_wrong_is_told() -> None:
         "built from the log: the file contradicts the log",
     ]
     text = inside("explain", before, "-o", "100").stdout.decode()
-    assert ".index: the log has no such batch there, so this file is not believed\n" in text
+    assert (
+        ".index: the log has no such batch there, so the index file is wrong and not used\n" in text
+    )
     assert rows[-1]["record"]["offset"] == 100
 
 
 def test_an_empty_segment_leads_to_the_next() -> None:
     lines = inside("explain", GoldenCase("compact").partition_dir, "-o", "3").lines
-    assert "   -> 00000000000000000000.log: nothing from byte 0 on" in lines
+    assert "   -> 00000000000000000000.log: no batch from byte 0 on" in lines
     assert "   -> 00000000000000000000.index: it has no entries, so scan from byte 0 on" in lines
     assert "5. Scan batch headers for offset 1072" in lines
 
@@ -245,5 +247,5 @@ def test_bars_of_one_entry() -> None:
 
 def test_it_names_only_its_own_options() -> None:
     result = stratalog("explain", MULTISEG)
-    assert "give one of --offset and --time" in result.stderr
+    assert "give exactly one of --offset or --time" in result.stderr
     assert (result.stdout, result.status) == (b"", 2)

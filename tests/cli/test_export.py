@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -70,6 +71,16 @@ def test_internal_topics_only_when_named(tmp_path: Path) -> None:
     assert summary["records"] > 0
 
 
+def test_an_internal_topic_of_several_partitions_when_named(tmp_path: Path) -> None:
+    partition = GOLDEN_DIR / "_logdir-run1" / "__cluster_metadata-0"
+    for number in range(2):
+        shutil.copytree(partition, tmp_path / "logs" / f"__internal-{number}")
+    args = ("-d", tmp_path / "logs", "--to", tmp_path / "out", "--json")
+    *_, summary = inside("export", "__internal", *args).rows
+    *_, single = inside("export", partition, "--to", tmp_path / "one", "--json").rows
+    assert summary["records"] == 2 * single["records"]
+
+
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is not empty; choose another, or --append to it"):
@@ -86,5 +97,5 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
 def test_options_of_parquet_are_refused_for_json(args: tuple[str, ...], tmp_path: Path) -> None:
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--format", "jsonl", *args)
     assert result.status == 2
-    assert f"{args[0]} is for Parquet; lines of JSON are text" in result.stderr
+    assert f"{args[0]} requires --format parquet" in result.stderr
     assert not (tmp_path / "o").exists()

@@ -114,7 +114,7 @@ def test_a_control_record() -> None:
 def test_a_hole_leads_to_the_next_record() -> None:
     result = inside("find", GoldenCase("compact").partition_dir, "-o", "3")
     assert result.lines[0] == (
-        "compact-0: offset 3 has no record (compaction leaves such holes); the next is 1104"
+        "compact-0: offset 3 has no record, as after compaction; the next record is at 1104"
     )
     assert result.status == 0
 
@@ -122,7 +122,7 @@ def test_a_hole_leads_to_the_next_record() -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["-o", "1500"], "offset 1500 is the log end offset: the next record will get it"),
+        (["-o", "1500"], "offset 1500 is the log end offset; the next record will have it"),
         (["-o", "latest"], "offset 1500 is the log end offset"),
         (["-o", "1501"], "offset 1501 is out of range"),
         (

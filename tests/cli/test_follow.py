@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 import pytest
 
-from stratalog.cli.following import Tail
+from stratalog.cli.read import Tail
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, encode_batch
 from stratalog.log.reader import IsolationLevel
@@ -156,7 +156,7 @@ def test_a_log_that_is_cut_back_is_read_on(partition: Path) -> None:
         assert following.offsets(2) == [2, 3]
         status, stderr = following.interrupt()
     assert status == 0
-    assert "the log was cut back to offset 2" in stderr
+    assert "the log was truncated to offset 2" in stderr
 
 
 def test_a_deleted_partition_ends_it(partition: Path) -> None:

@@ -39,7 +39,7 @@ def test_topics_of_a_log_dir() -> None:
     head, *table = result.lines
     assert head == (
         f"{log_dir_case().root}: 3 partitions, node 1, cluster L_0Za8S1S7WFAosY2JyK9g, "
-        "stopped cleanly"
+        "clean shutdown"
     )
     assert [" ".join(line.split()) for line in table] == [
         "TOPIC PARTITIONS SEGMENTS SIZE START END OLDEST NEWEST CODEC",
@@ -109,9 +109,7 @@ def test_what_is_no_live_partition_is_told(log_dir: Path) -> None:
         f"move-4.{UNIQUE}-future": "future",
         "lost+found": "unknown",
     }
-    assert (
-        "is no partition: a broker refuses to start with it" in stratalog("ls", log_dir).lines[-1]
-    )
+    assert "not a partition; a broker does not start with it" in stratalog("ls", log_dir).lines[-1]
 
 
 def test_partitions_of_a_topic(log_dir: Path) -> None:

@@ -57,15 +57,15 @@ def test_once(tmp_path: Path) -> None:
     ]
     assert result.lines == [
         *settings,
-        "keyed-0: compacted in 1 round",
+        "keyed-0: compacted in 1 pass",
         "orders-0: deleted 1 segment, 99 B",
-        "3 partitions: deleted 1 segment, 99 B; compacted in 1 round",
+        "3 partitions: deleted 1 segment, 99 B; compacted in 1 pass",
     ]
     assert bases(tmp_path / "orders-0") == [1, 2]
     assert bases(tmp_path / "forever-0") == [0, 1, 2]
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     result = inside("maintain", tmp_path, "--once", "-c", "log.retention.hours=24", *BUFFERS)
-    assert result.lines == [*settings, "3 partitions: nothing was due"]
+    assert result.lines == [*settings, "3 partitions: nothing to do"]
 
 
 def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
     assert failure["task"] == "cleaning"
     assert str(path) in failure["message"]
     assert failure["traceback"].startswith("Traceback")
-    assert (failure["count"], failure["isOver"]) == (1, False)
+    assert (failure["count"], failure["isResolved"]) == (1, False)
     assert abs(failure["atMs"] - time.time_ns() // 1_000_000) < HOUR_MS
-    assert orders["done"] == {"deletedSegments": 1, "deletedBytes": 99, "cleaningRounds": 0}
+    assert orders["done"] == {"deletedSegments": 1, "deletedBytes": 99, "cleaningPasses": 0}
     assert (total["partitions"], total["failing"], total["deletedSegments"]) == (2, 1, 1)
 
 
@@ -148,7 +148,10 @@ def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     make(tmp_path / "logs", orders={})
     result = stratalog("maintain", tmp_path / "logs", "--once", "-c", "retention.ms=1")
     assert result.status == 2
-    assert "retention.ms: --config takes a broker's settings here" in result.stderr
+    assert (
+        "retention.ms: topic settings apply only to topics whose own settings are unknown"
+        in result.stderr
+    )
     result = stratalog("maintain", tmp_path / "none", "--once")
     assert result.status == 1
     assert result.stderr == f"stratalog: error: {tmp_path / 'none'}: no such directory\n"

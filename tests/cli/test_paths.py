@@ -54,7 +54,7 @@ def test_nothing_there(verb: str, place: Path) -> None:
 
 @pytest.mark.parametrize("verb", [*RECORDS, *PARTITIONS, "ls"])
 def test_a_word_may_have_been_meant_as_a_topic(verb: str) -> None:
-    expected = "nope: no such file or directory; to name a topic, say where it is with --log-dir"
+    expected = "nope: no such file or directory; if nope is a topic, add --log-dir"
     assert refusal(verb, "nope") == expected
 
 
@@ -78,7 +78,7 @@ def test_a_segment_where_a_directory_is_expected(verb: str, place: Path) -> None
     segment = place / "logs" / "multiseg-0" / SEGMENT
     expected = "a file, not a log directory; give the directory that contains the partition"
     if verb in PARTITIONS:
-        expected = f"a single segment; give the whole partition, the directory {segment.parent}"
+        expected = f"a single segment; give its partition directory, {segment.parent}"
     assert refusal(verb, segment) == f"{segment}: {expected}"
 
 
@@ -99,7 +99,7 @@ def test_a_partition_where_a_log_directory_is_expected(verb: str, place: Path) -
 def test_a_log_directory_where_a_partition_is_expected(verb: str, place: Path) -> None:
     text = refusal(verb, place / "logs")
     assert f"such as {place / 'logs'}/TOPIC" in text
-    assert text.endswith("topics here: multiseg")
+    assert text.endswith("its topics: multiseg")
 
 
 @pytest.mark.parametrize("verb", ["verify", "stats", "retain --dry-run", "ls", *RECORDS])

@@ -149,7 +149,7 @@ def test_a_dry_run_tells_what_recovery_does_and_writes_nothing(log_dir: Path) ->
     assert truncated == {**planned, "isDone": True}
     assert (log_dir / ".kafka_cleanshutdown").exists()
     again = stratalog("recover", log_dir, "--dry-run")
-    assert again.lines == ["2 partitions after a clean stop: nothing to truncate"]
+    assert again.lines == ["2 partitions after a clean shutdown: nothing to truncate"]
 
 
 def test_a_dry_run_says_where_opening_is_refused(log_dir: Path) -> None:
@@ -274,4 +274,4 @@ def test_an_intact_last_segment_of_a_clean_log_is_not_split(tmp_path: Path) -> N
         file.write(far)
     result = stratalog("recover", path, "--dry-run")
     assert (result.status, result.stderr) == (0, "")
-    assert result.lines == ["1 partition after a clean stop: nothing to truncate"]
+    assert result.lines == ["1 partition after a clean shutdown: nothing to truncate"]

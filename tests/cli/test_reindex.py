@@ -61,7 +61,7 @@ def test_a_damaged_segment_is_told_and_the_status_is_1(root: Path) -> None:
     assert result.status == 1
     (line,) = result.stderr.splitlines()
     assert "00000000000000000156.log at byte " in line
-    assert line.endswith("; see stratalog verify")
+    assert line.endswith("; run stratalog verify")
 
 
 def test_json(root: Path) -> None:
@@ -78,7 +78,9 @@ def test_json(root: Path) -> None:
 def test_right_indexes_of_another_interval_stay_unless_forced(root: Path) -> None:
     before = files_of(root / "multiseg-0")
     (line,) = inside("reindex", root, "--dry-run").lines
-    assert line.endswith(": 0 files to change, 20 left that are right in another way (see --force)")
+    assert line.endswith(
+        ": 0 files to change, 20 right but different from recovery's (see --force)"
+    )
     *files, summary = inside("reindex", root, "--json").rows
     assert {file["change"] for file in files} == {"kept"}
     assert (summary["changedFiles"], summary["keptFiles"]) == (0, 20)

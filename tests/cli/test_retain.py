@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stratalog.cli.retention_text import duration_text
+from stratalog.cli.tables import duration_text
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir import LogDir
 from tests.cli.command import Result, inside, on_terminal, stratalog
@@ -60,7 +60,7 @@ def test_every_segment_with_what_takes_or_keeps_it() -> None:
     result = stratalog("retain", MULTISEG, "--explain", "--now", when, "--defaults")
     assert (result.stderr, result.status) == ("", 0)
     table = """\
-SEGMENT                     SIZE  NEWEST                    DO      WHY
+SEGMENT                     SIZE  NEWEST                    ACTION  REASON
 00000000000000000000    15.9 KiB  2023-11-14T22:13:21.550Z  delete  expired 5 s 950 ms ago
 00000000000000000156    16.0 KiB  2023-11-14T22:13:23.110Z  delete  expired 4 s 390 ms ago
 00000000000000000312    15.9 KiB  2023-11-14T22:13:24.520Z  delete  expired 2 s 980 ms ago
@@ -74,15 +74,15 @@ SEGMENT                     SIZE  NEWEST                    DO      WHY
     assert result.lines == [
         "multiseg-0: would delete 4 of 10 segments, 63.5 KiB of 144.1 KiB; "
         "log start offset 0 -> 602",
-        "  as of 2023-11-21T22:13:27.500Z, by cleanup.policy=delete (assumed), "
+        "  as of 2023-11-21T22:13:27.500Z, with cleanup.policy=delete (assumed), "
         "retention.ms=604800000 (7 d; Kafka's default), retention.bytes=-1 (Kafka's default)",
-        "  the cleanup.policy is assumed, and nothing is deleted until --config gives it: the "
-        "topic was not created here, and there is no cluster metadata beside it",
+        "  cleanup.policy is assumed; nothing is deleted unless --config sets it: the topic "
+        "was not created here, and there is no cluster metadata beside it",
         *table.splitlines(),
         "  * the active segment",
-        "  the next one goes at 2023-11-21T22:13:27.591Z",
+        "  the next segment expires at 2023-11-21T22:13:27.591Z",
         "",
-        "1 partition: would delete 4 segments, 63.5 KiB; 80.6 KiB stay",
+        "1 partition: would delete 4 segments, 63.5 KiB; 80.6 KiB kept",
     ]
 
 
@@ -96,17 +96,17 @@ def test_a_future_timestamp_is_named_with_its_record(tmp_path: Path) -> None:
     late = {"message.timestamp.after.max.ms": 3 * DAY_MS, "segment.ms": 30 * DAY_MS}
     ages = [[9], [9, -1, 9], [8], [1], [-2], [7], []]
     make(tmp_path, orders={"at": ages, **late})
-    until = "which stays until 2027-01-23T08:00:00.001Z"
+    until = "which is kept until 2027-01-23T08:00:00.001Z"
     assert whys(tmp_path, "orders:0") == [
         "expired 2 d ago",
-        "has a timestamp 1 d in the future, of offset 2, which keeps the segment and all behind it "
+        "has a timestamp 1 d in the future (offset 2), which keeps this and all later segments "
         "until 2027-01-23T08:00:00.001Z",
-        f"behind 00000000000000000001, {until}; itself expired 1 d ago",
-        f"behind 00000000000000000001, {until}; itself expires in 6 d 1 ms",
-        "has a timestamp 2 d in the future, of offset 6",
-        "behind 00000000000000000006, which stays until 2027-01-24T08:00:00.001Z; "
-        "itself expires in 1 ms",
-        "behind 00000000000000000001, which stays",
+        f"after 00000000000000000001, {until}; this one expired 1 d ago",
+        f"after 00000000000000000001, {until}; this one expires in 6 d 1 ms",
+        "has a timestamp 2 d in the future (offset 6)",
+        "after 00000000000000000006, which is kept until 2027-01-24T08:00:00.001Z; "
+        "this one expires in 1 ms",
+        "after 00000000000000000001, which is kept",
     ]
 
 
@@ -119,19 +119,19 @@ def test_the_reasons_in_words(tmp_path: Path) -> None:
         tiered={"at": [[9], [1]], "remote.storage.enable": True},
         empty={"at": []},
     )
-    behind = "behind 00000000000000000000, which stays"
+    behind = "after 00000000000000000000, which is kept"
     assert whys(tmp_path, "forever") == ["there is no limit by age", behind]
     assert whys(tmp_path, "small") == [  # four of 99 bytes
-        "with it the log is 146 B over retention.bytes",
-        "retention.bytes would take it if the log had 52 B more; there is no limit by age",
-        "behind 00000000000000000001, which stays",
-        "behind 00000000000000000001, which stays",
+        "with it the log exceeds retention.bytes by 146 B",
+        "52 B below the size at which retention.bytes deletes it; there is no limit by age",
+        "after 00000000000000000001, which is kept",
+        "after 00000000000000000001, which is kept",
     ]
-    assert whys(tmp_path, "keyed") == ["cleanup.policy has no delete", behind]
+    assert whys(tmp_path, "keyed") == ["cleanup.policy does not include delete", behind]
     assert whys(tmp_path, "tiered")[0] == (
-        "remote.storage.enable: only Kafka knows what is copied already"
+        "remote.storage.enable is set; only Kafka knows what is already copied"
     )
-    assert whys(tmp_path, "empty") == ["empty: the log goes on with it"]
+    assert whys(tmp_path, "empty") == ["empty active segment"]
     with LogDir.open(tmp_path, background=False) as logs:
         logs.delete_records("keyed", 0, 1)
     assert whys(tmp_path, "keyed")[0] == "below the log start offset 1"
@@ -140,7 +140,9 @@ def test_the_reasons_in_words(tmp_path: Path) -> None:
 def test_segments_whose_records_have_no_time_go_by_their_file() -> None:
     case = GoldenCase("v0-none")
     result = inside("retain", case.partition_dir, "--explain")
-    assert "  ~ the time of the file: no record of the segment has a timestamp" in result.lines
+    assert (
+        "  ~ the modification time of the file, because no record has a timestamp" in result.lines
+    )
     found = rows(inside("retain", case.partition_dir, "--explain", "--json"), "segment")
     assert found
     for row in found:
@@ -237,7 +239,7 @@ def test_looking_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
         result = inside("retain", tmp_path, "orders", "--dry-run", "--now", NOW)
         assert result.lines == [
             "orders-0: would delete 1 of 2 segments, 99 B of 198 B; log start offset 0 -> 1",
-            "1 partition: would delete 1 segment, 99 B; 99 B stay",
+            "1 partition: would delete 1 segment, 99 B; 99 B kept",
         ]
 
 
@@ -258,9 +260,9 @@ def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-c", "retention.ms"], "is not NAME=VALUE"),
+        (["-c", "retention.ms"], "is not in the form KEY=VALUE"),
         (["--now", "tomorrow", "--dry-run"], "is not a time"),
-        (["--now", NOW], "--now goes with --dry-run and --explain only"),
+        (["--now", NOW], "--now requires --dry-run or --explain"),
     ],
 )
 def test_a_wrong_command_line(tmp_path: Path, args: list[Path | str], message: str) -> None:
@@ -276,7 +278,7 @@ def test_a_segment_alone_is_refused(tmp_path: Path) -> None:
     segment = tmp_path / "orders-0" / f"{0:020d}.log"
     result = stratalog("retain", segment)
     assert result.stderr == (
-        f"stratalog: error: {segment}: a single segment; give the whole partition, the directory "
+        f"stratalog: error: {segment}: a single segment; give its partition directory, "
         f"{segment.parent}\n"
     )
     assert (result.stdout, result.status) == (b"", 1)
@@ -303,13 +305,13 @@ def test_deleting(tmp_path: Path) -> None:
     assert (result.stderr, result.status) == ("", 0)
     assert result.lines == [
         "orders-0: deleted 1 of 3 segments, 99 B of 297 B; log start offset 0 -> 1",
-        "1 partition: deleted 1 segment, 99 B; 198 B stay",
+        "1 partition: deleted 1 segment, 99 B; 198 B kept",
     ]
     assert bases(tmp_path / "orders-0") == [1, 2]
     assert bases(tmp_path / "other-0") == [0, 1]
     assert not [*tmp_path.rglob("*.deleted")]
     result = stratalog("retain", tmp_path)
-    assert result.lines == ["2 partitions: nothing to delete; 396 B stay"]
+    assert result.lines == ["2 partitions: nothing to delete; 396 B kept"]
     result = stratalog("retain", tmp_path, "-c", "retention.bytes=0", "--json")
     assert [row["rollsActiveSegment"] for row in rows(result, "partition")] == [True, True]
     (total,) = rows(result, "summary")
@@ -327,7 +329,7 @@ def test_a_broker_s_settings_too(tmp_path: Path) -> None:
     assert result.lines == [
         "orders-0: would delete 2 of 2 segments, 198 B of 198 B; log start offset 0 -> 2; "
         "the active segment is rolled first",
-        "2 partitions: would delete 2 segments, 198 B; 198 B stay",
+        "2 partitions: would delete 2 segments, 198 B; 198 B kept",
     ]
 
 
@@ -342,18 +344,17 @@ def test_what_kafka_wrote_has_no_limit_that_nobody_has_given(copied: Path) -> No
     """Least of all the default of seven days, when only a size is given."""
     before = contents(copied)
     result = inside("retain", copied)
-    assert (result.lines, result.status) == (["1 partition: nothing to delete; 144.1 KiB stay"], 0)
+    assert (result.lines, result.status) == (["1 partition: nothing to delete; 144.1 KiB kept"], 0)
     assert result.stderr == (
-        "stratalog: note: retention.ms and retention.bytes of 1 partition not known here, so there "
-        "is no limit by that; give it with --config or --server-properties, or --defaults to go by "
-        "Kafka's\n"
+        "stratalog: note: retention.ms and retention.bytes of 1 partition not known, and not "
+        "applied; give --config or --server-properties, or apply Kafka's defaults with --defaults\n"
     )
     (row,) = rows(inside("retain", copied, "--explain", "--json"), "partition")
     policy = {"cleanup.policy": "delete"}
     assert row["config"] == {**policy, "retention.ms": None, "retention.bytes": None}
     result = inside("retain", copied, "--explain", "-c", "log.retention.hours=1")
     assert (
-        ", by cleanup.policy=delete (assumed), retention.ms=3600000 (1 h; broker config), "
+        ", with cleanup.policy=delete (assumed), retention.ms=3600000 (1 h; broker config), "
         "retention.bytes unknown" in result.lines[1]
     )
     assert contents(copied) == before
@@ -370,7 +371,7 @@ def test_nothing_is_deleted_from_a_topic_whose_policy_is_unknown(copied: Path) -
         assert "cleanup.policy of 'multiseg' is unknown" in row["error"]
         result = inside("retain", copied, "--dry-run", *options)
         assert result.status == 0
-        assert result.lines[0].endswith("; only with --config cleanup.policy=..., which is unknown")
+        assert result.lines[0].endswith("; requires --config cleanup.policy=..., which is unknown")
     assert contents(copied) == before
 
     policy = ("-c", "cleanup.policy=delete")
@@ -387,7 +388,7 @@ def test_what_kafka_has_compacted_is_not_deleted_by_age(copied: Path) -> None:
     (row,) = rows(result, "partition")
     assert (row["config"]["cleanup.policy"], row["deletedSegments"]) == ("compact", 0)
     result = inside("retain", copied, "-c", "cleanup.policy=delete", "-c", "retention.ms=1")
-    assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B stay"
+    assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B kept"
 
 
 def test_one_partition_that_cannot_be_read_stops_no_other(copied: Path) -> None:
@@ -395,14 +396,14 @@ def test_one_partition_that_cannot_be_read_stops_no_other(copied: Path) -> None:
     result = inside("retain", copied, "--defaults", "-c", "cleanup.policy=delete")
     assert result.status == 1
     assert "hollow-0: no segment" in result.stderr
-    assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B stay"
+    assert result.lines[-1] == "1 partition: deleted 10 segments, 144.1 KiB; 0 B kept"
     assert bases(copied / "multiseg-0") == [1500]
 
 
 def test_the_metadata_of_a_cluster_is_not_touched(copied: Path) -> None:
     (copied / "multiseg-0").rename(copied / "__cluster_metadata-0")
     result = inside("retain", copied, "--defaults")
-    assert result.lines == ["0 partitions: nothing to delete; 0 B stay"]
+    assert result.lines == ["0 partitions: nothing to delete; 0 B kept"]
     assert len(bases(copied / "__cluster_metadata-0")) == 10
 
 

@@ -13,7 +13,7 @@ COMPACT_TXN = GOLDEN_DIR / "compact-txn"
 
 def test_a_table_of_partitions() -> None:
     lines = inside("stats", COMPACT_TXN, GOLDEN_DIR / "multiseg").lines
-    assert lines[0].split()[:5] == ["TOPIC", "PART", "RECORDS", "KEYS", "DEAD"]
+    assert lines[0].split()[:5] == ["TOPIC", "PARTITION", "RECORDS", "KEYS", "SUPERSEDED"]
     assert lines[1].split()[:5] == ["compact-txn", "0", "17", "5", "70.6%"]
     assert lines[2].split()[:5] == ["multiseg", "0", "1,500", "1,500", "0.0%"]
     assert lines[3].startswith("1,517 records, ")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.bulk import rate_text
-from stratalog.cli.tables import Column, counted, fitting, human_size, plain_lines
+from stratalog.cli.tables import Column, counted, fitting, human_size, plain_lines, rate_text
 
 COLUMNS = [
     Column("NAME"),

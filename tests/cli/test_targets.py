@@ -117,7 +117,7 @@ def test_a_copy_under_any_name(tmp_path: Path) -> None:
         ("multiseg:5", True, UnknownTopicOrPartitionError, r"has partitions \[0, 2, 10\], not 5"),
         ("/does/not/exist", False, NotALogDirError, "/does/not/exist: no such file or directory$"),
         ("{log_dir}", False, UnknownTopicOrPartitionError, "is a log directory: name a topic"),
-        ("{log_dir}/empty", False, NotALogDirError, "not a partition directory"),
+        ("{log_dir}/empty", False, NotALogDirError, "neither a partition directory"),
         ("{log_dir}/multiseg-0/partition.metadata", False, NotALogDirError, "not a segment"),
         ("{log_dir}/multiseg-0/leader-epoch-checkpoint", False, NotALogDirError, "not a segment"),
     ],

@@ -143,7 +143,7 @@ def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert (row["missingKeys"], row["missingValues"], row["missingTimes"]) == (1, 0, 1)
     assert [given.key for given in records_in(new)] == [b"a", None, b"c"]
     said = inside(*args, "--key", "id", "--allow-missing").lines
-    assert said[0].endswith(f"written to {new}; 1 without the field of their key")
+    assert said[0].endswith(f"written to {new}; 1 without key field")
 
 
 def test_the_line_is_told_in_large_files_too(tmp_path: Path) -> None:

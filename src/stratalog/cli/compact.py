@@ -1,46 +1,64 @@
-"""`stratalog compact`: what compaction would do and why, what it did, and what keeps a key.
+"""`stratalog compact`: compact topics; or show what is eligible, and what happens to a key.
 
-Looking (`--dry-run`, `--explain`, `--key`) takes no lock and changes nothing. Acting opens the log
-directory as its writer.
+`--dry-run`, `--explain` and `--key` take no lock and never write. Otherwise the log directory is
+opened for writing.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import time as clock
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path  # Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from stratalog.cli import compact_json as json
-from stratalog.cli import compact_text as text
 from stratalog.cli.arguments import (
     ConfigOption,
+    DirectoryArgument,
+    DryRunOption,
+    JsonOption,
     MetadataLogDirOption,
+    NowOption,
     ServerPropertiesOption,
-    check_conf,
+    TopicsArgument,
+    key_bytes,
+    now_or,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, spark_session
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
 from stratalog.cli.output import (
     Progress,
     json_line,
     print_truncations,
     report_error,
     report_line,
+    summary_row,
 )
-from stratalog.cli.overrides import Overrides, SettingsFinder
+from stratalog.cli.records import visible
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import (
+    NOTHING,
+    Column,
+    columns_of,
+    counted,
+    human_size,
+    print_table,
+    table_time,
+)
 from stratalog.cli.targets import TopicSpec, open_topic
-from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
+from stratalog.cli.times import format_time
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
-from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import (
+    BoundKind,
+    cleaner_log,
+    group_segments,
+    plan_cleaning,
+)
 from stratalog.partitions.settings import EffectiveConfig
 from stratalog.partitions.view import LogDirsView, open_dirs
 
@@ -51,9 +69,9 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
-    from stratalog.maintenance.cleaning.key_trace import KeyTrace
+    from stratalog.maintenance.cleaning.key_trace import KeyTrace, RecordTrace
     from stratalog.maintenance.cleaning.plan import (
-        CleanerLog,
+        CleaningBound,
         CleaningPlan,
         CleaningResult,
         LogCleaner,
@@ -62,65 +80,65 @@ if TYPE_CHECKING:
 FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
 
-ROUNDS_MAX: Final = 10_000
-"""Each but the last one fills the memory for keys; a log that needs more is one that never ends."""
+PASSES_MAX: Final = 10_000
+"""Every pass but the last fills the offset map. A log that needs more than this is growing."""
+SETTINGS: Final = (
+    "cleanup.policy",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+)
+"""The settings that decide whether and how a log is compacted."""
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A log directory.", show_default=False)
-    ],
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]",
-            help="What to compact; without any, every topic whose cleanup.policy has `compact`.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")
-    ] = False,
+    directory: DirectoryArgument,
+    topics: TopicsArgument = None,
+    dry_run: DryRunOption = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="The same at length: what bounds a round, and why.")
+        bool,
+        typer.Option(
+            "--explain",
+            help="Show for each partition what would be compacted, and why; never write.",
+        ),
     ] = False,
     key: Annotated[
         str | None,
         typer.Option(
             metavar="KEY",
-            help="Where the records of a key are, and what keeps each. Changes nothing.",
+            help="Show where the records of a key are, and what compaction does to each; never "
+            "write.",
         ),
     ] = None,
-    key_format: Annotated[KeyFormat, typer.Option(help="How the key is written.")] = "utf-8",
-    now: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help=f"Judge as of this time, not now: {TIME_HELP}."),
-    ] = None,
+    key_format: Annotated[KeyFormat, typer.Option(help="Format of KEY.")] = "utf-8",
+    now: NowOption = None,
     config: ConfigOption = None,
     server_properties: ServerPropertiesOption = None,
     metadata_log_dir: MetadataLogDirOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compact what is dirty, even if it is not due.")
+        bool,
+        typer.Option("--force", help="Compact all dirty partitions, even if not eligible yet."),
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one per partition.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compact topics: of each key, the last record stays.
+    """Compact topics by key: keep the last record of each key.
 
-    A round cleans a partition from where the last one ended up to the active segment, or up to an
-    open transaction, or up to what is younger than min.compaction.lag.ms. It is due when the dirty
-    part is large enough (min.cleanable.dirty.ratio), or old enough (max.compaction.lag.ms).
+    Without topics, all topics whose cleanup.policy includes compact are compacted.
 
-    --dry-run, --explain and --key lock and write nothing, so they may look at a directory that a
-    broker uses. Otherwise the directory is locked, and recovered if need be.
+    A cleaning pass starts where the last one ended. It stops at the active segment, at the first
+    open transaction, or at the first segment younger than min.compaction.lag.ms. A partition is
+    eligible when its dirty part is large enough (min.cleanable.dirty.ratio) or old enough
+    (max.compaction.lag.ms).
 
-    The settings of a Kafka cluster's topics are read from the cluster's metadata, in the first of
-    a node's log directories or in --metadata-log-dir. Where that is missing, or does not know the
+    --dry-run, --explain and --key take no lock and never write, so they are safe on the directory
+    of a running broker. Otherwise the directory is locked, and logs are recovered if necessary.
+
+    Settings of topics are read from the cluster's metadata. If it is missing or does not have the
     topic, nothing is compacted: name the topics and give --config cleanup.policy=compact.
-    --explain shows where each setting comes from.
+    --explain shows the source of each setting.
 
     \b
     Examples:
@@ -130,74 +148,51 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
       stratalog compact /mnt/shared/data --master spark://host:7077
 
-    With --json there is an object of kind partition for each, and but for --key a last one of kind
-    summary.
+    With --json there is one object of kind partition for each partition and, except with --key, a
+    last one of kind summary.
     """
     check_conf(conf, master)
+    is_read_only = dry_run or explain or key is not None
+    if now is not None and not is_read_only:
+        raise typer.BadParameter("--now requires --dry-run, --explain or --key")
     given = Overrides.parse(config or (), server_properties, metadata_log_dir)
-    job = Job(directory, tuple(map(TopicSpec.parse, topics or ())), given)
-    is_look = dry_run or explain or key is not None
-    if now is not None and not is_look:
-        raise typer.BadParameter("--now goes with --dry-run, --explain and --key only")
-    now_ms = _time_of(now)
+    request = CompactionRequest(directory, tuple(map(TopicSpec.parse, topics or ())), given)
+    now_ms = now_or(now, "--now")
     if key is not None:
-        _show_key(job, _bytes_of(key, key_format), now_ms, as_json=as_json)
-    elif is_look:
-        _show_plans(job, now_ms, is_long=explain, as_json=as_json)
+        _show_key(request, key_bytes(key, key_format), now_ms, as_json=as_json)
+    elif is_read_only:
+        _show_plans(request, now_ms, is_long=explain, as_json=as_json)
     else:
-        with _cleaner(job.settings.broker, master, conf) as cleaner:
-            _act(job, cleaner, is_forced=force, as_json=as_json)
+        with _cleaner(given.broker, master, conf) as cleaner:
+            _compact(request, cleaner, is_forced=force, as_json=as_json)
 
 
-class Job(NamedTuple):
-    """What the arguments name."""
+class CompactionRequest(NamedTuple):
+    """What to compact, and with which settings."""
 
     directory: Path
     specs: tuple[TopicSpec, ...]
     settings: Overrides
 
 
-class Plan(NamedTuple):
-    """One partition, looked at."""
+# -- plans: nothing is written
+
+
+class PlannedPartition(NamedTuple):
+    """One partition, and what a cleaning pass would do to it."""
 
     view: PartitionView
     settings: EffectiveConfig
-    selection: CleaningPlan
-
-    @property
-    def config(self) -> LogConfig:
-        return self.settings.config
+    plan: CleaningPlan
 
 
-def _time_of(now: str | None) -> int:
-    now_ms = clock.time_ns() // 1_000_000
-    try:
-        return now_ms if now is None else parse_time(now, now_ms=now_ms)
-    except NotAPointError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _bytes_of(key: str, key_format: KeyFormat) -> bytes:
-    try:
-        if key_format == "hex":
-            return bytes.fromhex(key)
-        if key_format == "base64":
-            return base64.b64decode(key, validate=True)
-    except (ValueError, binascii.Error):
-        raise typer.BadParameter(f"--key {key!r} is not {key_format}") from None
-    return key.encode(errors="surrogateescape")
-
-
-# -- looking
-
-
-class Problems:
-    """What went wrong with one partition is told at once; the others have their turn."""
+class Failures:
+    """Reports and counts partitions that fail; the others go on."""
 
     count = 0
 
     @contextmanager
-    def told(self, topic_partition: TopicPartition) -> Iterator[None]:
+    def reported(self, topic_partition: TopicPartition) -> Iterator[None]:
         try:
             yield
         except StratalogError as error:
@@ -205,31 +200,36 @@ class Problems:
             report_error(f"{topic_partition}: {error}")
 
 
-def _plans(job: Job, now_ms: int, problems: Problems) -> Iterator[Plan]:
-    """Of every partition that is named, or else compacted."""
-    dirs = open_dirs(job.directory)
-    finder = SettingsFinder(job.settings)
+def _planned(
+    request: CompactionRequest, now_ms: int, failures: Failures
+) -> Iterator[PlannedPartition]:
+    """Every partition that is named, or else every one that is compacted."""
+    dirs = open_dirs(request.directory)
+    finder = request.settings.finder()
     checkpoints = dirs.dirs[0].checkpoint(RootFile.CLEANER_OFFSETS)
-    for view in _views(dirs, job.specs):
+    for view in _views(dirs, request.specs):
         with view:
-            plan = None
-            with problems.told(view.topic_partition):
-                settings = finder.of(view).given(job.settings.of_topics)
-                config = settings.config
-                if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
-                    facts = cleaner_log(view, checkpoints.get(view.topic_partition))
-                    plan = Plan(view, settings, _selection(facts, settings, now_ms))
-            if plan is not None:
-                yield plan
+            planned = None
+            with failures.reported(view.topic_partition):
+                settings = finder.of(view).given(request.settings.of_topics)
+                if request.specs or CleanupPolicy.COMPACT in settings.config.cleanup_policy:
+                    checkpoint = checkpoints.get(view.topic_partition)
+                    planned = PlannedPartition(
+                        view, settings, _plan(view, checkpoint, settings, now_ms)
+                    )
+            if planned is not None:
+                yield planned
 
 
-def _selection(facts: CleanerLog, settings: EffectiveConfig, now_ms: int) -> CleaningPlan:
-    """Nothing is due where the settings are unknown: that is the reason then."""
-    found = plan_cleaning(facts, settings.config, now_ms)
+def _plan(
+    view: PartitionView, checkpoint: int | None, settings: EffectiveConfig, now_ms: int
+) -> CleaningPlan:
+    """A partition whose settings are unknown is not eligible, for that reason."""
+    plan = plan_cleaning(cleaner_log(view, checkpoint), settings.config, now_ms)
     if settings.unknown is None:
-        return found
-    reason = str(UnknownSettingsError(facts.topic_partition.topic, settings.unknown))
-    return replace(found, is_selected=False, reasons=(reason,))
+        return plan
+    reason = str(UnknownSettingsError(view.topic_partition.topic, settings.unknown))
+    return replace(plan, is_selected=False, reasons=(reason,))
 
 
 def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionView]:
@@ -237,49 +237,49 @@ def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionV
         yield from open_topic(dirs, spec)
     if not specs:
         for topic, partition in dirs.topic_partitions:
-            if topic != CLUSTER_METADATA_TOPIC:  # that is the controllers': they write snapshots
+            if topic != CLUSTER_METADATA_TOPIC:  # controllers write snapshots of it instead
                 yield dirs.partition(topic, partition)
 
 
-def _show_plans(job: Job, now_ms: int, *, is_long: bool, as_json: bool) -> None:
-    problems = Problems()
-    plans = list(_plans(job, now_ms, problems))
+def _show_plans(request: CompactionRequest, now_ms: int, *, is_long: bool, as_json: bool) -> None:
+    failures = Failures()
+    planned = list(_planned(request, now_ms, failures))
     if as_json:
-        for plan in plans:
-            print(json_line(json.plan_row(plan.selection, plan.settings)))
-        print(json_line(json.plans_row([plan.selection for plan in plans], problems.count)))
-    elif not plans and not problems.count:
-        print(text.NOTHING_COMPACTED)
+        for each in planned:
+            print(json_line(_plan_row(each.plan, each.settings)))
+        print(json_line(_plans_row([each.plan for each in planned], failures.count)))
+    elif not planned and not failures.count:
+        print(_NOTHING_COMPACTED)
     elif is_long:
-        for plan in plans:
-            print("\n".join(text.plan_story(plan.selection, plan.settings)))
-    elif plans:
-        text.print_plans([plan.selection for plan in plans])
-    if problems.count:
+        for each in planned:
+            print("\n".join(_plan_lines(each.plan, each.settings)))
+    elif planned:
+        _print_plans([each.plan for each in planned])
+    if failures.count:
         raise typer.Exit(1)
 
 
-def _show_key(job: Job, key: bytes, now_ms: int, *, as_json: bool) -> None:
+def _show_key(request: CompactionRequest, key: bytes, now_ms: int, *, as_json: bool) -> None:
     is_found = False
-    problems = Problems()
-    for plan in _plans(job, now_ms, problems):
-        with problems.told(plan.selection.topic_partition):
-            trace = _traced(plan, key)
+    failures = Failures()
+    for planned in _planned(request, now_ms, failures):
+        with failures.reported(planned.plan.topic_partition):
+            trace = _trace(planned, key)
             is_found = is_found or bool(trace.record_count)
             if as_json:
-                print(json_line(json.trace_row(trace)))
+                print(json_line(_trace_row(trace)))
             elif trace.record_count:
-                text.print_trace(trace)
-    if not is_found and not problems.count:
-        report_error(f"{job.directory}: no record has this key in the partitions looked at")
-    if problems.count or not is_found:
+                _print_trace(trace)
+    if not is_found and not failures.count:
+        report_error(f"{request.directory}: no record with this key in the partitions searched")
+    if failures.count or not is_found:
         raise typer.Exit(1)
 
 
-def _traced(plan: Plan, key: bytes) -> KeyTrace:
+def _trace(planned: PlannedPartition, key: bytes) -> KeyTrace:
     from stratalog.maintenance.cleaning.key_trace import trace_key  # noqa: PLC0415
 
-    view = plan.view
+    view = planned.view
     start, end, size_bytes = view.log_start_offset, view.log_end_offset, view.size_bytes
     progress = Progress(size_bytes, is_output_last=True)
 
@@ -287,19 +287,47 @@ def _traced(plan: Plan, key: bytes) -> KeyTrace:
         progress.update(size_bytes * (offset - start) // max(1, end - start))
 
     try:
-        return trace_key(view, key, plan.selection, plan.config, on_progress=on_progress)
+        config = planned.settings.config
+        return trace_key(view, key, planned.plan, config, on_progress=on_progress)
     finally:
         progress.clear()
 
 
-# -- acting
+# -- compacting
+
+
+class CompactedPartition(NamedTuple):
+    """One partition after a run."""
+
+    plan: CleaningPlan
+    """As of the start."""
+    before_bytes: int
+    after_bytes: int
+    passes: tuple[CleaningResult, ...]
+    """Empty if the partition was not eligible."""
+    error: Exception | None
+
+    @property
+    def records_kept(self) -> int:
+        """Of the records that were read."""
+        return self.passes[-1].records_kept if self.passes else 0
+
+    @property
+    def records(self) -> int:
+        """Records that were read, each counted once."""
+        removed = sum(done.records_read - done.records_kept for done in self.passes)
+        return self.records_kept + removed
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(done.bytes_read for done in self.passes)
 
 
 @contextmanager
 def _cleaner(
     broker: BrokerConfig, master: str | None, conf: list[str] | None
 ) -> Iterator[LogCleaner]:
-    """This process, or a cluster."""
+    """One in this process, or on Spark."""
     if master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
         from stratalog.maintenance.cleaning.plan import Throttle  # noqa: PLC0415
@@ -317,64 +345,64 @@ def _cleaner(
         yield distributed_cleaner(SparkWorkers(spark))
 
 
-def _act(job: Job, cleaner: LogCleaner, *, is_forced: bool, as_json: bool) -> None:
-    from stratalog.log_dir import LogDir  # noqa: PLC0415  # the whole engine
+def _compact(
+    request: CompactionRequest, cleaner: LogCleaner, *, is_forced: bool, as_json: bool
+) -> None:
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
-    logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are told below
-    open_dirs(job.directory)  # says what is wrong with a directory that is none
-    broker = job.settings.broker
-    outcomes = []
+    logging.getLogger("stratalog").addHandler(logging.NullHandler())  # errors are reported below
+    open_dirs(request.directory)  # raises if it is not a log directory
+    results = []
     started = clock.perf_counter()
     with LogDir.open(
-        job.directory,
-        config=broker,
+        request.directory,
+        config=request.settings.broker,
         create=False,
         background=False,
         missing_dirs="offline",
         recover_all=False,
-        assumed_config=job.settings.of_topics,
+        assumed_config=request.settings.of_topics,
     ) as logs:
-        logs_to_clean = _logs(logs, job)
-        for log in logs_to_clean:
-            outcome = _clean(logs, log, cleaner, is_forced=is_forced)
-            outcomes.append(outcome)
+        for log in _logs_to_compact(logs, request):
+            result = _clean(logs, log, cleaner, is_forced=is_forced)
+            results.append(result)
             if as_json:
-                print(json_line(json.outcome_row(outcome, _settings_of(logs, log, job))))
-            if outcome.error is not None:
-                report_error(f"{log.topic_partition}: {outcome.error}")
+                print(json_line(_result_row(result, _settings_of(logs, log, request))))
+            if result.error is not None:
+                report_error(f"{log.topic_partition}: {result.error}")
     seconds = clock.perf_counter() - started
     if as_json:
         print_truncations()
-        print(json_line(json.outcomes_row(outcomes, seconds)))
+        print(json_line(_results_row(results, seconds)))
     else:
-        text.print_outcomes(outcomes, seconds)
-    if any(outcome.error is not None for outcome in outcomes):
+        _print_results(results, seconds)
+    if any(result.error is not None for result in results):
         raise typer.Exit(1)
 
 
-def _settings_of(logs: LogDir, log: PartitionLog, job: Job) -> EffectiveConfig:
+def _settings_of(logs: LogDir, log: PartitionLog, request: CompactionRequest) -> EffectiveConfig:
     info = logs.topic(log.topic_partition.topic)
     found = EffectiveConfig(info.config, info.overrides, info.sources, info.unknown)
-    return found.given(job.settings.of_topics)
+    return found.given(request.settings.of_topics)
 
 
-def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
-    """To be compacted, with the settings of this run. All are found before the first is cleaned."""
-    dirs = open_dirs(job.directory)
-    found = [view.topic_partition for view in _views(dirs, job.specs)]
+def _logs_to_compact(logs: LogDir, request: CompactionRequest) -> list[PartitionLog]:
+    """With the settings of this run. All are opened before the first is cleaned."""
+    dirs = open_dirs(request.directory)
+    found = [view.topic_partition for view in _views(dirs, request.specs)]
     chosen = []
-    left_alone: set[str] = set()
+    skipped: set[str] = set()
     for topic_partition in found:
         info = logs.topic(topic_partition.topic)
-        config = LogConfig.parse(job.settings.of_topics, info.config)
+        config = LogConfig.parse(request.settings.of_topics, info.config)
         if info.unknown is not None:
-            if job.specs:
+            if request.specs:
                 raise UnknownSettingsError(info.name, info.unknown)
-            if info.name not in left_alone:
-                left_alone.add(info.name)
+            if info.name not in skipped:
+                skipped.add(info.name)
                 report_line(f"stratalog: note: {UnknownSettingsError(info.name, info.unknown)}")
             continue
-        if job.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
+        if request.specs or CleanupPolicy.COMPACT in config.cleanup_policy:
             log = logs.partition(*topic_partition)
             log.update_config(config)
             chosen.append(log)
@@ -383,37 +411,39 @@ def _logs(logs: LogDir, job: Job) -> list[PartitionLog]:
 
 def _clean(
     logs: LogDir, log: PartitionLog, cleaner: LogCleaner, *, is_forced: bool
-) -> text.Outcome:
-    """Rounds until nothing is due: more than one where keys do not fit the memory."""
-    selection = logs.cleaning.selection(log)
+) -> CompactedPartition:
+    """Cleaning passes until all is clean: more than one if the keys do not fit the offset map."""
+    plan = logs.cleaning.selection(log)
     size_bytes = log.size_bytes
-    # Kafka gives no round to a log whose policy is another; neither does force.
+    # Kafka never cleans a log with another policy; nor does --force.
     if CleanupPolicy.COMPACT not in log.config.cleanup_policy:
-        return text.Outcome(selection, size_bytes, size_bytes, (), None)
-    rounds: list[CleaningResult] = []
+        return CompactedPartition(plan, size_bytes, size_bytes, (), None)
+    passes: list[CleaningResult] = []
     error: Exception | None = None
-    meter = _Meter(selection.cleanable_bytes + selection.total_bytes)
-    for _ in range(ROUNDS_MAX):
-        is_wanted = is_forced or bool(rounds)  # what was begun is finished
+    progress = _AddedProgress(plan.cleanable_bytes + plan.total_bytes)
+    for _ in range(PASSES_MAX):
+        is_wanted = is_forced or bool(passes)  # once started, finish
         report = logs.cleaning.clean(
-            log.topic_partition, cleaner, is_forced=is_wanted, on_progress=meter.add
+            log.topic_partition, cleaner, is_forced=is_wanted, on_progress=progress.add
         )
         if report is None:
             break
         if report.result is None:
             error = report.error
             break
-        rounds.append(report.result)
+        passes.append(report.result)
         if not report.result.is_map_full:
             break
-    meter.clear()
-    log.maintenance.remove_discarded(selection.now_ms, at_once=True)  # no broker is here to read on
+    progress.clear()
+    log.maintenance.remove_discarded(
+        plan.now_ms, at_once=True
+    )  # nobody else reads the old segments
     if error is not None and not isinstance(error, StratalogError | OSError):
         raise error
-    return text.Outcome(selection, size_bytes, log.size_bytes, tuple(rounds), error)
+    return CompactedPartition(plan, size_bytes, log.size_bytes, tuple(passes), error)
 
 
-class _Meter(Progress):
+class _AddedProgress(Progress):
     """Progress by increments."""
 
     def __init__(self, total_bytes: int) -> None:
@@ -423,3 +453,301 @@ class _Meter(Progress):
     def add(self, count: int) -> None:
         self._done_bytes += count
         self.update(self._done_bytes)
+
+
+# -- JSON
+
+
+def _plan_row(plan: CleaningPlan, settings: EffectiveConfig) -> dict[str, Any]:
+    config = settings.config
+    texts = config.as_dict()
+    bound, reset = plan.bound, plan.checkpoint_reset
+    return {
+        "kind": "partition",
+        **plan.topic_partition._asdict(),
+        "config": {name: texts[name] for name in SETTINGS},
+        "configSources": {name: settings.source_of(name).value for name in SETTINGS},
+        "settingsUnknown": settings.unknown,
+        "isEligible": plan.is_selected,
+        "reasons": list(plan.reasons),
+        "firstDirtyOffset": plan.first_dirty_offset,
+        "checkpointReset": None if reset is None else reset.value,
+        "firstUncleanableOffset": bound.offset,
+        "bound": {
+            "kind": bound.kind.value,
+            "rawOffset": bound.raw_offset,
+            "timestamp": bound.timestamp,
+            "cleanableFromMs": bound.cleanable_from_ms,
+        },
+        "cleanBytes": plan.clean_bytes,
+        "cleanableBytes": plan.cleanable_bytes,
+        "dirtyRatio": plan.ratio,
+        "maxLagExceededMs": plan.max_lag_exceeded_ms,
+        "groups": _groups_of(plan, config) if plan.cleanable_bytes else [],
+    }
+
+
+def _plans_row(plans: Sequence[CleaningPlan], failed: int) -> dict[str, Any]:
+    return {
+        "kind": "summary",
+        "isDryRun": True,
+        "partitions": len(plans) + failed,
+        "failed": failed,
+        "eligible": sum(plan.is_selected for plan in plans),
+        "cleanBytes": sum(plan.clean_bytes for plan in plans),
+        "cleanableBytes": sum(plan.cleanable_bytes for plan in plans),
+    }
+
+
+def _result_row(result: CompactedPartition, settings: EffectiveConfig) -> dict[str, Any]:
+    """The plan of the first pass, and the results of all."""
+    return {
+        **_plan_row(result.plan, settings),
+        "beforeBytes": result.before_bytes,
+        "afterBytes": result.after_bytes,
+        "passes": [_pass_row(done) for done in result.passes],
+        "error": None if result.error is None else str(result.error),
+    }
+
+
+def _results_row(results: Sequence[CompactedPartition], seconds: float) -> dict[str, Any]:
+    return summary_row(
+        sum(result.records for result in results),
+        sum(result.bytes_read for result in results),
+        seconds,
+        isDryRun=False,
+        partitions=len(results),
+        failed=sum(result.error is not None for result in results),
+        compacted=sum(bool(result.passes) for result in results),
+        beforeBytes=sum(result.before_bytes for result in results),
+        afterBytes=sum(result.after_bytes for result in results),
+        recordsKept=sum(result.records_kept for result in results),
+    )
+
+
+def _pass_row(done: CleaningResult) -> dict[str, Any]:
+    return {
+        "firstDirtyOffset": done.first_dirty_offset,
+        "endOffset": done.end_offset,
+        "groups": [list(group) for group in done.groups],
+        "keys": done.map_entries,
+        "isMemoryFull": done.is_map_full,
+        "bytesRead": done.bytes_read,
+        "bytesWritten": done.bytes_written,
+        "recordsRead": done.records_read,
+        "recordsKept": done.records_kept,
+        "recordsWithoutKey": done.records_without_key,
+        "seconds": round(done.seconds, 6),
+    }
+
+
+def _trace_row(trace: KeyTrace) -> dict[str, Any]:
+    return {
+        "kind": "partition",
+        **trace.selection.topic_partition._asdict(),
+        "key": trace.key.hex(),
+        "isEligible": trace.selection.is_selected,
+        "reasons": list(trace.selection.reasons),
+        "bound": _bound_text(trace.selection.bound),
+        "recordCount": trace.record_count,
+        "records": [_record_row(record) for record in trace.records],
+    }
+
+
+def _record_row(record: RecordTrace) -> dict[str, Any]:
+    verdict = record.verdict
+    is_superseded = verdict is not None and verdict.newer_offset >= 0
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "valueBytes": record.value_bytes,
+        "file": str(record.path),
+        "position": record.position,
+        "isKept": None if verdict is None else verdict.is_kept,
+        "reason": None if verdict is None else verdict.reason.value,
+        "supersededBy": verdict.newer_offset if verdict and is_superseded else None,
+        "next": record.next_event.value,
+        "nextFromMs": record.next_event_ms,
+    }
+
+
+# -- text
+
+_NOTHING_COMPACTED: Final = (
+    "No topic is known to have cleanup.policy=compact. To compact topics whose settings are "
+    "unknown (see --explain), name them and give --config cleanup.policy=compact."
+)
+_LABEL_CHARS: Final = 9
+_GROUPS_SHOWN: Final = 5
+
+
+def _print_plans(plans: Sequence[CleaningPlan]) -> None:
+    """One line per partition."""
+    columns = columns_of(
+        "PARTITION | ELIGIBLE | FIRST DIRTY# | UP TO# | CLEAN#/2 | DIRTY# | RATIO#/1",
+        Column("REASON", fold_at=40),
+    )
+    rows = [
+        (
+            str(plan.topic_partition),
+            "yes" if plan.is_selected else "no",
+            str(plan.first_dirty_offset),
+            str(plan.first_uncleanable_offset),
+            human_size(plan.clean_bytes),
+            human_size(plan.cleanable_bytes),
+            f"{plan.ratio:.2f}",
+            "; ".join(plan.reasons),
+        )
+        for plan in plans
+    ]
+    print_table(columns, rows)
+
+
+def _plan_lines(plan: CleaningPlan, settings: EffectiveConfig) -> Iterator[str]:
+    """Why a partition is eligible or not, and what would be compacted."""
+    config = settings.config
+    yield f"{plan.topic_partition}: {_eligible_text(plan)}"
+    start = f"offset {plan.first_dirty_offset}"
+    if plan.checkpoint_reset is not None:
+        start += f", the log start offset: the cleaner's checkpoint is {plan.checkpoint_reset}"
+    yield _labelled("dirty", f"from {start}")
+    yield _labelled("up to", _bound_text(plan.bound))
+    amounts = f"{plan.clean_bytes} clean, {plan.cleanable_bytes} dirty, ratio {plan.ratio:.3g}"
+    yield _labelled("bytes", amounts)
+    for number, reason in enumerate(plan.reasons):
+        yield _labelled("" if number else "reason", reason)
+    texts = config.as_dict()
+    for number, name in enumerate(SETTINGS):
+        source = settings.source_of(name).label
+        if name == "cleanup.policy" and settings.unknown is not None:
+            source = "assumed"
+        yield _labelled("" if number else "settings", f"{name}={texts[name]} ({source})")
+    groups = _groups_of(plan, config)
+    if groups and plan.cleanable_bytes:
+        count = counted(len(plan.segments), "segment")
+        yield _labelled("rewrites", f"{count} into {len(groups)}, if all keys fit the offset map")
+        for group in groups[:_GROUPS_SHOWN]:
+            yield _labelled("", f"{group[0]}: from {counted(len(group), 'segment')}")
+        if len(groups) > _GROUPS_SHOWN:
+            yield _labelled("", f"and {len(groups) - _GROUPS_SHOWN} more")
+
+
+def _eligible_text(plan: CleaningPlan) -> str:
+    return "eligible for compaction" if plan.is_selected else "not eligible for compaction"
+
+
+def _bound_text(bound: CleaningBound) -> str:
+    """Where a cleaning pass stops, and why."""
+    if bound.kind is BoundKind.MIN_LAG and bound.timestamp is not None:
+        until = "" if bound.cleanable_from_ms is None else format_time(bound.cleanable_from_ms)
+        return (
+            f"offset {bound.offset}: the segment there has a record of "
+            f"{format_time(bound.timestamp)}, younger than min.compaction.lag.ms until {until}"
+        )
+    return str(bound)
+
+
+def _groups_of(plan: CleaningPlan, config: LogConfig) -> list[list[int]]:
+    """Base offsets of the segments that would be merged into one."""
+    bound = plan.first_uncleanable_offset
+    groups = group_segments(plan.segments, bound, bound, config)
+    return [[segment.base_offset for segment in group] for group in groups]
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"  {label:<{_LABEL_CHARS}} {text}"
+
+
+def _print_results(results: Sequence[CompactedPartition], seconds: float) -> None:
+    """One line per partition, and a total."""
+    if not results:
+        print(_NOTHING_COMPACTED)
+        return
+    columns = columns_of(
+        "PARTITION | BEFORE# | AFTER# | RECORDS#/1 | KEPT#/1 | PASSES#/2 | SECONDS#/3",
+        Column("REASON", fold_at=40),
+    )
+    print_table(columns, [_result_cells(result) for result in results])
+    cleaned = [result for result in results if result.passes]
+    before = sum(result.before_bytes for result in cleaned)
+    after = sum(result.after_bytes for result in cleaned)
+    if cleaned:
+        records = sum(result.records for result in cleaned)
+        kept = sum(result.records_kept for result in cleaned)
+        rate = human_size(round(before / seconds)) if seconds else NOTHING
+        print(
+            f"{len(cleaned)} of {counted(len(results), 'partition')} compacted: "
+            f"{counted(records, 'record')} before, {kept:,} after; {human_size(before)} before, "
+            f"{human_size(after)} after, in {seconds:.1f} s ({rate}/s)"
+        )
+
+
+def _result_cells(result: CompactedPartition) -> tuple[str, ...]:
+    passes = result.passes
+    reason = "; ".join(result.plan.reasons)
+    if result.error is not None:
+        reason = str(result.error)
+    elif passes and not result.plan.is_selected:
+        reason = f"forced: {reason}"
+    records = kept = seconds = NOTHING
+    if passes:
+        kept, records = str(result.records_kept), str(result.records)
+        seconds = f"{sum(done.seconds for done in passes):.1f}"
+    return (
+        str(result.plan.topic_partition),
+        human_size(result.before_bytes),
+        human_size(result.after_bytes) if passes else NOTHING,
+        records,
+        kept,
+        str(len(passes)) if passes else NOTHING,
+        seconds,
+        reason,
+    )
+
+
+def _print_trace(trace: KeyTrace) -> None:
+    """Where the records of a key are in one partition, and what happens to each."""
+    plan = trace.selection
+    shown = visible("utf-8")(trace.key)
+    more = trace.record_count - len(trace.records)
+    print(
+        f"{plan.topic_partition}: {counted(trace.record_count, 'record')} with key {shown}"
+        + (f"; the newest {len(trace.records)} are:" if more else "")
+    )
+    columns = columns_of(
+        "OFFSET# | TIME/1 | VALUE#/2 | SEGMENT/3 | AT BYTE#/4",
+        Column("COMPACTION NOW", fold_at=30),
+        Column("LATER", fold_at=30),
+    )
+    print_table(columns, [_record_cells(record, plan) for record in trace.records])
+    print(f"The partition is {_eligible_text(plan)}: {'; '.join(plan.reasons)}")
+
+
+def _record_cells(record: RecordTrace, plan: CleaningPlan) -> tuple[str, ...]:
+    return (
+        str(record.offset),
+        table_time(record.timestamp),
+        "tombstone" if record.value_bytes is None else human_size(record.value_bytes),
+        record.path.name,
+        str(record.position),
+        _verdict_text(record),
+        _next_text(record, plan),
+    )
+
+
+def _verdict_text(record: RecordTrace) -> str:
+    verdict = record.verdict
+    if verdict is None:
+        return "does not reach it"
+    if verdict.is_kept:
+        return f"keeps it: {verdict.reason}"
+    newer = f" at {verdict.newer_offset}" if verdict.newer_offset >= 0 else ""
+    return f"removes it: {verdict.reason}{newer}"
+
+
+def _next_text(record: RecordTrace, plan: CleaningPlan) -> str:
+    if record.verdict is None:
+        return f"{record.next_event}; compaction stops at {_bound_text(plan.bound)}"
+    if record.next_event_ms is not None:
+        return f"{record.next_event}, {format_time(record.next_event_ms)}"
+    return str(record.next_event)

@@ -1,18 +1,16 @@
-"""`stratalog dump`: Kafka's dump tool, with its flags and its text, and what its users miss."""
+"""`stratalog dump`: Kafka's dump tool with its flags and output, plus JSON, filters and topics."""
 
 from __future__ import annotations
 
 import os
-import time
-from base64 import b64decode
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from stratalog.cli.arguments import FormatName, JsonOption, PlainCommand, key_bytes, time_of
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
-from stratalog.cli.plain_command import PlainCommand
-from stratalog.cli.when import TIME_HELP, NotAPointError, parse_time
+from stratalog.cli.times import TIME_HELP
 from stratalog.dump.decoders import (
     FORMATS,
     UTF_8,
@@ -36,18 +34,16 @@ if TYPE_CHECKING:
     from stratalog.dump.decoders import RecordDecoder
 
 FAILS_WHEN: Final = (
-    "a file could not be found or read, or an index is wrong (a damaged batch is in the output, "
-    "as isvalid: false)"
+    "a file could not be found or read, or an index is wrong (not for a corrupt batch, which is "
+    "printed with isvalid: false)"
 )
 _BLOCK_ROWS: Final = 256
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
 _CLASS_FLAGS: Final = ("--key-decoder-class", "--value-decoder-class")
 
-FormatName = Literal["utf-8", "hex", "base64", "json", "int32", "int64"]
-
 
 class Command(PlainCommand):
-    """Takes `--key-decoder-class` and its twin without a class too, as Kafka's tool does."""
+    """Accepts `--key-decoder-class` and `--value-decoder-class` without a class, as Kafka does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(_with_classes(args)))
@@ -65,14 +61,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         list[str] | None,
         typer.Argument(
             metavar="PATH",
-            help="Files, partition directories, topics below a log directory (DIR/TOPIC or "
-            "DIR/TOPIC:PARTITION), or whole log directories.",
+            help="Files, partition directories, topics or partitions with their path (DIR/TOPIC, "
+            "DIR/TOPIC:PARTITION), or log directories.",
             show_default=False,
         ),
     ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option("--files", metavar="FILE,FILE,…", help="The same, separated by commas."),
+        typer.Option("--files", metavar="FILE,FILE,…", help="Files, separated by commas."),
     ] = None,
     log_dir: Annotated[
         list[str] | None,
@@ -80,14 +76,17 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--log-dir",
             "-d",
             metavar="DIR",
-            help="Where to look for --topic (default: the current directory); without one, all of "
-            "it. Repeatable.",
+            help="The log directory of --topic (default: the current directory). Without --topic, "
+            "dump the entire directory. Repeatable.",
         ),
     ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC[:PARTITION]", help="A topic in --log-dir. Repeatable."
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION]",
+            help="A topic or partition in --log-dir. Repeatable.",
         ),
     ] = None,
     kind: Annotated[
@@ -95,31 +94,33 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(
             "--kind",
             metavar="KIND",
-            help="Of a directory's files, only this kind: log, index, timeindex, txnindex, "
+            help="In directories, dump only files of this kind: log, index, timeindex, txnindex, "
             "snapshot or checkpoint. Repeatable.",
         ),
     ] = None,
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Show records, not only batches.")
+        bool, typer.Option("--deep-iteration", help="Print records, not only batches.")
     ] = False,
     print_data_log: Annotated[
         bool,
-        typer.Option("--print-data-log", help="Show keys and values too. Any decoder implies it."),
+        typer.Option("--print-data-log", help="Also print keys and values. Implied by decoders."),
     ] = False,
     verify_index_only: Annotated[
         bool, typer.Option("--verify-index-only", help="Check indexes without printing them.")
     ] = False,
     index_sanity_check: Annotated[
         bool,
-        typer.Option("--index-sanity-check", help="Only the quick check a broker does at start."),
+        typer.Option(
+            "--index-sanity-check", help="Only do the quick check that a broker does at startup."
+        ),
     ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Of records, show data only.")
+        bool, typer.Option("--skip-record-metadata", help="Print only keys and values of records.")
     ] = False,
     max_bytes: Annotated[
         int,
         typer.Option(
-            "--max-bytes", min=0, metavar="BYTES", help="Read no more than this of each log."
+            "--max-bytes", min=0, metavar="BYTES", help="Read at most this much of each log."
         ),
     ] = MAX_BYTES_DEFAULT,
     max_message_size: Annotated[
@@ -128,55 +129,63 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--max-message-size",
             min=0,
             metavar="BYTES",
-            help="Largest batch an index may point to.",
+            help="Size of the largest batch that an index entry may point to.",
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
         str | None,
-        typer.Option("--key-decoder-class", metavar="CLASS", help="One of Kafka's own decoders."),
+        typer.Option(
+            "--key-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
+        ),
     ] = None,
     value_decoder_class: Annotated[
         str | None,
-        typer.Option("--value-decoder-class", metavar="CLASS", help="One of Kafka's own decoders."),
+        typer.Option(
+            "--value-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
+        ),
     ] = None,
     offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Records of __consumer_offsets.")
+        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets.")
     ] = False,
     transaction_log_decoder: Annotated[
-        bool, typer.Option("--transaction-log-decoder", help="Records of __transaction_state.")
+        bool,
+        typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state."),
     ] = False,
     cluster_metadata_decoder: Annotated[
-        bool, typer.Option("--cluster-metadata-decoder", help="Records of __cluster_metadata.")
+        bool,
+        typer.Option("--cluster-metadata-decoder", help="Decode records of __cluster_metadata."),
     ] = False,
     remote_log_metadata_decoder: Annotated[
         bool,
-        typer.Option("--remote-log-metadata-decoder", help="Records of __remote_log_metadata."),
+        typer.Option(
+            "--remote-log-metadata-decoder", help="Decode records of __remote_log_metadata."
+        ),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line; header values included.")
-    ] = False,
+    as_json: JsonOption = False,
     key_format: Annotated[
         FormatName | None,
-        typer.Option("--key-format", help="How to show keys, and read --key; default: utf-8."),
+        typer.Option("--key-format", help="Format of printed keys and of --key. Default: utf-8."),
     ] = None,
     value_format: Annotated[
         FormatName | None,
-        typer.Option("--value-format", help="How to show values; default: utf-8."),
+        typer.Option("--value-format", help="Format of printed values. Default: utf-8."),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="OFFSET", help="First offset to show.")
+        int | None, typer.Option("--from-offset", metavar="OFFSET", help="Start at this offset.")
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="OFFSET", help="First offset not to show any more."),
+        typer.Option("--to-offset", metavar="OFFSET", help="Stop before this offset."),
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option("--from-time", metavar="TIME", help=f"First time to show: {TIME_HELP}."),
+        typer.Option(
+            "--from-time", metavar="TIME", help=f"Only records at or after this time: {TIME_HELP}."
+        ),
     ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option("--to-time", metavar="TIME", help="First time not to show any more."),
+        typer.Option("--to-time", metavar="TIME", help="Only records before this time."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", metavar="KEY", help="Only records with this key.")
@@ -192,15 +201,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "-n",
             min=0,
             metavar="N",
-            help="Stop after so many records, batches or entries.",
+            help="Stop after N records, batches or entries.",
         ),
     ] = None,
 ) -> None:
     """Print the contents of log segments, indexes and snapshots.
 
-    Output and flags are those of Kafka's own dump tool (kafka-dump-log), byte for byte. What it
-    finds wrong goes to standard error. Unlike Kafka's tool, one bad batch or file does not end the
-    run.
+    Flags and output are those of Kafka's dump tool, kafka-dump-log, byte for byte. Problems are
+    printed to standard error. Unlike Kafka's tool, this one continues after a corrupt batch or
+    file.
 
     \b
     Examples:
@@ -209,8 +218,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog dump --topic orders:3 --log-dir /var/lib/kafka/data --kind timeindex
       stratalog dump /backup/orders-0 --key customer-17 --json | jq .offset
 
-    With --json each object has a file and a kind: batch, record, offset-entry, time-entry,
-    aborted-transaction, producer, sanity or trailing (bytes that are no batch).
+    With --json, each object has a file and a kind: batch, record, offset-entry, time-entry,
+    aborted-transaction, producer, sanity or trailing (bytes after the last batch). Records have
+    header values, too.
     """
     decoder, notices = _decoder(
         (
@@ -239,32 +249,34 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         filters=Filters(
             offset_min=from_offset,
             offset_end=to_offset,
-            timestamp_min=_time(from_time, "--from-time"),
-            timestamp_end=_time(to_time, "--to-time"),
-            key=_key(key, key_format or UTF_8),
+            timestamp_min=time_of(from_time, "--from-time"),
+            timestamp_end=time_of(to_time, "--to-time"),
+            key=None if key is None else key_bytes(key, key_format or UTF_8),
             producer_id=producer_id,
         ),
         limit=limit,
     )
     targets = [*(paths or []), *(path for text in files or [] for path in text.split(","))]
     found = _find(targets, log_dir or [], topic or [], kind or [])
-    raise typer.Exit(dump(found, options, as_json=json))
+    raise typer.Exit(dump(found, options, as_json=as_json))
 
 
 def dump(files: Sequence[str], options: DumpOptions, *, as_json: bool = False) -> int:
-    """Dump `files` to standard output, findings to standard error; the exit status."""
+    """Dump `files` to standard output, problems to standard error. Returns the exit status."""
     logs = (path for path in files if kind_of(path) in LOG_KINDS)
     progress = Progress(sum(map(_size_of, logs)))
 
-    def clearly(tell: Callable[[str], None]) -> Callable[[str], None]:
-        def told(text: str) -> None:
+    def after_clear(report: Callable[[str], None]) -> Callable[[str], None]:
+        def clear_and_report(text: str) -> None:
             progress.clear()
-            tell(text)
+            report(text)
 
-        return told
+        return clear_and_report
 
     report = DumpReport(
-        on_problem=clearly(report_error), on_remark=clearly(report_line), absolute=absolute_path
+        on_problem=after_clear(report_error),
+        on_remark=after_clear(report_line),
+        absolute=absolute_path,
     )
     for block in _blocks(files, options, report, as_json=as_json):
         write_block(block)
@@ -296,7 +308,7 @@ def _find(
 ) -> list[str]:
     wanted = [f".{kind.removeprefix('.')}" for kind in kinds] or KINDS
     if unknown := set(wanted).difference(KINDS):
-        raise typer.BadParameter(f"no such kind: {', '.join(unknown)}", param_hint="--kind")
+        raise typer.BadParameter(f"unknown kind {', '.join(unknown)}", param_hint="--kind")
     if log_dirs and not topics:
         targets, log_dirs = [*targets, *log_dirs], []
     found = [file for target in targets for file in files_of(target, wanted)]
@@ -304,7 +316,7 @@ def _find(
         for log_dir in log_dirs or ["."]:
             found += files_of_topic(log_dir, topic, wanted)
     if not targets and not topics:
-        raise typer.BadParameter("name at least one file or directory, or --log-dir and --topic")
+        raise typer.BadParameter("give at least one file or directory, or --log-dir and --topic")
     return found
 
 
@@ -313,7 +325,7 @@ def _decoder(
     classes: tuple[str | None, str | None],
     formats: tuple[str | None, str | None],
 ) -> tuple[RecordDecoder, tuple[str, ...]]:
-    """The decoder asked for, and Kafka's remarks on class names of old."""
+    """The decoder, and Kafka's notices about deprecated class names."""
     if any(internal):
         from stratalog.dump import decoders as topics  # noqa: PLC0415  # rarely used
 
@@ -333,35 +345,8 @@ def _decoder(
     return PlainDecoder(*chosen), tuple(notice for notice in notices if notice is not None)
 
 
-def _time(text: str | None, flag: str) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_time(text, now_ms=time.time_ns() // 1_000_000)
-    except NotAPointError as error:
-        raise typer.BadParameter(str(error), param_hint=flag) from None
-
-
-def _key(text: str | None, key_format: str) -> bytes | None:
-    """The key's bytes, from how keys are shown."""
-    if text is None:
-        return None
-    try:
-        if key_format == "hex":
-            return bytes.fromhex(text)
-        if key_format == "base64":
-            return b64decode(text, validate=True)
-        if key_format in {"int32", "int64"}:
-            size_bytes = 4 if key_format == "int32" else 8
-            return int(text).to_bytes(size_bytes, signed=True)
-    except (ValueError, OverflowError) as error:
-        reason = f"{text!r} is not {key_format}: {error}"
-        raise typer.BadParameter(reason, param_hint="--key") from None
-    return text.encode("utf-8", "surrogateescape")
-
-
 def _size_of(path: str) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116  # a string, shown as given
+        return os.stat(path).st_size  # noqa: PTH116  # a string, printed as given
     except OSError:
         return 0

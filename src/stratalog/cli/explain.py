@@ -1,67 +1,66 @@
-"""`stratalog explain`: a lookup by offset or time, step by step, with the reason for each."""
+"""`stratalog explain`: the lookup of an offset or time, step by step, with the reason for each.
+
+A lookup records its steps in a trace. They become sections of text: what was compared, what was
+chosen, and why. A terminal gets colours and finer lines.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
 from stratalog.cli.arguments import (
+    JsonOption,
     KeyFormatOption,
+    LogDirOption,
     OffsetOption,
-    SearchedDirsOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
 )
-from stratalog.cli.describe import Look
-from stratalog.cli.find import answer_offset, answer_time, question_of
-from stratalog.cli.inventory import codec_name, label_of
-from stratalog.cli.lookup_story import (
-    ASCII,
-    BAR_CELLS,
-    CELLS_BESIDE_BAR,
-    UNICODE,
-    sections_of,
-    totals_of,
-)
+from stratalog.cli.find import look_up_offset, look_up_time, parse_query
 from stratalog.cli.output import json_line, json_names, report_error
-from stratalog.cli.tables import counted, human_size, plain_lines
+from stratalog.cli.records import LocationPrinter, time_text
+from stratalog.cli.tables import Column, Row, columns_of, counted, human_size, plain_lines
 from stratalog.cli.targets import open_targets
+from stratalog.cli.times import format_time
 from stratalog.errors import CorruptError
+from stratalog.format.batch import HEADER_BYTES
+from stratalog.format.index_search import WARM_BYTES
+from stratalog.partitions.inventory import codec_name, label_of
+from stratalog.storage.index_view import FROM_FILE, OFFSET_INDEX, TIME_INDEX
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from stratalog.cli.find import Answer, Question
-    from stratalog.cli.lookup_story import Glyphs, Section, Totals
+    from stratalog.cli.find import LookupQuery, LookupResult
+    from stratalog.format.batch import Peek
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.trace import Step
 
-
-FAILS_WHEN = "nothing is found, or damage is met on the way"
+FAILS_WHEN = "nothing was found, or a corrupt file was met"
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
-    log_dir: SearchedDirsOption = None,
+    log_dir: LogDirOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one per step.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Show every step of a look-up by offset or time.
+    """Show each step of the lookup of an offset or time.
 
-    The steps are those of Kafka's broker when it serves a fetch or asks for an offset by time:
-    choose the segment, search its sparse indexes, scan a few batch headers, walk the records of one
-    batch. An index that is missing or wrong is built in memory first, and the step says so.
+    The steps are those of a Kafka broker that serves a fetch or a list-offsets request: choose the
+    segment, search its sparse indexes, scan a few batch headers, decode the records of one batch.
+    An index that is missing or wrong is first rebuilt in memory, and the step says so.
 
     \b
     Examples:
@@ -69,53 +68,55 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog explain orders:3 -d /var/lib/kafka/data --time 2024-05-01T12:30:00
       stratalog explain /var/lib/kafka/data/orders-3 -o 123456 --json | jq .step
 
-    With --json each object has a step: segment, index, scan, record, and at last total and found.
-    A look-up that meets damage has its steps up to there, and at last error: file, position and
-    reason.
+    With --json, each object has a step: segment, index, scan, record, and finally total and found.
+    If the lookup meets a corrupt file, the last object is an error with file, position and reason.
     """
-    question = question_of(offset, time)
-    is_found = is_damaged = False
+    query = parse_query(offset, time)
+    printer = LocationPrinter(key_format, value_format)
+    is_found = is_corrupt = False
     for at, view in enumerate(open_targets(target, log_dir or [])):
         if at and not as_json:
             print()
         trace = Trace()
         with view:
             try:
-                answer = _answer(view, question, trace)
+                result = _look_up(view, query, trace)
             except CorruptError as error:
-                is_damaged = True
-                _print_damage(view, trace, error, as_json=as_json)
+                is_corrupt = True
+                _print_error(view, trace, error, as_json=as_json)
                 continue
-            is_found |= answer.location is not None
-            _print_answer(answer, trace, Look(key_format, value_format), as_json=as_json)
-    if is_damaged or not is_found:
+            is_found |= result.location is not None
+            _print_result(result, trace, printer, as_json=as_json)
+    if is_corrupt or not is_found:
         raise typer.Exit(1)
 
 
-def _answer(view: PartitionView, question: Question, trace: Trace) -> Answer:
-    if question.offset is not None:
-        return answer_offset(view, question.offset.resolve(view), trace)
-    return answer_time(view, question.timestamp or 0, trace)
+def _look_up(view: PartitionView, query: LookupQuery, trace: Trace) -> LookupResult:
+    if query.offset is not None:
+        return look_up_offset(view, query.offset.resolve(view), trace)
+    return look_up_time(view, query.timestamp or 0, trace)
 
 
-def _print_answer(answer: Answer, trace: Trace, look: Look, *, as_json: bool) -> None:
-    view, found = answer.view, answer.location
+def _print_result(
+    result: LookupResult, trace: Trace, printer: LocationPrinter, *, as_json: bool
+) -> None:
+    view, found = result.view, result.location
     totals = totals_of(
         trace, batch_bytes=found.header.size_bytes if found else 0, log_bytes=view.size_bytes
     )
     if as_json:
-        for row in _rows(answer, trace, totals, look):
+        for row in _rows(result, trace, totals, printer):
             print(json_line(row))
     else:
         codec = codec_name(found.header.codec_id) if found else "none"
-        record = [] if found is None else [answer.headline, *look.lines(found)]
+        record = [] if found is None else [result.headline, *printer.lines(found)]
         _print_story(view, trace, codec, [record, [f"Total: {totals}"]])
     if found is None:
-        report_error(answer.headline)
+        report_error(result.headline)
 
 
-def _print_damage(view: PartitionView, trace: Trace, error: CorruptError, *, as_json: bool) -> None:
-    """The steps that led there, then what was met."""
+def _print_error(view: PartitionView, trace: Trace, error: CorruptError, *, as_json: bool) -> None:
+    """The steps up to the corrupt file, then the error."""
     if as_json:
         for row in (*_step_rows(view, trace), _error_row(view, error)):
             print(json_line(row))
@@ -127,13 +128,13 @@ def _print_damage(view: PartitionView, trace: Trace, error: CorruptError, *, as_
 # -- JSON
 
 
-def _rows(answer: Answer, trace: Trace, totals: Totals, look: Look) -> Iterator[dict[str, Any]]:
-    names = answer.view.topic_partition._asdict()
-    yield from _step_rows(answer.view, trace)
-    yield {"step": "total", **names, **json_names(asdict(totals))}
-    nothing = {"file": None, "batch": None, "record": None}
-    found = nothing if answer.location is None else look.row(answer.location)
-    yield {"step": "found", **names, "asked": answer.asked, **found}
+def _rows(
+    result: LookupResult, trace: Trace, totals: Totals, printer: LocationPrinter
+) -> Iterator[dict[str, Any]]:
+    yield from _step_rows(result.view, trace)
+    place = result.view.topic_partition._asdict()
+    yield {"step": "total", **place, **json_names(asdict(totals))}
+    yield {"step": "found", **result.row(printer)}
 
 
 def _step_rows(view: PartitionView, trace: Trace) -> Iterator[dict[str, Any]]:
@@ -191,10 +192,6 @@ def _step_row(step: Step) -> dict[str, Any]:
                 for position, batch in step.batches
             ],
         }
-    return _record_row(step)
-
-
-def _record_row(step: RecordStep) -> dict[str, Any]:
     return json_names(asdict(step))
 
 
@@ -204,7 +201,7 @@ def _record_row(step: RecordStep) -> dict[str, Any]:
 def _print_story(
     view: PartitionView, trace: Trace, codec: str, end: Sequence[Sequence[str]]
 ) -> None:
-    """`codec` is that of the batch found; `end` are the paragraphs below the steps."""
+    """`codec` is that of the batch found; `end` are paragraphs after the steps."""
     is_terminal = sys.stdout.isatty()
     sections = sections_of(
         trace,
@@ -245,7 +242,7 @@ def _plain(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]])
 
 
 def _print_rich(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # noqa: PLC0415  # only a terminal pays for rich
+    from rich.console import Console  # noqa: PLC0415  # only a terminal needs rich
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -271,3 +268,335 @@ def _print_rich(head: str, sections: Sequence[Section], end: Sequence[Sequence[s
         console.print()
         for line in lines:
             console.print(Text(line, style="bold" if lines is end[-1] else ""))
+
+
+# -- the steps as sections of text
+
+BAR_CELLS: Final = 32
+CELLS_BESIDE_BAR: Final = 52
+"""Width of the other columns of the widest table that has a bar."""
+ROWS_MAX: Final = 12
+_ENTRY_BYTES: Final = {of.kind: of.entry_bytes for of in (OFFSET_INDEX, TIME_INDEX)}
+
+
+class Glyphs(NamedTuple):
+    """Characters of the picture of a binary search, and its width."""
+
+    left: str
+    """A slot that may still be the result."""
+    probe: str
+    """The slot that is compared."""
+    excluded: str
+    cells: int = BAR_CELLS
+
+
+ASCII: Final = Glyphs("=", "o", ".")
+UNICODE: Final = Glyphs("\u2501", "\u25cf", "\u00b7")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One step: a title, the reason, what was compared, and the result."""
+
+    title: str
+    why: str
+    outcome: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    left_out: str = ""
+    """Number of rows that are not shown, if there were too many."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The cost of the lookup, and the size of the log."""
+
+    segments_compared: int
+    index_probes: int
+    index_bytes: int
+    headers_scanned: int
+    bytes_passed: int
+    """From the first header scanned to the end of the batch that was found."""
+    records_passed: int
+    batch_bytes: int
+    """Of the batch that was decoded; 0 if there was none."""
+    log_bytes: int
+
+    @property
+    def bytes_read(self) -> int:
+        return self.index_bytes + self.headers_scanned * HEADER_BYTES + self.batch_bytes
+
+    def __str__(self) -> str:
+        share = f" ({100 * self.bytes_read / self.log_bytes:.2g} %)" if self.log_bytes else ""
+        return (
+            f"{counted(self.segments_compared, 'segment')} and "
+            f"{counted(self.index_probes, 'index entry')} compared, "
+            f"{counted(self.headers_scanned, 'batch header')} scanned, "
+            f"{counted(self.records_passed, 'record')} skipped: read "
+            f"{human_size(self.bytes_read)} of a log of {human_size(self.log_bytes)}{share}."
+        )
+
+
+def totals_of(trace: Trace, *, batch_bytes: int, log_bytes: int) -> Totals:
+    """Add up the steps."""
+    segments = [step for step in trace.steps if isinstance(step, SegmentStep)]
+    searches = [step for step in trace.steps if isinstance(step, IndexStep)]
+    scans = [step for step in trace.steps if isinstance(step, ScanStep)]
+    records = [step for step in trace.steps if isinstance(step, RecordStep)]
+    return Totals(
+        segments_compared=sum(len(step.compared) for step in segments),
+        index_probes=sum(len(step.probes) for step in searches),
+        index_bytes=sum(len(step.probes) * _ENTRY_BYTES[step.kind] for step in searches),
+        headers_scanned=sum(len(step.batches) for step in scans),
+        bytes_passed=sum(step.bytes_scanned for step in scans),
+        records_passed=sum(step.records_passed for step in records),
+        batch_bytes=batch_bytes,
+        log_bytes=log_bytes,
+    )
+
+
+def sections_of(
+    trace: Trace, *, bases: Sequence[int], codec: str = "none", glyphs: Glyphs = ASCII
+) -> list[Section]:
+    """One section per step.
+
+    `bases` are the base offsets of all segments of the log, `codec` is that of the batch found.
+    """
+    target = next((step.target for step in trace.steps if isinstance(step, IndexStep)), 0)
+    is_time = any(isinstance(step, IndexStep) and step.kind == "time" for step in trace.steps)
+    sections = []
+    wanted_offset: int | None = None  # by the scan after an offset index; None: a time
+    for step, following in zip_longest(trace.steps, trace.steps[1:]):
+        if isinstance(step, SegmentStep):
+            sections.append(
+                _segment_by_time(step, target, bases)
+                if is_time
+                else _segment_by_offset(step, target)
+            )
+        elif isinstance(step, IndexStep):
+            wanted_offset = step.target if step.kind == "offset" else None
+            sections.append(_index(step, glyphs, is_refuted=_is_same_search(step, following)))
+        elif isinstance(step, ScanStep):
+            sections.append(
+                _scan_for_time(step, target)
+                if wanted_offset is None
+                else _scan_for_offset(step, wanted_offset)
+            )
+            wanted_offset = None
+        else:
+            sections.append(_record(step, target, codec, is_time=is_time))
+    return sections
+
+
+# -- the segment
+
+
+def _segment_by_offset(step: SegmentStep, target: int) -> Section:
+    rows = [
+        (
+            str(base),
+            _sign(base <= target, "<=", ">"),
+            str(target),
+            _sign(base <= target, "this or a later one", "an earlier one"),
+        )
+        for base in step.compared
+    ]
+    return Section(
+        title="Choose the segment",
+        why="A segment file is named after its base offset, so a binary search over the names is "
+        "enough. No file is opened.",
+        columns=columns_of("BASE# | | TARGET# | SEGMENT"),
+        rows=rows,
+        outcome=f"{step.path.name}: {step.reason}",
+    )
+
+
+def _segment_by_time(step: SegmentStep, target: int, bases: Sequence[int]) -> Section:
+    pairs = list(zip(bases, step.compared, strict=False))
+    rows = [
+        (
+            str(base),
+            format_time(largest),
+            _sign(largest < target, "<", ">="),
+            _sign(largest < target, "entirely older", "the first that is new enough"),
+        )
+        for base, largest in pairs
+    ]
+    return Section(
+        title="Choose the segment",
+        why="The last entry of a time index is the largest timestamp of its segment. Segments are "
+        "compared from the oldest on, to find the first record that is new enough.",
+        columns=columns_of("BASE# | LARGEST TIMESTAMP | | SEGMENT"),
+        rows=rows[-ROWS_MAX:],
+        left_out=_left_out(rows, "older segment"),
+        outcome=f"{step.path.name}: {step.reason}",
+    )
+
+
+# -- the indexes
+
+
+def _is_same_search(step: IndexStep, following: Step | None) -> bool:
+    """Whether the next step searches a rebuilt index, because this one was wrong."""
+    return (
+        isinstance(following, IndexStep)
+        and (following.kind, following.path) == (step.kind, step.path)
+        and following.origin != step.origin
+    )
+
+
+def _index(step: IndexStep, glyphs: Glyphs, *, is_refuted: bool) -> Section:
+    is_time = step.kind == "time"
+    key_text: Callable[[int], str] = format_time if is_time else str
+    rows = [
+        (
+            str(probe.slot),
+            key_text(probe.key),
+            _sign(probe.key <= step.target, "<=", ">"),
+            str(probe.value),
+            bar,
+        )
+        for probe, bar in zip(step.probes, search_bars(step, glyphs), strict=True)
+    ]
+    origin = "" if step.origin == FROM_FILE else f" This index was {step.origin}."
+    titles = "TIMESTAMP | | OFFSET#" if is_time else "OFFSET# | | BYTE#"
+    return Section(
+        title=f"Search the {step.kind} index for {key_text(step.target)}",
+        why=(_TIME_WHY if is_time else _OFFSET_WHY) + _order_of_search(step) + origin,
+        columns=columns_of(f"SLOT# | {titles} | OF {counted(step.entries, 'entry')}"),
+        rows=rows,
+        outcome=f"{step.path.name}: {_index_outcome(step, is_refuted=is_refuted)}",
+    )
+
+
+_OFFSET_WHY: Final = (
+    "The index is sparse: one entry for every few KiB of log. The largest entry at or below the "
+    "target is the closest position before it where a batch is known to start."
+)
+_TIME_WHY: Final = (
+    "An entry says that up to this offset, no record is newer than this timestamp. The largest "
+    "entry at or below the target excludes all records before it."
+)
+
+
+def _index_outcome(step: IndexStep, *, is_refuted: bool) -> str:
+    found = step.found
+    if is_refuted:
+        return "the log has no such batch there, so the index file is wrong and not used"
+    if found is None:
+        nothing = "every entry is above the target" if step.entries else "it has no entries"
+        start = "search from the first record on" if step.kind == "time" else "scan from byte 0 on"
+        return f"{nothing}, so {start}"
+    if step.kind == "time":
+        return f"slot {found.slot}, so search from offset {found.value} on"
+    return f"slot {found.slot}, so scan from byte {found.value} on"
+
+
+def _order_of_search(step: IndexStep) -> str:
+    first_warm = step.entries - 1 - WARM_BYTES // _ENTRY_BYTES[step.kind]
+    if first_warm <= 0:
+        return ""
+    return (
+        f" The first comparison is at slot {first_warm}: the last {human_size(WARM_BYTES)} of an "
+        "index are used most and are likely in the page cache, so they are searched first."
+    )
+
+
+def search_bars(step: IndexStep, glyphs: Glyphs) -> list[str]:
+    """For each probe, a picture of the slots that were still possible at that time."""
+    low, high = 0, step.entries - 1
+    bars = []
+    for probe in step.probes:
+        bars.append(_bar((low, high), probe.slot, step.entries, glyphs))
+        if probe.key <= step.target:
+            low = max(low, probe.slot)
+        else:
+            high = min(high, probe.slot - 1)
+    return bars
+
+
+def _bar(possible: tuple[int, int], probe: int, entries: int, glyphs: Glyphs) -> str:
+    cells = min(glyphs.cells, entries)
+    first, last, at = (slot * cells // entries for slot in (*possible, probe))
+    return "".join(
+        glyphs.probe if cell == at else glyphs.left if first <= cell <= last else glyphs.excluded
+        for cell in range(cells)
+    )
+
+
+# -- the scans
+
+
+def _scan_for_offset(step: ScanStep, target: int) -> Section:
+    rows = [
+        (
+            *_batch_cells(position, batch),
+            _sign(batch.last_offset < target, f"ends before {target}", f"contains {target}"),
+        )
+        for position, batch in step.batches
+    ]
+    return Section(
+        title=f"Scan batch headers for offset {target}",
+        why="Batches are stored without gaps, and each header has the length of its batch, so a "
+        "scan goes from header to header and reads no records.",
+        columns=columns_of("BYTE# | SIZE# | FIRST# | LAST# | BATCH"),
+        rows=rows[-ROWS_MAX:],
+        left_out=_left_out(rows, "batch"),
+        outcome=_scan_outcome(step),
+    )
+
+
+def _scan_for_time(step: ScanStep, target: int) -> Section:
+    rows = [
+        (
+            *_batch_cells(position, batch),
+            format_time(batch.max_timestamp),
+            _sign(batch.max_timestamp < target, "too old", "new enough"),
+        )
+        for position, batch in step.batches
+    ]
+    return Section(
+        title=f"Scan batch headers for {format_time(target)}",
+        why="A header has the largest timestamp of its batch, so batches that are too old are "
+        "skipped without reading their records.",
+        columns=columns_of("BYTE# | SIZE# | FIRST# | LAST# | LARGEST TIMESTAMP | BATCH"),
+        rows=rows[-ROWS_MAX:],
+        left_out=_left_out(rows, "batch"),
+        outcome=_scan_outcome(step),
+    )
+
+
+def _batch_cells(position: int, batch: Peek) -> Row:
+    return str(position), str(batch.size_bytes), str(batch.base_offset), str(batch.last_offset)
+
+
+def _scan_outcome(step: ScanStep) -> str:
+    if not step.batches:
+        return f"{step.path.name}: no batch from byte {step.start_position} on"
+    headers = counted(len(step.batches), "header")
+    return (
+        f"{step.path.name}: the batch at byte {step.batches[-1][0]}, after {headers} in "
+        f"{human_size(step.bytes_scanned)} of log"
+    )
+
+
+def _record(step: RecordStep, target: int, codec: str, *, is_time: bool) -> Section:
+    wanted = f"at {format_time(target)} or later" if is_time else f"with offset {target} or above"
+    unpacked = "" if codec == "none" else f"all are decompressed ({codec}), then "
+    return Section(
+        title="Decode the records of the batch",
+        why=f"A batch has no index of its records: {unpacked}they are decoded one by one, up to "
+        f"the first {wanted}.",
+        columns=(),
+        rows=(),
+        outcome=f"offset {step.offset}, {time_text(step.timestamp)}, "
+        f"after skipping {counted(step.records_passed, 'record')}",
+    )
+
+
+def _left_out(rows: Sequence[Row], noun: str) -> str:
+    return f"{counted(len(rows) - ROWS_MAX, noun)} before these" if len(rows) > ROWS_MAX else ""
+
+
+def _sign(condition: bool, if_true: str, if_false: str) -> str:
+    return if_true if condition else if_false

@@ -1,26 +1,27 @@
-"""`stratalog find`: from an offset or a time to a file, a position and a record."""
+"""`stratalog find`: the file, position and record of an offset or time."""
 
 from __future__ import annotations
 
-import time as clock
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stratalog.cli.arguments import (
+    JsonOption,
     KeyFormatOption,
+    LogDirOption,
     OffsetOption,
-    SearchedDirsOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
+    time_of,
 )
-from stratalog.cli.describe import Look, time_text
-from stratalog.cli.inventory import label_of
 from stratalog.cli.output import json_line, report_error
+from stratalog.cli.records import LocationPrinter, time_text
 from stratalog.cli.targets import open_targets
-from stratalog.cli.when import NotAPointError, Point, parse_offset, parse_time
+from stratalog.cli.times import InvalidTimeError, Point, parse_offset
 from stratalog.errors import OffsetOutOfRangeError
+from stratalog.partitions.inventory import label_of
 
 if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
@@ -28,27 +29,26 @@ if TYPE_CHECKING:
     from stratalog.storage.trace import Trace
 
 
-FAILS_WHEN = "no partition has an answer, or something could not be read"
+FAILS_WHEN = "nothing was found, or a file could not be read"
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
-    log_dir: SearchedDirsOption = None,
+    log_dir: LogDirOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     max_timestamp: Annotated[
-        bool, typer.Option("--max-timestamp", help="The first record with the largest timestamp.")
+        bool,
+        typer.Option("--max-timestamp", help="Find the first record with the largest timestamp."),
     ] = False,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one per partition.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Find where an offset or a time lies: file, position, record.
+    """Find the file, position and record of an offset or time.
 
-    An offset that compaction removed leads to the next one there is. Of several partitions each
-    gives its answer.
+    If compaction removed the offset, the next record is found. If the target has several
+    partitions, each of them is searched.
 
     \b
     Examples:
@@ -56,111 +56,103 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog find orders:3 -d /var/lib/kafka/data --time 2024-05-01T12:30:00
       stratalog find orders -d /disk1 -d /disk2 --max-timestamp --json
 
-    With --json the keys are topic, partition, asked, file, batch and record; names inside are those
-    of dump. What was not found is null.
+    With --json there is one object per partition, with topic, partition, asked, file, batch and
+    record. The fields of batch and record have the names of dump. What was not found is null.
     """
-    question = question_of(offset, time, is_max_timestamp=max_timestamp)
-    look = Look(key_format, value_format)
-    answers = [_answer(view, question) for view in open_targets(target, log_dir or [])]
-    for answer in answers:
+    query = parse_query(offset, time, is_max_timestamp=max_timestamp)
+    printer = LocationPrinter(key_format, value_format)
+    results = [_look_up(view, query) for view in open_targets(target, log_dir or [])]
+    for result in results:
         if as_json:
-            print(json_line(_row(answer, look)))
-        elif answer.location is not None:
-            print("\n".join([answer.headline, *look.lines(answer.location)]))
-        if answer.location is None:
-            report_error(answer.headline)
-    if not any(answer.location for answer in answers):
+            print(json_line(result.row(printer)))
+        elif result.location is not None:
+            print("\n".join([result.headline, *printer.lines(result.location)]))
+        if result.location is None:
+            report_error(result.headline)
+    if not any(result.location for result in results):
         raise typer.Exit(1)
 
 
-class Question(NamedTuple):
-    """What to look for; exactly one is given."""
+class LookupQuery(NamedTuple):
+    """An offset or a time; without both, the largest timestamp."""
 
     offset: Point | None = None
     timestamp: int | None = None
 
-    @property
-    def is_max_timestamp(self) -> bool:
-        return self.offset is None and self.timestamp is None
 
-
-class Answer(NamedTuple):
-    """What one partition said."""
+class LookupResult(NamedTuple):
+    """What was found in one partition."""
 
     view: PartitionView
     asked: dict[str, Any]
     headline: str
     location: Location | None
 
+    def row(self, printer: LocationPrinter) -> dict[str, Any]:
+        """As JSON."""
+        place = self.view.topic_partition._asdict()
+        return {**place, "asked": self.asked, **printer.row(self.location)}
 
-def question_of(
+
+def parse_query(
     offset: str | None, time: str | None, *, is_max_timestamp: bool | None = None
-) -> Question:
-    """Raises a usage error unless exactly one question is asked.
+) -> LookupQuery:
+    """Raises a usage error unless exactly one of them is given.
 
-    `is_max_timestamp` is None for a command that has no such option.
+    `is_max_timestamp` is None for a command without that option.
     """
     if sum((offset is not None, time is not None, bool(is_max_timestamp))) != 1:
-        choice = "--offset, --time and --max-timestamp"
+        choice = "--offset, --time or --max-timestamp"
         if is_max_timestamp is None:
-            choice = "--offset and --time"
-        raise typer.BadParameter(f"give one of {choice}")
+            choice = "--offset or --time"
+        raise typer.BadParameter(f"give exactly one of {choice}")
+    timestamp = time_of(time, "--time")
     try:
-        if offset is not None:
-            return Question(offset=parse_offset(offset))
-        if time is not None:
-            return Question(timestamp=parse_time(time, now_ms=clock.time_ns() // 1_000_000))
-    except NotAPointError as error:
-        raise typer.BadParameter(str(error)) from None
-    return Question()
+        return LookupQuery(None if offset is None else parse_offset(offset), timestamp)
+    except InvalidTimeError as error:
+        raise typer.BadParameter(str(error), param_hint="--offset") from None
 
 
-def _answer(view: PartitionView, question: Question) -> Answer:
+def _look_up(view: PartitionView, query: LookupQuery) -> LookupResult:
     with view:
-        if question.offset is not None:
-            return answer_offset(view, question.offset.resolve(view))
-        if question.timestamp is not None:
-            return answer_time(view, question.timestamp)
+        if query.offset is not None:
+            return look_up_offset(view, query.offset.resolve(view))
+        if query.timestamp is not None:
+            return look_up_time(view, query.timestamp)
         hit = view.find_max_timestamp()
         name = label_of(view.topic_partition)
         asked = {"maxTimestamp": True}
         if hit is None:
-            return Answer(view, asked, f"{name}: no record has a timestamp", None)
-        headline = f"{name}: the largest timestamp, {time_text(hit.timestamp)}"
-        return Answer(view, asked, headline, view.locate(hit.offset))
+            return LookupResult(view, asked, f"{name}: no record has a timestamp", None)
+        headline = f"{name}: the largest timestamp is {time_text(hit.timestamp)}"
+        return LookupResult(view, asked, headline, view.locate(hit.offset))
 
 
-def answer_offset(view: PartitionView, offset: int, trace: Trace | None = None) -> Answer:
-    """Look for an offset."""
+def look_up_offset(view: PartitionView, offset: int, trace: Trace | None = None) -> LookupResult:
+    """The record at an offset, or the next one."""
     name, asked = label_of(view.topic_partition), {"offset": offset}
     try:
         location = view.locate(offset, trace)
     except OffsetOutOfRangeError as error:
-        return Answer(view, asked, f"{name}: {error}", None)
+        return LookupResult(view, asked, f"{name}: {error}", None)
     headline = f"{name}: offset {offset}"
     if location is None:
-        headline += " is the log end offset: the next record will get it"
+        headline += " is the log end offset; the next record will have it"
     elif location.record.offset != offset:
         headline += (
-            f" has no record (compaction leaves such holes); the next is {location.record.offset}"
+            f" has no record, as after compaction; the next record is at {location.record.offset}"
         )
-    return Answer(view, asked, headline, location)
+    return LookupResult(view, asked, headline, location)
 
 
-def answer_time(view: PartitionView, timestamp: int, trace: Trace | None = None) -> Answer:
-    """Look for a time."""
+def look_up_time(view: PartitionView, timestamp: int, trace: Trace | None = None) -> LookupResult:
+    """The first record at or after a time."""
     name, asked = label_of(view.topic_partition), {"timestamp": timestamp}
     hit = view.find_time(timestamp, trace)
     if hit is None:
         headline = f"{name}: no record at or after {time_text(timestamp)}"
-        return Answer(view, asked, headline, None)
+        return LookupResult(view, asked, headline, None)
     headline = (
         f"{name}: the first record at or after {time_text(timestamp)} has offset {hit.offset}"
     )
-    return Answer(view, asked, headline, view.locate(hit.offset))
-
-
-def _row(answer: Answer, look: Look) -> dict[str, Any]:
-    nothing = {"file": None, "batch": None, "record": None}
-    found = nothing if answer.location is None else look.row(answer.location)
-    return {**answer.view.topic_partition._asdict(), "asked": answer.asked, **found}
+    return LookupResult(view, asked, headline, view.locate(hit.offset))

@@ -1,49 +1,61 @@
-"""`stratalog ls`: what log directories hold, from topics down to segments.
+"""`stratalog ls`: topics, partitions and segments of log directories, as tables or JSON.
 
-What to show follows from what was named: log directories give topics, a topic its partitions, a
-partition its segments. A partition that cannot be read is listed as such, and why is told on
-standard error.
+What is shown depends on what was named: for log directories their topics, for a topic its
+partitions, for a partition its segments. A partition that cannot be read is listed as unreadable,
+and the reason is printed to standard error.
 """
 
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption, MetadataLogDirOption, ServerPropertiesOption
-from stratalog.cli.inventory import Checkpoints, PartitionFacts, Wanted, partition_facts
-from stratalog.cli.ls_report import (
-    Report,
-    TopicFacts,
-    UnreadablePartition,
-    log_dir_facts,
-    other_directories,
+from stratalog.cli.arguments import (
+    JsonOption,
+    LogDirOption,
+    MetadataLogDirOption,
+    ServerPropertiesOption,
 )
-from stratalog.cli.output import report_error
-from stratalog.cli.overrides import Overrides, SettingsFinder
-from stratalog.cli.targets import find_topic, is_partition_dir, open_segment, open_topic
-from stratalog.errors import AccessDeniedError, StratalogError
-from stratalog.format.names import CLUSTER_METADATA_TOPIC
-from stratalog.log.partition_view import PartitionView, identity_of
-from stratalog.partitions.view import LogDirsView, LogDirView
+from stratalog.cli.output import json_line, json_names, report_error
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import (
+    NOTHING,
+    Column,
+    Row,
+    columns_of,
+    counted,
+    human_size,
+    number_or_dash,
+    print_table,
+    table_time,
+)
+from stratalog.cli.targets import lazy_targets
+from stratalog.format.metadata import encode_id
+from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
+from stratalog.storage.index_view import FROM_FILE
 
 if TYPE_CHECKING:
-    from stratalog.cli.ls_report import Level
+    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.partitions.inventory import (
+        FirstBatch,
+        IndexSummary,
+        LogDirSummary,
+        OtherDirectory,
+        PartitionSummary,
+        SegmentSummary,
+        TopicSummary,
+        UnreadablePartition,
+    )
     from stratalog.partitions.settings import EffectiveConfig
-
-Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
-"""Raises AccessDeniedError, or what is wrong with the name."""
 
 
 class SortBy(enum.StrEnum):
-    """Orders of `--sort`; all but the name put the largest first."""
+    """Orders of `--sort`; all but `name` put the largest first."""
 
     NAME = "name"
     SIZE = "size"
@@ -52,54 +64,13 @@ class SortBy(enum.StrEnum):
     NEWEST = "newest"
 
 
-@dataclass
-class Selection:
-    """What the arguments name."""
-
-    dirs: list[LogDirView] = field(default_factory=list)
-    """Log directories in which nothing was named: they are shown themselves, and by topics."""
-    topics: list[Opener] = field(default_factory=list)
-    partitions: list[Opener] = field(default_factory=list)
-    """Named one by one: these are shown by segments."""
-
-    @property
-    def level(self) -> Level:
-        return "topics" if self.dirs else "partitions"
-
-    def openers(self) -> Iterator[Opener]:
-        """One per thing named, so that one that cannot be opened does not spoil the others."""
-        if self.dirs:
-            everything = LogDirsView(log_dir.path for log_dir in self.dirs)
-            for topic, number in everything.topic_partitions:
-                yield partial(_open_partition, everything, topic, number)
-        yield from self.topics
-        yield from self.partitions
-
-
-class _Problems:
-    """Tells each at once and remembers that there were any."""
-
-    count = 0
-
-    def add(self, text: str) -> None:
-        self.count += 1
-        report_error(text)
-
-    def with_partition(self, path: Path, error: Exception) -> UnreadablePartition:
-        """A partition that cannot be read, told."""
-        is_located = getattr(error, "path", None) is not None  # then the message begins with it
-        problem = str(error) if is_located else f"{path}: {error}"
-        self.add(problem)
-        return UnreadablePartition(identity_of(path)[0], path, problem)
-
-
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="WHERE",
-            help="Log directories (default: the current one), TOPIC or TOPIC:PARTITION in them, "
-            "partition directories, or .log files.",
+            help="Log directories (default: the current directory), topics or partitions in them "
+            "(TOPIC, TOPIC:PARTITION), partition directories, or .log files.",
             show_default=False,
         ),
     ] = None,
@@ -107,49 +78,51 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", metavar="TOPIC[:PARTITION]", help="Only this one. Repeatable."
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITION]",
+            help="List only this topic or partition. Repeatable.",
         ),
     ] = None,
     partitions: Annotated[
-        bool, typer.Option("--partitions", help="One line per partition.")
+        bool, typer.Option("--partitions", help="List partitions, not topics.")
     ] = False,
-    segments: Annotated[
-        bool, typer.Option("--segments", "-s", help="One line per segment as well.")
-    ] = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="Leader epochs as well.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", "-s", help="Also list segments.")] = False,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Also list leader epochs.")] = False,
     producers: Annotated[
-        bool, typer.Option("--producers", help="The state of each producer as well.")
+        bool, typer.Option("--producers", help="Also list the state of each producer.")
     ] = False,
     transactions: Annotated[
         bool,
         typer.Option(
-            "--transactions", help="Aborted transactions and the last stable offset as well."
+            "--transactions", help="Also list aborted transactions and the last stable offset."
         ),
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All of these.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", "-a", help="Same as --segments --epochs --producers --transactions."),
+    ] = False,
     settings: Annotated[
         bool,
-        typer.Option("--settings", help="Settings of topics, and where each comes from, as well."),
+        typer.Option("--settings", help="Also list the settings of topics and their sources."),
     ] = False,
     server_properties: ServerPropertiesOption = None,
     metadata_log_dir: MetadataLogDirOption = None,
     sort: Annotated[
-        SortBy, typer.Option("--sort", help="Order of topics or partitions; largest first.")
+        SortBy,
+        typer.Option("--sort", help="Sort topics or partitions; all but name: largest first."),
     ] = SortBy.NAME,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object a line: exact numbers, milliseconds."),
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List topics, partitions and segments of log directories.
 
-    A log directory is shown by topics, a topic by partitions, a partition by segments. Sizes count
-    .log files. START is the log start offset, END the log end offset (the next one to be written).
-    OLDEST is the time of the first batch, NEWEST the largest timestamp; CODEC is that of the first
-    batch. HIGH WM, RECOVERY and CLEANED come from the checkpoint files of the log directory.
-    --settings adds the settings of topics, as they are kept here or in the cluster's metadata.
+    For a log directory this lists its topics, for a topic its partitions, for a partition its
+    segments. SIZE is the size of the .log files. START is the log start offset, END the log end
+    offset (the offset of the next record). OLDEST is the time of the first batch, NEWEST the
+    largest timestamp, CODEC the compression of the first batch. HIGH WM (high watermark), RECOVERY
+    (recovery point) and CLEANED (first dirty offset) are from the checkpoint files.
 
-    Nothing is locked or written, so a directory in use by a broker may be listed.
+    This takes no lock and never writes, so it is safe on the directory of a running broker.
 
     \b
     Examples:
@@ -159,176 +132,472 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls -d /disk1 -d /disk2 --partitions --sort size
       stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
 
-    A transaction index (.txnindex) that is missing although transactions were aborted in its
-    segment is a warning on standard error, and an object of kind missing-index with --json.
+    If transactions were aborted in a segment and its .txnindex file is missing, a warning is
+    printed to standard error, and with --json an object of kind missing-index.
 
-    With --json each object has a kind: log-dir, topic, partition, unreadable-partition, segment,
-    missing-index, file, leader-epoch, producer, aborted-transaction or directory. What is unknown
-    is null.
+    With --json, each object has a kind: log-dir, topic, partition, unreadable-partition, segment,
+    missing-index, file, leader-epoch, producer, aborted-transaction or directory. Sizes are in
+    bytes, times in milliseconds; null is unknown.
     """
-    selection = select(where or [], log_dir or [], topic or [])
+    targets = lazy_targets(where or [], log_dir or [], topic or [])
     is_detailed = segments or epochs or producers or transactions or everything
-    wanted = Wanted(
-        segments=segments or everything or bool(selection.partitions),
+    details = Details(
+        segments=segments or everything or bool(targets.partitions),
         epochs=epochs or everything,
         producers=producers or everything,
         transactions=transactions or everything,
     )
-    problems = _Problems()
-    level: Level = "partitions" if partitions or is_detailed else selection.level
+    problems: list[str] = []
+
+    def on_problem(text: str) -> None:
+        problems.append(text)
+        report_error(text)
+
     given = Overrides.parse((), server_properties, metadata_log_dir)
-    finder = SettingsFinder(given, [*(log_dir or []), *(found.path for found in selection.dirs)])
-    report = look(selection, level, wanted, finder, problems)
-    report = replace(
-        report,
-        topics=_sorted_topics(report.topics, sort),
-        partitions=_sorted_partitions(report.partitions, sort),
-        shows_settings=settings,
-    )
-    _print(report, as_json=as_json)
-    if problems.count:
+    finder = given.finder([*(log_dir or []), *(found.path for found in targets.dirs)])
+    inventory = InventoryTaker(details, finder, on_problem).take(targets.dirs, targets.openers())
+    inventory = _sorted(inventory, sort)
+    by_topic = bool(targets.dirs) and not partitions and not is_detailed
+    if as_json:
+        for row in _json_rows(inventory, by_topic=by_topic):
+            print(json_line(row))
+    else:
+        _print_text(inventory, by_topic=by_topic, shows_settings=settings)
+    if problems:
         raise typer.Exit(1)
 
 
-def select(where: Sequence[str], log_dirs: Sequence[Path], topics: Sequence[str]) -> Selection:
-    """Tell directories from topics: what exists is a path, what does not is a topic."""
-    selection = Selection()
-    roots, names = list(log_dirs), list(topics)
-    for text in where:
-        path = Path(text)
-        if path.is_dir() and is_partition_dir(path):
-            selection.partitions.append(partial(_open_one, PartitionView, path))
-        elif path.is_dir():
-            roots.append(path)
-        elif path.exists():
-            selection.partitions.append(partial(_open_one, open_segment, path))
-        else:
-            names.append(text)
-    if roots and not names:
-        selection.dirs = [LogDirView(path) for path in roots]
-    elif names:
-        _select_topics(selection, roots, names)
-    elif not selection.partitions:
-        selection.dirs = [LogDirView(Path())]
-    return selection
-
-
-def _select_topics(selection: Selection, roots: Sequence[Path], names: Sequence[str]) -> None:
-    """Topics of the log directories given; `/data/orders` brings its own."""
-    for name in names:
-        dirs, spec = find_topic(name, roots)
-        if spec.partition is None and spec.topic in dirs.topics:
-            numbers = dirs.topics[spec.topic]
-            selection.topics += [partial(_open_partition, dirs, spec.topic, n) for n in numbers]
-        else:
-            selection.partitions.append(partial(open_topic, dirs, spec))
-
-
-def _open_partition(dirs: LogDirsView, topic: str, number: int) -> list[PartitionView]:
-    return [dirs.partition(topic, number)]
-
-
-def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[PartitionView]:
-    return [how(path)]
-
-
-def look(
-    selection: Selection,
-    level: Level,
-    wanted: Wanted,
-    finder: SettingsFinder,
-    problems: _Problems,
-) -> Report:
-    """Open what was selected and gather the facts."""
-    found: list[PartitionFacts] = []
-    unreadable: list[UnreadablePartition] = []
-    settings: dict[str, EffectiveConfig] = {}
-    checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in selection.dirs}
-    for opener in selection.openers():
-        try:
-            views = opener()
-        except AccessDeniedError as error:
-            unreadable.append(problems.with_partition(error.path, error))
-            continue
-        except StratalogError as error:
-            problems.add(str(error))
-            continue
-        for view in views:
-            if view.path.parent not in checkpoints:
-                checkpoints[view.path.parent] = Checkpoints(_log_dir_at(view.path.parent))
-            try:
-                with view:
-                    found.append(partition_facts(view, checkpoints[view.path.parent], wanted))
-                    _note_settings(settings, view, finder)
-            except (StratalogError, OSError) as error:  # OSError: removed while we looked
-                unreadable.append(problems.with_partition(view.path, error))
-    return Report(
-        level=level,
-        log_dirs=[log_dir_facts(log_dir, problems.add) for log_dir in selection.dirs],
-        topics=_topics(found, unreadable),
-        partitions=found,
-        other_directories=other_directories(selection.dirs),
-        unreadable=unreadable,
-        settings=settings,
-    )
-
-
-def _topics(
-    found: Sequence[PartitionFacts], unreadable: Sequence[UnreadablePartition]
-) -> list[TopicFacts]:
-    by_topic: dict[str, list[PartitionFacts]] = {}
-    for facts in found:
-        by_topic.setdefault(facts.topic_partition.topic, []).append(facts)
-    counts = Counter(each.topic_partition.topic for each in unreadable)
-    names = sorted({*by_topic, *counts})
-    return [TopicFacts.of(name, by_topic.get(name, []), counts[name]) for name in names]
-
-
-def _note_settings(
-    settings: dict[str, EffectiveConfig], view: PartitionView, finder: SettingsFinder
-) -> None:
-    """Of the topic, as the first of its partitions that is met tells them."""
-    topic = view.topic_partition.topic
-    if topic not in settings and topic != CLUSTER_METADATA_TOPIC:
-        settings[topic] = finder.of(view)
-
-
-def _log_dir_at(path: Path) -> LogDirView | None:
-    try:
-        return LogDirView(path)
-    except StratalogError:
-        return None
-
-
-def _sorted_topics(topics: Sequence[TopicFacts], by: SortBy) -> Sequence[TopicFacts]:
-    keys: dict[SortBy, Callable[[TopicFacts], int]] = {
+def _sorted(inventory: Inventory, by: SortBy) -> Inventory:
+    topic_keys: dict[SortBy, Callable[[TopicSummary], int]] = {
         SortBy.SIZE: lambda topic: -topic.size_bytes,
         SortBy.SEGMENTS: lambda topic: -topic.segment_count,
         SortBy.OFFSETS: lambda topic: -topic.offsets,
         SortBy.NEWEST: lambda topic: -topic.largest_timestamp,
     }
-    return sorted(topics, key=keys[by]) if by in keys else topics
-
-
-def _sorted_partitions(
-    partitions: Sequence[PartitionFacts], by: SortBy
-) -> Sequence[PartitionFacts]:
-    keys: dict[SortBy, Callable[[PartitionFacts], int]] = {
+    partition_keys: dict[SortBy, Callable[[PartitionSummary], int]] = {
         SortBy.SIZE: lambda found: -found.size_bytes,
         SortBy.SEGMENTS: lambda found: -found.segment_count,
         SortBy.OFFSETS: lambda found: found.log_start_offset - found.log_end_offset,
         SortBy.NEWEST: lambda found: -found.largest_timestamp,
     }
-    return sorted(partitions, key=keys[by]) if by in keys else partitions
+    if by is SortBy.NAME:
+        return inventory
+    return replace(
+        inventory,
+        topics=sorted(inventory.topics, key=topic_keys[by]),
+        partitions=sorted(inventory.partitions, key=partition_keys[by]),
+    )
 
 
-def _print(report: Report, *, as_json: bool) -> None:
-    if as_json:
-        from stratalog.cli.ls_json import json_lines  # noqa: PLC0415 one of the two is needed
+# -- JSON
 
-        for line in json_lines(report):
-            print(line)
+
+def _json_rows(inventory: Inventory, *, by_topic: bool) -> Iterator[dict[str, Any]]:
+    yield from map(_log_dir_json, inventory.log_dirs)
+    if by_topic:
+        for topic in inventory.topics:
+            yield _topic_json(topic, inventory.settings.get(topic.topic))
     else:
-        from stratalog.cli.ls_text import print_report  # noqa: PLC0415
+        yield from map(_partition_json, inventory.partitions)
+    yield from map(_unreadable_json, inventory.unreadable)
+    for partition in inventory.partitions:
+        yield from _detail_rows(partition)
+    yield from map(_directory_json, inventory.other_directories)
 
-        print_report(report)
+
+def _log_dir_json(found: LogDirSummary) -> dict[str, Any]:
+    meta = found.meta
+    directory_id = meta.directory_id if meta else None
+    return {
+        "kind": "log-dir",
+        "path": str(found.path),
+        "clusterId": meta.cluster_id if meta else None,
+        "nodeId": meta.node_id if meta else None,
+        "directoryId": encode_id(directory_id) if directory_id else None,
+        "isCleanShutdown": found.is_clean_shutdown,
+        "partitions": found.partitions,
+    }
+
+
+def _topic_json(found: TopicSummary, settings: EffectiveConfig | None) -> dict[str, Any]:
+    return {
+        "kind": "topic",
+        "topic": found.topic,
+        "topicId": encode_id(found.topic_id) if found.topic_id else None,
+        "partitions": found.partitions,
+        "unreadablePartitions": found.unreadable,
+        "segments": found.segment_count,
+        "sizeBytes": found.size_bytes,
+        "logStartOffsetMin": found.log_start_offset_min,
+        "logEndOffsetMax": found.log_end_offset_max,
+        "offsets": found.offsets,
+        "firstTimestamp": found.first_timestamp,
+        "largestTimestamp": found.largest_timestamp,
+        "codecs": list(found.codecs),
+        **_settings_json(settings),
+    }
+
+
+def _settings_json(found: EffectiveConfig | None) -> dict[str, Any]:
+    if found is None:
+        return {"settings": None, "settingsUnknown": None, "clusterPartitions": None}
+    return {
+        "settings": {
+            name: {"value": value, "source": source.value}
+            for name, (value, source) in found.shown().items()
+        },
+        "settingsUnknown": found.unknown,
+        "clusterPartitions": found.partition_count,
+    }
+
+
+def _partition_json(found: PartitionSummary) -> dict[str, Any]:
+    return {
+        "kind": "partition",
+        **_names(found),
+        "topicId": encode_id(found.topic_id) if found.topic_id else None,
+        "path": str(found.path),
+        "segments": found.segment_count,
+        "sizeBytes": found.size_bytes,
+        "logStartOffset": found.log_start_offset,
+        "lastStableOffset": found.last_stable_offset,
+        "logEndOffset": found.log_end_offset,
+        **json_names(found.checkpoints),
+        **_first_json(found.first),
+        "largestTimestamp": found.largest_timestamp,
+    }
+
+
+def _unreadable_json(found: UnreadablePartition) -> dict[str, Any]:
+    """Listed for topics, too: it is missing from their sums."""
+    return {
+        "kind": "unreadable-partition",
+        **found.topic_partition._asdict(),
+        "path": str(found.path),
+        "problem": found.problem,
+    }
+
+
+def _detail_rows(partition: PartitionSummary) -> Iterator[dict[str, Any]]:
+    names = _names(partition)
+    for missing in partition.missing_indexes:
+        yield {"kind": "missing-index", **names, "path": str(missing.path),
+               "abortedTransactions": len(missing.aborted), "warning": str(missing)}  # fmt: skip
+    for segment in partition.segments:
+        yield {"kind": "segment", **names, **_segment_json(segment)}
+    for file in partition.in_transit:
+        state = file.file.state.name.lower()
+        yield {"kind": "file", **names, "path": str(file.path), "state": state,
+               "sizeBytes": file.size_bytes}  # fmt: skip
+    for epoch in partition.epochs:
+        yield {"kind": "leader-epoch", **names, **json_names(epoch._asdict())}
+    for producer in partition.producers:
+        yield {"kind": "producer", **names, **_producer_json(producer)}
+    for txn in partition.aborted:
+        yield {"kind": "aborted-transaction", **names, **json_names(txn._asdict())}
+
+
+def _segment_json(segment: SegmentSummary) -> dict[str, Any]:
+    return {
+        "path": str(segment.path),
+        "baseOffset": segment.base_offset,
+        "nextOffset": segment.next_offset,
+        "sizeBytes": segment.size_bytes,
+        "offsetIndex": _index_json(segment.offset_index),
+        "timeIndex": _index_json(segment.time_index),
+        "abortedTransactions": segment.aborted_transactions,
+        "hasSnapshot": segment.has_snapshot,
+        **_first_json(segment.first),
+        "largestTimestamp": segment.largest_timestamp,
+    }
+
+
+def _index_json(index: IndexSummary) -> dict[str, Any]:
+    return {"entries": index.entries, "sizeBytes": index.size_bytes, "origin": index.origin}
+
+
+def _producer_json(producer: ProducerEntry) -> dict[str, Any]:
+    """With the names of `dump --json`. Sequences and offsets are those of the last batch."""
+    row = json_names(producer._asdict())
+    row["lastTimestamp"] = row.pop("timestamp")
+    row["firstSequence"] = producer.first_sequence if producer.has_batch else None
+    row["currentTxnFirstOffset"] = producer.open_txn_first_offset
+    return row
+
+
+def _directory_json(found: OtherDirectory) -> dict[str, Any]:
+    topic, partition = found.topic_partition or (None, None)
+    return {
+        "kind": "directory",
+        "path": str(found.path),
+        "state": found.state,
+        "topic": topic,
+        "partition": partition,
+        "sizeBytes": found.size_bytes,
+    }
+
+
+def _names(partition: PartitionSummary) -> dict[str, Any]:
+    return partition.topic_partition._asdict()
+
+
+def _first_json(first: FirstBatch | None) -> dict[str, Any]:
+    if first is None:
+        return {"firstTimestamp": None, "firstCodec": None, "firstMagic": None}
+    return {
+        "firstTimestamp": first.timestamp,
+        "firstCodec": first.codec,
+        "firstMagic": first.magic,
+    }
+
+
+# -- tables
+
+BUILT_FROM_LOG: Final = "built from the log: "
+_STATES: Final = {
+    "delete": "being deleted",
+    "stray": "renamed by a broker, because the cluster does not have this partition",
+    "future": "being moved here from another log directory",
+    "unknown": "not a partition; a broker does not start with it",
+}
+
+
+def _print_text(inventory: Inventory, *, by_topic: bool, shows_settings: bool) -> None:
+    for log_dir in inventory.log_dirs:
+        print(_log_dir_line(log_dir))
+    if by_topic and inventory.topics:
+        print_table(TOPIC_COLUMNS, [_topic_row(topic) for topic in inventory.topics])
+    elif not by_topic and (inventory.partitions or inventory.unreadable):
+        rows = [_partition_row(found) for found in inventory.partitions]
+        print_table(PARTITION_COLUMNS, [*rows, *map(_unreadable_row, inventory.unreadable)])
+    if shows_settings:
+        _print_settings(inventory.settings)
+    for title, columns, rows_of in _SECTIONS:
+        _print_section(title, columns, rows_of, inventory.partitions)
+    _print_others(inventory.other_directories)
+
+
+def _print_section(
+    title: str,
+    columns: Sequence[Column],
+    rows_of: Callable[[PartitionSummary], list[Row]],
+    partitions: Sequence[PartitionSummary],
+) -> None:
+    """One table for all partitions, with a column for their names if there are several."""
+    if len(partitions) == 1:
+        rows = rows_of(partitions[0])
+    else:
+        columns = [*columns_of("PARTITION"), *columns]
+        rows = [(found.label, *row) for found in partitions for row in rows_of(found)]
+    if rows:
+        print(f"\n{title}")
+        print_table(columns, rows)
+
+
+def _print_settings(found: Mapping[str, EffectiveConfig]) -> None:
+    """Every setting that differs from Kafka's default, and its source."""
+    columns = columns_of("TOPIC | SETTING | VALUE | SOURCE")
+    rows: list[Row] = []
+    for topic, settings in sorted(found.items()):
+        if settings.unknown is not None:
+            rows.append((topic, NOTHING, "unknown", settings.unknown))
+        rows += [
+            (topic, name, value, source.label) for name, (value, source) in settings.shown().items()
+        ]
+    print("\nSettings")
+    print_table(columns, rows)
+
+
+def _log_dir_line(found: LogDirSummary) -> str:
+    facts = [counted(found.partitions, "partition")]
+    if found.meta is not None:
+        if found.meta.node_id is not None:
+            facts.append(f"node {found.meta.node_id}")
+        if found.meta.cluster_id is not None:
+            facts.append(f"cluster {found.meta.cluster_id}")
+    if found.is_clean_shutdown:
+        facts.append("clean shutdown")
+    return f"{found.path}: {', '.join(facts)}"
+
+
+TOPIC_COLUMNS: Final = columns_of(
+    "TOPIC | PARTITIONS#/3 | SEGMENTS#/4 | SIZE# | START#/5 | END# | OLDEST/2 | NEWEST/1 | CODEC/6"
+)
+
+
+def _topic_row(topic: TopicSummary) -> Row:
+    return (
+        topic.topic,
+        _partition_count(topic),
+        str(topic.segment_count),
+        human_size(topic.size_bytes),
+        number_or_dash(topic.log_start_offset_min),
+        number_or_dash(topic.log_end_offset_max),
+        NOTHING if topic.first_timestamp is None else table_time(topic.first_timestamp),
+        table_time(topic.largest_timestamp),
+        ",".join(topic.codecs) or NOTHING,
+    )
+
+
+def _partition_count(topic: TopicSummary) -> str:
+    note = f" ({topic.unreadable} unreadable)" if topic.unreadable else ""
+    return f"{topic.partitions}{note}"
+
+
+PARTITION_COLUMNS: Final = columns_of(
+    "PARTITION | SEGMENTS#/4 | SIZE# | START# | END# | HIGH WM#/5 | RECOVERY#/6 | "
+    "CLEANED#/7 | STABLE#/3 | OLDEST/2 | NEWEST/1 | CODEC/8"
+)
+
+
+def _partition_row(found: PartitionSummary) -> Row:
+    return (
+        found.label,
+        str(found.segment_count),
+        human_size(found.size_bytes),
+        str(found.log_start_offset),
+        str(found.log_end_offset),
+        *(number_or_dash(offset) for offset in found.checkpoints.values()),
+        number_or_dash(found.last_stable_offset),
+        *_time_range(found),
+        found.first.codec if found.first else NOTHING,
+    )
+
+
+def _unreadable_row(found: UnreadablePartition) -> Row:
+    """The reason is printed to standard error."""
+    nothing = [NOTHING] * (len(PARTITION_COLUMNS) - 2)
+    return (label_of(found.topic_partition), "unreadable", *nothing)
+
+
+def _segment_rows(found: PartitionSummary) -> list[Row]:
+    return [
+        (
+            str(segment.base_offset),
+            str(segment.next_offset),
+            human_size(segment.size_bytes),
+            str(segment.offset_index.entries),
+            str(segment.time_index.entries),
+            str(segment.aborted_transactions),
+            "yes" if segment.has_snapshot else "no",
+            *_time_range(segment),
+            segment.first.codec if segment.first else NOTHING,
+            _state(segment),
+        )
+        for segment in found.segments
+    ]
+
+
+def _state(segment: SegmentSummary) -> str:
+    notes = [
+        f"{name}: {note}"
+        for name, index, entry_bytes in (
+            ("index", segment.offset_index, 8),
+            ("time index", segment.time_index, 12),
+        )
+        if (note := _index_note(index, entry_bytes))
+    ]
+    return "; ".join(notes) or "ok"
+
+
+def _index_note(index: IndexSummary, entry_bytes: int) -> str | None:
+    if index.origin != FROM_FILE:
+        reason = index.origin.removeprefix(BUILT_FROM_LOG)
+        is_empty = index.size_bytes == 0 and not index.entries
+        return None if is_empty else reason
+    if index.size_bytes is not None and index.size_bytes > index.entries * entry_bytes:
+        return f"preallocated to {human_size(index.size_bytes)}"
+    return None
+
+
+def _transit_rows(found: PartitionSummary) -> list[Row]:
+    return [
+        (file.path.name, file.file.state.name.lower(), human_size(file.size_bytes))
+        for file in found.in_transit
+    ]
+
+
+def _epoch_rows(found: PartitionSummary) -> list[Row]:
+    return [(str(entry.epoch), str(entry.start_offset)) for entry in found.epochs]
+
+
+def _producer_rows(found: PartitionSummary) -> list[Row]:
+    return [
+        (
+            str(entry.producer_id),
+            str(entry.producer_epoch),
+            f"{entry.first_sequence}..{entry.last_sequence}" if entry.has_batch else NOTHING,
+            f"{entry.first_offset}..{entry.last_offset}" if entry.has_batch else NOTHING,
+            table_time(entry.timestamp),
+            number_or_dash(None if entry.coordinator_epoch < 0 else entry.coordinator_epoch),
+            number_or_dash(entry.open_txn_first_offset),
+        )
+        for entry in found.producers
+    ]
+
+
+def _aborted_rows(found: PartitionSummary) -> list[Row]:
+    return [
+        (str(txn.producer_id), str(txn.first_offset), str(txn.last_offset),
+         str(txn.last_stable_offset))
+        for txn in found.aborted
+    ]  # fmt: skip
+
+
+_SECTIONS: Final = (
+    (
+        "Segments",
+        columns_of(
+            "BASE# | NEXT# | SIZE# | INDEX#/3 | TIMEINDEX#/4 | ABORTED#/5 | SNAPSHOT/6 | "
+            "OLDEST/2 | NEWEST/1 | CODEC/7",
+            Column("INDEXES", fold_at=24),
+        ),
+        _segment_rows,
+    ),
+    (
+        "Files being deleted or swapped in",
+        columns_of("FILE | STATE | SIZE#"),
+        _transit_rows,
+    ),
+    (
+        "Leader epochs",
+        columns_of("EPOCH# | START#"),
+        _epoch_rows,
+    ),
+    (
+        "Producers",
+        columns_of(
+            "PRODUCER# | EPOCH# | SEQUENCES | OFFSETS | LAST TIME/2 | "
+            "COORDINATOR EPOCH#/3 | OPEN TXN FROM#/1"
+        ),
+        _producer_rows,
+    ),
+    (
+        "Aborted transactions",
+        columns_of("PRODUCER# | FIRST# | MARKER# | STABLE AFTER#"),
+        _aborted_rows,
+    ),
+)
+
+
+def _print_others(directories: Sequence[OtherDirectory]) -> None:
+    if not directories:
+        return
+    print("\nOther directories")
+    rows = [
+        (
+            found.path.name,
+            human_size(found.size_bytes),
+            label_of(found.topic_partition) if found.topic_partition else NOTHING,
+            _STATES[found.state],
+        )
+        for found in directories
+    ]
+    print_table(columns_of("DIRECTORY | SIZE# | PARTITION | STATE"), rows)
+    sys.stdout.flush()
+
+
+def _time_range(found: PartitionSummary | SegmentSummary) -> tuple[str, str]:
+    first: FirstBatch | None = found.first
+    oldest = NOTHING if first is None else table_time(first.timestamp)
+    return oldest, table_time(found.largest_timestamp)

@@ -1,8 +1,8 @@
 """Entry point and command group. A command's module is imported only when that command runs.
 
-To add a command `x`: write `cli/x.py` with a function `run` whose parameters Typer understands and
-whose docstring is the help text, and list it in `COMMANDS`. `FAILS_WHEN`, if the module has it, is
-when the exit status is 1. Heavy imports belong inside functions.
+To add a command `x`, write `cli/x.py` with a function `run` whose parameters Typer understands and
+whose docstring is the help text, and list it in `COMMANDS`. A module may define `FAILS_WHEN`, which
+completes the sentence "Exit status 1 if …". Import heavy modules inside functions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from stratalog import __version__
+from stratalog.cli.arguments import PlainCommand
 from stratalog.cli.output import (
-    die_of_closed_pipes,
+    exit_on_closed_pipe,
+    replace_closed_streams,
     report_error,
-    stand_in_for_closed_streams,
     use_utf_8,
     warn_of_truncations,
 )
-from stratalog.cli.plain_command import PlainCommand
 from stratalog.errors import ConfigError, StratalogError
 
 if TYPE_CHECKING:
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[Mapping[str, str]] = {
     "ls": "List topics, partitions and segments of log directories.",
-    "read": "Print records from an offset or a time on, and follow a growing log.",
-    "find": "Find where an offset or a time lies: file, position, record.",
-    "explain": "Show every step of a look-up by offset or time.",
-    "dump": "Print what Kafka's dump tool prints of any file, or JSON.",
-    "stats": "Count keys, dead records, sizes and times of topics.",
+    "read": "Print records from an offset or time on; follow a growing log.",
+    "find": "Find the file, position and record of an offset or time.",
+    "explain": "Show each step of the lookup of an offset or time.",
+    "dump": "Print log segments, indexes and snapshots as kafka-dump-log does.",
+    "stats": "Count records, keys and sizes of topics; estimate savings.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
-    "recover": "Recover logs after an unclean stop, or show what that would truncate.",
-    "reindex": "Build the indexes of logs again.",
-    "retain": "Delete old segments as a broker would, or explain what keeps each.",
-    "compact": "Compact topics by key; or say what is due and why, or what keeps a key.",
-    "maintain": "Retain and compact a log directory from now on, or once.",
-    "ingest": "Write files of JSON lines, CSV, Parquet or text into topics.",
-    "export": "Write topics as Parquet or lines of JSON.",
+    "recover": "Recover logs after an unclean shutdown; show what is truncated.",
+    "reindex": "Rebuild missing or wrong indexes from the logs.",
+    "retain": "Delete expired segments as a broker does; explain what is kept.",
+    "compact": "Compact topics by key; explain what is eligible, and why.",
+    "maintain": "Run retention and compaction in the background, or once.",
+    "ingest": "Write JSON lines, CSV, Parquet or text files into topics.",
+    "export": "Write topics as Parquet or JSON lines.",
 }
-_FAILS_WHEN: Final = "something could not be found, read or done"
+_FAILS_WHEN: Final = "anything could not be found, read or done"
 _EPILOG: Final = (
-    "Exit status: 0 when all went well; 1 when {fails_when}; 2 when the command line or a setting "
-    "is wrong. A closed pipe ends the command quietly, by SIGPIPE as in other Unix tools."
+    "Exit status: 0 on success; 1 if {fails_when}; 2 if the command line or a setting is invalid. "
+    "If the output pipe is closed, the command exits silently on SIGPIPE."
 )
 _GROUP_EPILOG: Final = (
-    "'stratalog COMMAND --help' has all options, and examples. Commands that look at things have "
-    "--json: an object a line, names in camelCase, times in milliseconds, unknown is null."
+    "'stratalog COMMAND --help' lists all options, with examples. With --json, every command "
+    "prints one JSON object per line: names in camelCase, times in milliseconds, null is unknown."
 )
 
 
 class LazyGroup(TyperGroup):
-    """Knows its commands by name and one line of help, and loads the one that is run."""
+    """Knows the names and one-line help of all commands; loads only the one that runs."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         names: dict[str, Any] = dict.fromkeys(COMMANDS)
-        self.commands = names  # what suggestions are made from
+        self.commands = names  # for "did you mean" suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
@@ -80,7 +80,7 @@ class LazyGroup(TyperGroup):
 
 
 def new_typer(**settings: Any) -> typer.Typer:
-    """Plain help text, and no tracebacks dressed up: both would cost the import of rich."""
+    """Plain help and tracebacks: formatted ones would import rich, which is slow."""
     return typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -115,14 +115,14 @@ def _stratalog(
         ),
     ] = False,
 ) -> None:
-    """Read, write, check and maintain Apache Kafka's log directories, without a broker."""
+    """Read, write, check and maintain Apache Kafka log directories without a broker."""
     warn_of_truncations()
 
 
 def main() -> None:
     """Run the command line and exit."""
-    stand_in_for_closed_streams()
-    die_of_closed_pipes()
+    replace_closed_streams()
+    exit_on_closed_pipe()
     use_utf_8()
     try:
         app(prog_name="stratalog")

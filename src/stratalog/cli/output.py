@@ -1,7 +1,7 @@
-"""What all commands share when they print: streams, errors, JSON lines, progress.
+"""Standard output and standard error of all commands: errors, JSON lines, warnings, progress.
 
-Output is UTF-8 whatever the locale says. Nothing is coloured or wrapped when it is not a terminal
-that reads it, and never with NO_COLOR set. Names in JSON are in camelCase, as Kafka's own are.
+Output is UTF-8 regardless of the locale. It is coloured and wrapped only on a terminal, and never
+coloured if NO_COLOR is set. JSON names are in camelCase, as Kafka's are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -25,16 +26,16 @@ _PROGRESS_EVERY_S: Final = 0.1
 _MEBIBYTE: Final = 1 << 20
 
 
-def die_of_closed_pipes() -> None:
-    """Let a closed pipe (`| head`) end the process as it ends other Unix tools, without a word."""
+def exit_on_closed_pipe() -> None:
+    """Exit silently on SIGPIPE (`| head`), as other Unix tools do."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def stand_in_for_closed_streams() -> None:
-    """A stream that was closed before the start (`>&-`) takes everything and keeps nothing.
+def replace_closed_streams() -> None:
+    """Send output to /dev/null if standard output or error was closed (`>&-`).
 
-    Python has None in its place, and what is printed to None ends up among the data.
+    Otherwise the next file that is opened gets its descriptor, and output ends up in that file.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -43,47 +44,47 @@ def stand_in_for_closed_streams() -> None:
 
 
 def use_utf_8() -> None:
-    """Whatever the locale: a record's text is what it is. Odd bytes in file names go through."""
+    """Regardless of the locale. Bytes in file names that are not UTF-8 are passed through."""
     for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
 def report_error(text: str) -> None:
-    """One line on standard error, after all that standard output has so far."""
+    """Print an error line to standard error, after flushing standard output."""
     report_line(f"stratalog: error: {text}")
 
 
 def report_line(text: str) -> None:
-    """One line on standard error as it is, after all that standard output has so far."""
+    """Print a line to standard error, after flushing standard output."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 
 
 class TruncationWarnings(logging.Handler):
-    """Prints what recovery drops on standard error as it happens, and keeps it for `--json`."""
+    """Prints warnings to standard error at once, and collects truncations for `--json`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.kept: list[Any] = []
+        self._truncations: list[Any] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         report_line(f"stratalog: warning: {record.getMessage()}")
         args = record.args if isinstance(record.args, tuple) else ()
-        self.kept += [arg for arg in args if hasattr(arg, "readable_records")]
+        self._truncations += [arg for arg in args if hasattr(arg, "readable_records")]
 
     def take(self) -> list[Any]:
-        """Those since the last call."""
-        kept, self.kept = self.kept, []
-        return kept
+        """The truncations since the last call."""
+        taken, self._truncations = self._truncations, []
+        return taken
 
 
 _truncations: Final = TruncationWarnings()
 
 
 def warn_of_truncations() -> None:
-    """From now on whatever recovery truncates in this process is told, missing indexes that
-    change what a reader sees, and what is assumed of unknown settings."""
+    """From now on print warnings about truncated logs, missing transaction indexes and unknown
+    settings."""
     _truncations.take()
     for name in (
         "stratalog.maintenance.recovery",
@@ -95,13 +96,13 @@ def warn_of_truncations() -> None:
 
 
 def print_truncations() -> None:
-    """For `--json`: an object for each truncation since the last call."""
+    """For `--json`: one object per truncation since the last call."""
     for truncation in _truncations.take():
         print(json_line(truncation_row(truncation)))
 
 
 def truncation_row(truncation: Truncation, *, is_done: bool = True) -> dict[str, Any]:
-    """One truncation of recovery, as all commands tell it."""
+    """One truncation by recovery, as JSON."""
     row = json_names(truncation._asdict())
     topic_partition = row.pop("topicPartition")._asdict()
     return {
@@ -114,24 +115,24 @@ def truncation_row(truncation: Truncation, *, is_done: bool = True) -> dict[str,
 
 
 def use_colour(stream: IO[str]) -> bool:
-    """Whether `stream` is a terminal whose user wants colours."""
+    """Whether `stream` is a terminal and colours are not disabled."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def json_line(value: Any) -> str:
-    """`value` as one line of JSON, without its end. It can always be encoded as UTF-8."""
+    """`value` as one line of JSON without newline. It can always be encoded as UTF-8."""
     line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if line.isascii():
         return line
     try:
         line.encode()
-    except UnicodeEncodeError:  # a lone surrogate, from JSON in a record or an odd file name
+    except UnicodeEncodeError:  # a lone surrogate in JSON of a record or in a file name
         return json.dumps(value, separators=(",", ":"))
     return line
 
 
 def json_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same under the names that JSON has: `last_offset` becomes `lastOffset`."""
+    """With camelCase names: `last_offset` becomes `lastOffset`."""
     return {_camel(name): value for name, value in values.items()}
 
 
@@ -141,7 +142,7 @@ def _camel(name: str) -> str:
 
 
 def summary_row(records: int, size_bytes: int, seconds: float, **more: Any) -> dict[str, Any]:
-    """The last object of a job with `--json`: how much it went through, and how fast."""
+    """The last object of a job with `--json`: how much it processed, and how fast."""
     row = {"kind": "summary", **more, "records": records, "sizeBytes": size_bytes}
     row["seconds"] = round(seconds, 3)
     row["recordsPerSecond"] = round(records / seconds) if seconds else None
@@ -150,7 +151,7 @@ def summary_row(records: int, size_bytes: int, seconds: float, **more: Any) -> d
 
 
 def write_block(block: bytes) -> None:
-    """Bytes to standard output, past its text layer. On a terminal they show at once."""
+    """Write bytes to standard output, bypassing its text layer; flush on a terminal."""
     sys.stdout.flush()
     sys.stdout.buffer.write(block)
     if sys.stdout.isatty():
@@ -158,10 +159,10 @@ def write_block(block: bytes) -> None:
 
 
 class Progress:
-    """How far a long run is, on standard error: once it lasts, and only for someone who sees it.
+    """A progress line on standard error, once a run takes longer than a second.
 
-    That is, standard error is a terminal and standard output is not (there, output would run
-    through it), unless the output comes last, when all is done.
+    It is shown only if standard error is a terminal and standard output is not (they would mix),
+    or if all output comes at the end.
     """
 
     def __init__(
@@ -177,12 +178,12 @@ class Progress:
         self._total_bytes = total_bytes
         self._start = clock()
         self._next = self._start + _PROGRESS_AFTER_S
-        is_in_the_way = sys.stdout.isatty() and not is_output_last
-        self._is_wanted = total_bytes > 0 and self._stream.isatty() and not is_in_the_way
+        would_mix = sys.stdout.isatty() and not is_output_last
+        self._is_wanted = total_bytes > 0 and self._stream.isatty() and not would_mix
         self._is_shown = False
 
     def update(self, done_bytes: int) -> None:
-        """Called as often as you like."""
+        """Cheap: may be called as often as you like."""
         if not self._is_wanted:
             return
         now = self._clock()
@@ -198,8 +199,39 @@ class Progress:
         self._stream.flush()
 
     def clear(self) -> None:
-        """Leave no trace, before anything else is written to the terminal and at the end."""
+        """Erase the line; call it before other output and at the end."""
         if self._is_shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
             self._is_shown = False
+
+
+class JobProgress:
+    """Progress of a job that runs on threads (bytes) or on Spark (groups of tasks)."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        self._done = 0
+        self._lock = threading.Lock()
+        self._bar = Progress(total_bytes, is_output_last=True)
+
+    def __enter__(self) -> JobProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        """Report an interrupt; Typer exits with status 130. The job has cleaned up by now, so a
+        second Ctrl-C kills the process at once, even if threads are still running."""
+        self._bar.clear()
+        if kind is KeyboardInterrupt:
+            what = str(error)
+            report_line(f"stratalog: interrupted{what and f'; {what}'}")
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def add_bytes(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._bar.update(self._done)
+
+    def groups_done(self, done: int, total: int) -> None:
+        with self._lock:
+            self._bar.update(self._total_bytes * done // max(1, total))

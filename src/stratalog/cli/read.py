@@ -1,4 +1,4 @@
-"""`stratalog read`: records of a topic, from an offset or a time on, and as they arrive."""
+"""`stratalog read`: records of a topic from an offset or time on, and new ones as they arrive."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from stratalog.cli.arguments import SearchedDirsOption, TargetArgument
-from stratalog.cli.batchless import Junk, Zeros, batchless
-from stratalog.cli.following import Tail
-from stratalog.cli.output import report_error, use_colour
-from stratalog.cli.record_text import (
+from stratalog.cli.arguments import JsonOption, LogDirOption, TargetArgument, now_ms, time_of
+from stratalog.cli.output import report_error, report_line, use_colour
+from stratalog.cli.records import (
     FIELD_NAMES,
     TOKENS_HELP,
     BadTemplateError,
@@ -25,31 +23,33 @@ from stratalog.cli.record_text import (
     terminal_printer,
 )
 from stratalog.cli.targets import open_targets
-from stratalog.cli.when import (
+from stratalog.cli.times import (
     EARLIEST,
     POINT_HELP,
     TIME_HELP,
-    NotAPointError,
+    InvalidTimeError,
     Point,
     parse_point,
-    parse_time,
 )
 from stratalog.errors import (
     FlushedCorruptionError,
     NotALogDirError,
     OffsetOutOfRangeError,
+    SegmentGoneError,
     StratalogError,
 )
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
+from stratalog.maintenance.empty_logs import NotALog, OnlyZeros, why_no_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from stratalog.cli.record_text import Printer
+    from stratalog.cli.records import Printer
+    from stratalog.format.record import Record
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.reader import Skipped
 
-FAILS_WHEN: Final = "something could not be found or read, or was skipped"
+FAILS_WHEN: Final = "anything could not be found or read, or was skipped as corrupt"
 POLL_SECONDS: Final = 0.2
 INTERRUPTED: Final = 130
 
@@ -59,87 +59,98 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
-    log_dir: SearchedDirsOption = None,
+    log_dir: LogDirOption = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", "--from-offset", "-o", metavar="POINT", help=f"Where to begin: {POINT_HELP}."
+            "--from", "--from-offset", "-o", metavar="POINT", help=f"Where to start: {POINT_HELP}."
         ),
     ] = None,
     end: Annotated[
         str | None,
         typer.Option(
-            "--to", "--to-offset", metavar="POINT", help="Where to end, this point not included."
+            "--to",
+            "--to-offset",
+            metavar="POINT",
+            help="Where to stop (exclusive); same forms as --from.",
         ),
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option("--from-time", metavar="TIME", help=f"Begin at a time: {TIME_HELP}."),
+        typer.Option("--from-time", metavar="TIME", help=f"Start at a time: {TIME_HELP}."),
     ] = None,
     to_time: Annotated[
         str | None,
         typer.Option(
             "--to-time",
             metavar="TIME",
-            help="End before the first record of this time or later.",
+            help="Stop before the first record at or after this time.",
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
         typer.Option(
-            "--max-messages", "-n", "--limit", metavar="N", min=0, help="End after N records."
+            "--max-messages", "-n", "--limit", metavar="N", min=0, help="Stop after N records."
         ),
     ] = None,
     isolation_level: Annotated[
         Isolation,
         typer.Option(
             "--isolation-level",
-            help="read_committed leaves out aborted transactions and ends at the first open one.",
+            help="read_committed omits aborted transactions and stops at the first open one.",
         ),
     ] = "read_uncommitted",
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="At the end, wait for more. Ctrl-C ends it, with exit status 0."
+            "--follow",
+            "-f",
+            help="At the end, wait for new records. Stop with Ctrl-C (exit status 0).",
         ),
     ] = False,
     skip_corrupt: Annotated[
         bool,
         typer.Option(
             "--skip-corrupt",
-            help="Go on after damage; what was skipped is told, and the exit status is 1.",
+            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
         ),
     ] = False,
     key_format: Annotated[
-        FormatName, typer.Option("--key-format", help="How to show keys; raw: as they are.")
+        FormatName,
+        typer.Option(
+            "--key-format", help="Format of printed keys; raw prints the bytes unchanged."
+        ),
     ] = "raw",
     value_format: Annotated[
-        FormatName, typer.Option("--value-format", help="How to show values, also of headers.")
+        FormatName,
+        typer.Option("--value-format", help="Format of printed values and header values."),
     ] = "raw",
-    headers: Annotated[bool, typer.Option("--headers", help="Show headers as well.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Also print record headers.")] = False,
     fields: Annotated[
         str | None,
         typer.Option(
-            "--print", metavar="FIELD,...", help=f"What to print of {', '.join(FIELD_NAMES)}."
+            "--print", metavar="FIELD,...", help=f"Fields to print: {', '.join(FIELD_NAMES)}."
         ),
     ] = None,
     separator: Annotated[
-        str, typer.Option("--separator", metavar="TEXT", help="What goes between fields.")
+        str, typer.Option("--separator", metavar="TEXT", help="Text between fields.")
     ] = "\\t",
     format_text: Annotated[
         str | None,
-        typer.Option("--format", metavar="TEMPLATE", help=f"As kcat's -f: {TOKENS_HELP}."),
+        typer.Option(
+            "--format", metavar="TEMPLATE", help=f"Output template, as kcat's -f: {TOKENS_HELP}."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Print records from an offset or a time on, and follow a growing log.
+    """Print records from an offset or time on; follow a growing log.
 
-    A line has the value of a record, as it does in Kafka's console consumer; on a terminal it also
-    has offset, time and key. A null key or value is printed as null. Several partitions are read
-    one after the other, or in turns with --follow.
+    Each line is the value of a record, as in Kafka's console consumer; on a terminal also offset,
+    time and key. A null key or value is printed as null. Several partitions are read one after the
+    other, or in turn with --follow.
 
-    A time stands for the first record at or after it. Where timestamps are out of order, older
-    records may follow, as they do for Kafka's consumers.
+    Reading from a time starts at the first record at or after it. If timestamps are out of order,
+    older records may follow, as with Kafka's consumers.
 
     \b
     Examples:
@@ -151,9 +162,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog read /backup/orders-0 --format '%p:%o %k=%s\\n'
       stratalog read /backup/orders-0 --json | jq .value
 
-    With --json the keys are topic, partition, offset, timestampType, timestamp (milliseconds),
-    key, value and headers (a list of key and value); null is null. Bytes that are no UTF-8 want a
-    format such as base64.
+    With --json, each object has topic, partition, offset, timestampType, timestamp (milliseconds),
+    key, value and headers (a list of key and value). For bytes that are not UTF-8, choose a format
+    such as base64.
     """
     style = _Style(
         formats=(key_format, value_format),
@@ -185,7 +196,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
 @dataclass(frozen=True)
 class _Style:
-    """How records are to be printed."""
+    """How to print records."""
 
     formats: tuple[str, str]
     """Of keys and of values."""
@@ -196,9 +207,9 @@ class _Style:
     as_json: bool
 
     def printer(self, *, with_place: bool) -> Printer:
-        """Raises a usage error when it cannot be done."""
+        """Raises a usage error if the options contradict each other."""
         if sum((self.as_json, self.fields is not None, self.template is not None)) > 1:
-            raise typer.BadParameter("give one of --json, --print and --format")
+            raise typer.BadParameter("give only one of --json, --print and --format")
         try:
             if self.as_json:
                 return json_printer(*self.formats)
@@ -224,20 +235,19 @@ class _Style:
 
 
 def _point(point: str | None, when: str | None, flag: str, default: Point | None) -> Point | None:
-    """What a pair such as `--from` and `--from-time` says."""
-    now_ms = time.time_ns() // 1_000_000
+    """The position given with a pair of flags such as `--from` and `--from-time`."""
+    if point is not None and when is not None:
+        raise typer.BadParameter(f"give {flag} or {flag}-time, not both")
+    if (timestamp := time_of(when, f"{flag}-time")) is not None:
+        return Point("time", timestamp)
     try:
-        if point is not None and when is not None:
-            raise typer.BadParameter(f"give {flag} or {flag}-time, not both")
-        if when is not None:
-            return Point("time", parse_time(when, now_ms=now_ms))
-        return default if point is None else parse_point(point, now_ms=now_ms)
-    except NotAPointError as error:
+        return default if point is None else parse_point(point, now_ms=now_ms())
+    except InvalidTimeError as error:
         raise typer.BadParameter(str(error), param_hint=flag) from None
 
 
 class _Reader:
-    """Prints what tails give, up to a number of records over all of them."""
+    """Prints records of one or several partitions, up to a total number."""
 
     def __init__(self, printer: Printer, records_max: int) -> None:
         self.problems = 0
@@ -252,7 +262,7 @@ class _Reader:
         *,
         skip_corrupt: bool,
     ) -> Tail:
-        """Raises when the log does not reach the place to begin at."""
+        """Raises if the start is outside the log."""
         start, end = bounds
         position = (start or EARLIEST).resolve(view)
         if not view.log_start_offset <= position <= view.log_end_offset:
@@ -272,20 +282,20 @@ class _Reader:
         )
 
     def read(self, tails: Sequence[Tail]) -> None:
-        """All of each, one after the other."""
+        """Read one partition after the other."""
         for tail in tails:
             with tail.view:
                 if self._left:
-                    self._check_beginning(tail, is_zero_told=True)
+                    self._check_beginning(tail, reports_zeros=True)
                 self._print_new(tail)
                 if self._left:
                     self._check_end(tail)
 
     def follow(self, tails: Sequence[Tail]) -> None:
-        """Until enough is read or nothing can come: ends reached, partitions deleted."""
+        """Read until enough records are printed, all ends are reached or all logs are deleted."""
         waiting = list(tails)
         for tail in tails:
-            self._check_beginning(tail, is_zero_told=False)
+            self._check_beginning(tail, reports_zeros=False)
         while True:
             for tail in waiting:
                 self._print_new(tail)
@@ -296,18 +306,18 @@ class _Reader:
             time.sleep(POLL_SECONDS)
             waiting = [tail for tail in waiting if self._is_there(tail)]
 
-    def _check_beginning(self, tail: Tail, *, is_zero_told: bool) -> None:
-        """Raise for bytes that are no log at all; with --skip-corrupt, tell of them.
+    def _check_beginning(self, tail: Tail, *, reports_zeros: bool) -> None:
+        """Raise if the file is not a log at all; with --skip-corrupt, report it.
 
-        What looks like junk may be a batch that is just being written, so it gets a second look.
+        Such bytes may be a batch that is just being written, so they are checked twice.
         """
-        found = batchless(tail.view)
-        if isinstance(found, Junk):
+        found = why_no_batches(tail.view)
+        if isinstance(found, NotALog):
             time.sleep(POLL_SECONDS)
-            tail.look_again()
-            found = batchless(tail.view)
-        if isinstance(found, Zeros):
-            if is_zero_told:
+            tail.refresh()
+            found = why_no_batches(tail.view)
+        if isinstance(found, OnlyZeros):
+            if reports_zeros:
                 _notice(str(found))
         elif found is not None:
             if tail.on_skip is None:
@@ -315,7 +325,7 @@ class _Reader:
             tail.on_skip(found.skipped)
 
     def _check_end(self, tail: Tail) -> None:
-        """Raise for a log that ends in damage; with --skip-corrupt, tell of it."""
+        """Raise if the end of the log is corrupt; with --skip-corrupt, report it."""
         try:
             if tail.end_offset is None or tail.end_offset >= tail.view.log_end_offset:
                 tail.view.check_end()
@@ -354,4 +364,112 @@ class _Reader:
 
 def _notice(text: str) -> None:
     sys.stdout.buffer.flush()
-    print(f"stratalog: {text}", file=sys.stderr, flush=True)
+    report_line(f"stratalog: {text}")
+
+
+# -- following a log that changes
+
+_ATTEMPTS_MAX: Final = 5
+_POLLS_PER_REFRESH: Final = 25
+
+
+@dataclass
+class Tail:
+    """A position in one partition that advances as records are read.
+
+    Between listing the directory and reading a file, a broker may roll a segment, delete old ones
+    or truncate the log. None of that is an error: the directory is listed again, and reading goes
+    on at the next offset that exists. Offsets that were deleted before they were read are reported.
+    """
+
+    view: PartitionView
+    position: int
+    """The next offset to read."""
+    end_offset: int | None
+    """Exclusive; None for the end of the log."""
+    isolation: IsolationLevel
+    on_skip: Callable[[Skipped], None] | None
+    on_notice: Callable[[str], None]
+    _seen: tuple[int, ...] | None = None
+    _polls: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the end offset is reached."""
+        return self.end_offset is not None and self.position >= self.end_offset
+
+    def take(self, records_max: int = NO_LIMIT) -> Iterator[Record]:
+        """The records that exist now, from the position on."""
+        failures = 0
+        left = records_max
+        while True:
+            try:
+                for record in self._read(left):
+                    failures = 0
+                    left -= 1
+                    self.position = record.offset + 1
+                    yield record
+                if left > 0:
+                    self.position = max(self.position, self._readable_end())
+                return
+            except (SegmentGoneError, OffsetOutOfRangeError):  # deleted before it could be read
+                failures += 1
+                if failures == _ATTEMPTS_MAX:
+                    raise
+                self.refresh()
+
+    def poll(self) -> bool:
+        """Refresh if the log may have changed. Raises NotALogDirError if it was deleted.
+
+        A stat of the directory and one of the last segment show changes. But a preallocated file
+        grows without changing its size, and file system clocks are coarse, so every now and then
+        it is refreshed regardless.
+        """
+        self._polls += 1
+        seen = self._signature()
+        if seen == self._seen and self._polls % _POLLS_PER_REFRESH:
+            return False
+        self._seen = seen
+        self.refresh()
+        return True
+
+    def _signature(self) -> tuple[int, ...]:
+        found = []
+        for path in (self.view.path, self.view.listing.segments[-1].path):
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            found += [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+        return tuple(found)
+
+    def refresh(self) -> None:
+        """List the directory again. Raises NotALogDirError if it was deleted."""
+        self.view.refresh()
+        start, end = self.view.log_start_offset, self.view.log_end_offset
+        if self.position < start:
+            self._notice(f"offsets {self.position} to {start - 1} were deleted before being read")
+            self.position = start
+        elif self.position > end:
+            self._notice(
+                f"the log was truncated to offset {end}; offset {self.position} was reached before"
+            )
+            self.position = end
+
+    def _read(self, records_max: int) -> Iterator[Record]:
+        return self.view.read(
+            self.position,
+            self.end_offset,
+            isolation=self.isolation,
+            max_records=records_max,
+            on_skip=self.on_skip,
+        )
+
+    def _readable_end(self) -> int:
+        """End of what this isolation level may read, including control batches."""
+        is_committed = self.isolation is IsolationLevel.READ_COMMITTED
+        limit = self.view.last_stable_offset if is_committed else self.view.log_end_offset
+        return limit if self.end_offset is None else min(limit, self.end_offset)
+
+    def _notice(self, text: str) -> None:
+        self.on_notice(f"{self.view.path}: {text}")

@@ -1,15 +1,16 @@
-"""`stratalog recover`: recover logs after an unclean stop, or show what that would truncate.
+"""`stratalog recover`: recover logs after an unclean shutdown, or show what that would truncate.
 
-A dry run asks the same plan that recovery acts on. It takes no lock and never writes.
+A dry run makes the same plan that recovery applies. It takes no lock and never writes.
 """
 
 from __future__ import annotations
 
 from pathlib import Path  # Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from stratalog.cli.arguments import DirectoryArgument, DryRunOption, JsonOption, TopicsArgument
 from stratalog.cli.output import (
     json_line,
     print_truncations,
@@ -33,34 +34,21 @@ FAILS_WHEN = "a partition could not be read or recovered"
 
 
 def run(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A log directory.", show_default=False)
-    ],
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]",
-            help="What to recover; without any, every partition.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be truncated, and change nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, one for each truncation.")
-    ] = False,
+    directory: DirectoryArgument,
+    topics: TopicsArgument = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Recover logs as a broker does at its start, or show what it would truncate.
+    """Recover logs as a broker does at startup, or show what it would truncate.
 
-    After an unclean stop, every log is read from its recovery point on and truncated before the
-    first batch that is incomplete or corrupt; later segments are deleted. Records after a corrupt
-    batch are dropped even if they are readable: they are counted here. Copy them first with
-    `stratalog read --skip-corrupt`, or restore the partition from a replica. A segment with offsets
-    that are too far above its base offset for an index is split; nothing of it is dropped.
+    After an unclean shutdown, each log is read from its recovery point on and truncated at the
+    first batch that is incomplete or corrupt; later segments are deleted. Readable records after a
+    corrupt batch are lost, too; this command counts them. To save them first, use `stratalog read
+    --skip-corrupt`, or restore the partition from a replica. A segment whose offsets are too far
+    above its base offset for its index is split; no record of it is lost.
 
-    --dry-run takes no lock and never writes. Otherwise the directory is locked, and marked as
-    cleanly shut down if all of it was recovered. With topics, the other logs stay as they are.
+    --dry-run takes no lock and never writes. Otherwise the directory is locked. If all logs were
+    recovered, it is marked as cleanly shut down; if you name topics, other logs are not recovered.
 
     \b
     Examples:
@@ -68,24 +56,24 @@ def run(
       stratalog recover /var/lib/kafka/data orders:3 --dry-run --json
       stratalog recover /var/lib/kafka/data
 
-    With --json there is an object of kind truncation for each log that loses bytes, in a dry run
-    one of kind split for each segment that would be split, and a last one of kind summary.
+    With --json there is one object of kind truncation for each log that loses bytes, with --dry-run
+    one of kind split for each segment to be split, and a last one of kind summary.
     """
     dirs = open_dirs(directory)
     specs = tuple(map(TopicSpec.parse, topics or ()))
     wanted = _wanted(dirs, specs)
-    outcome = (
-        _plan(dirs, wanted) if dry_run else _recover(directory, wanted, recovers_all=not specs)
-    )
+    result = _plan(dirs, wanted) if dry_run else _recover(directory, wanted, recovers_all=not specs)
     if as_json:
-        _print_json(outcome, len(wanted), is_done=not dry_run)
+        _print_json(result, len(wanted), is_done=not dry_run)
     else:
-        _print_text(outcome, len(wanted), is_done=not dry_run)
-    if outcome.failed:
+        _print_text(result, len(wanted), is_done=not dry_run)
+    if result.failed:
         raise typer.Exit(1)
 
 
-class _Outcome(NamedTuple):
+class RecoveryResult(NamedTuple):
+    """What was truncated, or would be."""
+
     truncations: Sequence[Truncation]
     failed: int
     was_clean: bool
@@ -99,7 +87,7 @@ def _wanted(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> list[TopicPartitio
     return [view.topic_partition for spec in specs for view in open_topic(dirs, spec)]
 
 
-def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
+def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> RecoveryResult:
     from stratalog.maintenance.recovery_plan import LoadPoint, plan_recovery  # noqa: PLC0415
 
     (log_dir,) = dirs.dirs
@@ -122,11 +110,13 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> _Outcome:
         except StratalogError as error:
             failed += 1
             report_error(f"{topic_partition}: {error}")
-    return _Outcome(found, failed, log_dir.has_clean_shutdown, splits)
+    return RecoveryResult(found, failed, log_dir.has_clean_shutdown, splits)
 
 
-def _recover(directory: Path, wanted: Sequence[TopicPartition], *, recovers_all: bool) -> _Outcome:
-    from stratalog.log_dir import LogDir  # noqa: PLC0415  # loads the whole engine
+def _recover(
+    directory: Path, wanted: Sequence[TopicPartition], *, recovers_all: bool
+) -> RecoveryResult:
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
     was_clean = (directory / RootFile.CLEAN_SHUTDOWN.value).exists()
     failed = 0
@@ -135,43 +125,43 @@ def _recover(directory: Path, wanted: Sequence[TopicPartition], *, recovers_all:
     ) as logs:
         for topic_partition in wanted:
             try:
-                if topic_partition.topic in logs.topics:  # not the cluster's metadata log
+                if topic_partition.topic in logs.topics:  # not the cluster metadata log
                     logs.partition(*topic_partition)
             except StratalogError as error:
                 failed += 1
                 report_error(f"{topic_partition}: {error}")
-        return _Outcome(logs.recovery, failed, was_clean)
+        return RecoveryResult(logs.recovery, failed, was_clean)
 
 
-def _print_json(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
+def _print_json(result: RecoveryResult, partitions: int, *, is_done: bool) -> None:
     if is_done:
         print_truncations()
     else:
-        for truncation in outcome.truncations:
+        for truncation in result.truncations:
             print(json_line(truncation_row(truncation, is_done=False)))
-    for split in outcome.splits:
+    for split in result.splits:
         row = {"path": str(split.path), "baseOffsets": split.base_offsets, "isDone": False}
         print(json_line({"kind": "split", **split.topic_partition._asdict(), **row}))
     summary = {
         "kind": "summary",
         "isDryRun": not is_done,
-        "wasCleanShutdown": outcome.was_clean,
+        "wasCleanShutdown": result.was_clean,
         "partitions": partitions,
-        "failed": outcome.failed,
-        "splits": None if is_done else len(outcome.splits),
-        "truncations": len(outcome.truncations),
-        "droppedBytes": sum(each.dropped_bytes for each in outcome.truncations),
-        "readableRecords": sum(each.readable_records for each in outcome.truncations),
+        "failed": result.failed,
+        "splits": None if is_done else len(result.splits),
+        "truncations": len(result.truncations),
+        "droppedBytes": sum(each.dropped_bytes for each in result.truncations),
+        "readableRecords": sum(each.readable_records for each in result.truncations),
     }
     print(json_line(summary))
 
 
-def _print_text(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
-    truncations = outcome.truncations
+def _print_text(result: RecoveryResult, partitions: int, *, is_done: bool) -> None:
+    truncations = result.truncations
     if not is_done:
         for truncation in truncations:
             print(truncation.text("would be truncated"))
-    for split in outcome.splits:
+    for split in result.splits:
         print(split)
     dropped = sum(each.dropped_bytes for each in truncations)
     readable = sum(each.readable_records for each in truncations)
@@ -180,9 +170,9 @@ def _print_text(outcome: _Outcome, partitions: int, *, is_done: bool) -> None:
         verb = "truncated" if is_done else "would be truncated"
         what = (
             f"{counted(len(truncations), 'log')} {verb}, {human_size(dropped)}, "
-            f"{counted(readable, 'readable record')} among them"
+            f"including {counted(readable, 'readable record')}"
         )
-    if outcome.splits:
-        what += f"; {counted(len(outcome.splits), 'segment')} would be split"
-    stop = "after a clean stop" if outcome.was_clean else "after an unclean stop"
+    if result.splits:
+        what += f"; {counted(len(result.splits), 'segment')} would be split"
+    stop = "after a clean shutdown" if result.was_clean else "after an unclean shutdown"
     print(f"{counted(partitions, 'partition')} {stop}: {what}")

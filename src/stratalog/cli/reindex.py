@@ -1,4 +1,4 @@
-"""`stratalog reindex`: the indexes of partitions, built again from their logs."""
+"""`stratalog reindex`: rebuild the indexes of partitions from their logs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from stratalog.cli.arguments import LogDirOption
-from stratalog.cli.bulk import (
-    BulkProgress,
-    ConfOption,
-    JsonOption,
-    MasterOption,
-    WhereArgument,
-    rate_text,
-    spark_session,
-)
-from stratalog.cli.output import json_line, json_names, report_error
-from stratalog.cli.tables import counted
+from stratalog.cli.arguments import DryRunOption, JsonOption, LogDirOption, WhereArgument
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
+from stratalog.cli.output import JobProgress, json_line, json_names, report_error
+from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import targets_of
 
 if TYPE_CHECKING:
@@ -29,38 +21,38 @@ if TYPE_CHECKING:
 
     from stratalog.maintenance.reindex import Reindexed, ReindexTask
 
-_KEPT = "kept"
+_KEPT = "kept"  # the index differs from what recovery would write, but is right
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would change; no lock, nothing written.")
-    ] = False,
+    dry_run: DryRunOption = False,
     index_interval_bytes: Annotated[
         int,
         typer.Option(
             "--index-interval-bytes",
             min=0,
             metavar="BYTES",
-            help="The topic's index.interval.bytes.",
+            help="The topic's index.interval.bytes, as recovery would use it.",
         ),
     ] = 4096,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace indexes that are right but not as recovery's, too."),
+        typer.Option(
+            "--force", help="Also replace indexes that are right but differ from recovery's."
+        ),
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build .index, .timeindex and .txnindex again from the logs, as recovery does.
+    """Rebuild .index, .timeindex and .txnindex files from the logs, as recovery does.
 
-    Files that are missing or wrong are replaced, each at once and whole. One that is right is left
-    alone, even if recovery with this interval would write another; --force replaces it, too.
-    The lock of the log directory is taken, so this is refused while a broker runs. A segment that
-    is damaged in its middle is left as it is, and the status is 1.
+    Files that are missing or wrong are replaced atomically. A file that is right is not touched,
+    even if recovery would write a different one; use --force to replace it, too. The log directory
+    is locked, so this fails while a broker is running. A segment with a corrupt batch is not
+    touched, and the exit status is 1.
 
     \b
     Examples:
@@ -68,21 +60,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog reindex orders -d /var/lib/kafka/data
       stratalog reindex /var/lib/kafka/data --master 'local[*]'
 
-    With --json there is an object for each index file that changes, or would with --force (path,
-    change, bytesBefore, bytesAfter), one for each damaged segment, and a last one of kind summary.
+    With --json there is one object per index file that is replaced, or would be with --force (path,
+    change, bytesBefore, bytesAfter), one per corrupt segment, and a last one of kind summary.
     """
+    check_conf(conf, master)
     started = time.perf_counter()
     partitions = targets_of(where, log_dir).all_partitions()
-    build = _Build(index_interval_bytes, is_forced=force, is_dry_run=dry_run)
-    segments = _run(partitions, build, master, conf)
+    options = ReindexOptions(index_interval_bytes, is_forced=force, is_dry_run=dry_run)
+    segments = _run(partitions, options, master, conf)
     seconds = time.perf_counter() - started
     _print(segments, seconds, as_json=as_json, is_dry_run=dry_run)
     if any(segment.damage for segment in segments):
         raise typer.Exit(1)
 
 
-class _Build(NamedTuple):
-    """How it is done."""
+class ReindexOptions(NamedTuple):
+    """How to rebuild."""
 
     interval_bytes: int
     is_forced: bool
@@ -90,29 +83,32 @@ class _Build(NamedTuple):
 
 
 def _run(
-    partitions: Sequence[Path], build: _Build, master: str | None, conf: Sequence[str] | None
+    partitions: Sequence[Path],
+    options: ReindexOptions,
+    master: str | None,
+    conf: Sequence[str] | None,
 ) -> Sequence[Reindexed]:
     if master is None:
-        return _run_here(partitions, build)
+        return _run_here(partitions, options)
     from stratalog.bulk.reindex import reindex  # noqa: PLC0415 - as needed
     from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
     with (
-        BulkProgress(1) as progress,
+        JobProgress(1) as progress,
         spark_session("stratalog reindex", master, conf) as spark,
     ):
         workers = SparkWorkers(spark, progress.groups_done)
-        return reindex(partitions, **build._asdict(), workers=workers).segments
+        return reindex(partitions, **options._asdict(), workers=workers).segments
 
 
-def _run_here(partitions: Sequence[Path], build: _Build) -> list[Reindexed]:
+def _run_here(partitions: Sequence[Path], options: ReindexOptions) -> list[Reindexed]:
     from stratalog.maintenance.reindex import plan_reindex, reindex_segment  # noqa: PLC0415
     from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415 - as needed
     from stratalog.storage.disk import Disk  # noqa: PLC0415
 
     disk = Disk()
     roots = sorted({path.absolute().parent for path in partitions})
-    interval_bytes, is_forced, is_dry_run = build
+    interval_bytes, is_forced, is_dry_run = options
     with lock_dirs(disk, [] if is_dry_run else roots):
         tasks = [
             task
@@ -120,7 +116,7 @@ def _run_here(partitions: Sequence[Path], build: _Build) -> list[Reindexed]:
             for task in plan_reindex(path, interval_bytes=interval_bytes, is_forced=is_forced)
         ]
         with (
-            BulkProgress(sum(task.size_bytes for task in tasks)) as progress,
+            JobProgress(sum(task.size_bytes for task in tasks)) as progress,
             ThreadPoolExecutor(os.cpu_count() or 1) as pool,
         ):
 
@@ -138,19 +134,19 @@ def _print(
     files = [change for segment in segments for change in segment.changes]
     changes = [change for change in files if change.is_made]
     kept = [change for change in files if change.change == _KEPT]
-    damaged = [segment for segment in segments if segment.damage]
+    corrupt = [segment for segment in segments if segment.damage]
     size_bytes = sum(segment.size_bytes for segment in segments)
     if as_json:
         for change in (*changes, *kept):
             row = json_names({**change._asdict(), "change": str(change.change)})
             print(json_line({"kind": "file", **row}))
-        for segment in damaged:
-            print(json_line({"kind": "damaged", "path": segment.path, "reason": segment.damage}))
+        for segment in corrupt:
+            print(json_line({"kind": "corrupt", "path": segment.path, "reason": segment.damage}))
         summary = {
             "segments": len(segments),
             "changed_files": len(changes),
             "kept_files": len(kept),
-            "damaged": len(damaged),
+            "corrupt": len(corrupt),
             "size_bytes": size_bytes,
             "seconds": round(seconds, 3),
             "dry_run": is_dry_run,
@@ -161,11 +157,11 @@ def _print(
         would = "would be " if is_dry_run else ""
         sizes = f"{change.bytes_before} to {counted(change.bytes_after, 'byte')}"
         print(f"{change.path}: {would}{change.change} ({sizes})")
-    for segment in damaged:
-        report_error(f"left alone: {segment.damage}; see stratalog verify")
+    for segment in corrupt:
+        report_error(f"not reindexed: {segment.damage}; run stratalog verify")
     verb = "to change" if is_dry_run else "changed"
     amount = rate_text(0, size_bytes, seconds)
-    others = f", {len(kept):,} left that are right in another way (see --force)" if kept else ""
+    others = f", {len(kept):,} right but different from recovery's (see --force)" if kept else ""
     print(
         f"{counted(len(segments), 'segment')}, {amount}: "
         f"{counted(len(changes), 'file')} {verb}{others}"

@@ -1,98 +1,102 @@
-"""`stratalog retain`: delete old segments as a Kafka broker would, or say what it would delete.
+"""`stratalog retain`: delete old segments as a Kafka broker does, or show what it would delete.
 
-A plan is made read-only, without a lock. Only if there is something to delete, and that is wanted,
-the log directory is opened for writing, and each log is planned again under the lock.
+Plans are made without a lock and without writing. The log directory is opened for writing only if
+there is something to delete; then each log is planned again under the lock.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from stratalog.cli.arguments import (
     ConfigOption,
+    DefaultsOption,
+    DryRunOption,
+    JsonOption,
     LogDirOption,
     MetadataLogDirOption,
+    NowOption,
     ServerPropertiesOption,
+    WhereArgument,
+    now_or,
 )
-from stratalog.cli.inventory import label_of
-from stratalog.cli.output import json_line, print_truncations, report_error, report_line
-from stratalog.cli.overrides import Overrides
-from stratalog.cli.retention_plans import LIMITS, Failed, Planned, Rules, look
-from stratalog.cli.retention_text import (
-    COLUMNS,
-    leaving_text,
-    legend,
-    partition_row,
-    rows,
-    segment_row,
-    settings_text,
-    summary,
+from stratalog.cli.output import Progress, json_line, print_truncations, report_error, report_line
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import (
+    Column,
+    columns_of,
+    counted,
+    duration_text,
+    human_size,
+    print_table,
+    table_time,
 )
-from stratalog.cli.tables import counted, human_size, print_table
-from stratalog.cli.targets import not_a_directory
-from stratalog.cli.when import TIME_HELP, NotAPointError, format_time, parse_time
+from stratalog.cli.targets import lazy_targets, not_a_directory
+from stratalog.cli.times import format_time
 from stratalog.errors import StratalogError, UnknownSettingsError
-from stratalog.maintenance.retention import apply, plan_retention, retention_log
+from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.names import CLUSTER_METADATA_TOPIC
+from stratalog.maintenance.retention import (
+    RetentionReason,
+    RetentionRule,
+    apply,
+    plan_retention,
+    retention_log,
+)
+from stratalog.partitions.inventory import label_of
+from stratalog.partitions.retention import (
+    LIMITS,
+    FailedPartition,
+    PlannedRetention,
+    RetentionPlanner,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from stratalog.cli.retention_plans import Outcome
+    from stratalog.cli.tables import Row
+    from stratalog.config import BrokerConfig
+    from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
-    from stratalog.maintenance.retention import RetentionPlan
+    from stratalog.maintenance.retention import RetentionPlan, RuleResult, SegmentDecision
+    from stratalog.partitions.retention import RetentionOutcome
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    where: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WHERE",
-            help="Log directories (default: the current one), TOPIC or TOPIC:PARTITION in them, "
-            "or partition directories.",
-            show_default=False,
-        ),
-    ] = None,
+    where: WhereArgument = None,
     log_dir: LogDirOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be deleted; change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="For every segment what takes or keeps it; dry run."),
+        typer.Option(
+            "--explain", help="Show for each segment why it is deleted or kept; never write."
+        ),
     ] = False,
     config: ConfigOption = None,
     server_properties: ServerPropertiesOption = None,
     metadata_log_dir: MetadataLogDirOption = None,
-    defaults: Annotated[
-        bool,
-        typer.Option("--defaults", help="Go by Kafka's default limits where they are unknown."),
-    ] = False,
-    now: Annotated[
-        str | None, typer.Option("--now", metavar="TIME", help=f"As if it were: {TIME_HELP}.")
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object a line: exact numbers, milliseconds."),
-    ] = False,
+    defaults: DefaultsOption = False,
+    now: NowOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete old segments, as a Kafka broker does by retention.ms and retention.bytes.
 
-    Whole segments go, oldest first: those below the log start offset, then those beyond
+    Segments are deleted oldest first: those below the log start offset, then those beyond
     retention.bytes, then those whose newest record is older than retention.ms. The first segment
-    that stays keeps all behind it. With cleanup.policy=compact only the first rule holds.
+    that is kept also keeps all later ones. With cleanup.policy=compact, only segments below the log
+    start offset are deleted.
 
-    --dry-run and --explain lock and write nothing, so they may look at a directory that a broker
-    uses. Otherwise the directory is locked, recovered if need be, and files are removed at once.
+    --dry-run and --explain take no lock and never write, so they are safe on the directory of a
+    running broker. Otherwise the directory is locked, logs are recovered if necessary, and files
+    are deleted immediately.
 
-    The settings of a Kafka cluster's topics are read from the cluster's metadata, in the first of
-    a node's log directories or in --metadata-log-dir. Limits that are not in it come from
-    --server-properties, or with --defaults are Kafka's; else they do not apply. Where the metadata
-    is missing, or does not know the topic, nothing is deleted until --config cleanup.policy=...
-    says which policy holds. --explain shows where each setting comes from.
+    Settings of topics are read from the cluster's metadata. Limits that it does not have are read
+    from --server-properties, or are Kafka's defaults with --defaults; otherwise they do not apply.
+    If the metadata is missing or does not have the topic, nothing is deleted unless you give
+    --config cleanup.policy=... --explain shows the source of each setting.
 
     \b
     Examples:
@@ -101,64 +105,96 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog retain /mnt/copy/orders-3 -c cleanup.policy=delete -c retention.bytes=1073741824
       stratalog retain data --explain --now 2027-01-01 --json | jq 'select(.action == "delete")'
 
-    With --json each object has a kind: segment, partition or summary.
+    With --json, each object has a kind: segment, partition or summary.
     """
     is_done = not (dry_run or explain)
     if now is not None and is_done:
-        raise typer.BadParameter("--now goes with --dry-run and --explain only")
+        raise typer.BadParameter("--now requires --dry-run or --explain")
     for text in where or []:
         if Path(text).is_file():
             raise not_a_directory(Path(text))
     given = Overrides.parse(config or [], server_properties, metadata_log_dir)
-    rules = Rules(_time_of(now), given, uses_defaults=defaults)
-    outcomes = look(where or [], log_dir or [], rules)
+    now_ms = now_or(now, "--now")
+    views, outcomes = _open(where or [], log_dir or [])
+    named = (path for path in map(Path, where or []) if path.is_dir())  # may have the metadata only
+    roots = (*(log_dir or []), *(view.path.absolute().parent for view in views), *named)
+    planner = RetentionPlanner(
+        given.finder(dict.fromkeys(roots)),
+        now_ms,
+        overrides=given.of_topics,
+        has_broker_config=given.has_properties,
+        uses_defaults=defaults,
+    )
+    outcomes += _plan(views, planner)
     _note_unknown(outcomes)
     if is_done:
-        outcomes = act(outcomes, rules)
+        outcomes = _delete(outcomes, now_ms, given.broker)
     if as_json:
         _print_json(outcomes, is_done=is_done)
     else:
         _print_text(outcomes, is_done=is_done, is_explained=explain)
-    if any(isinstance(outcome, Failed) for outcome in outcomes):
+    if any(isinstance(outcome, FailedPartition) for outcome in outcomes):
         raise typer.Exit(1)
 
 
-def _time_of(now: str | None) -> int:
-    now_ms = time.time_ns() // 1_000_000
-    try:
-        return now_ms if now is None else parse_time(now, now_ms=now_ms)
-    except NotAPointError as error:
-        raise typer.BadParameter(str(error)) from None
+def _open(
+    where: Sequence[str], log_dirs: Sequence[Path]
+) -> tuple[list[PartitionView], list[RetentionOutcome]]:
+    """The partitions named, and those that could not be opened."""
+    views: list[PartitionView] = []
+    failed: list[RetentionOutcome] = []
+    for opener in lazy_targets(where, log_dirs).openers():
+        try:
+            views += opener()
+        except StratalogError as error:
+            failed.append(FailedPartition(None, str(error)))
+    return views, failed
 
 
-# -- acting
+def _plan(views: Sequence[PartitionView], planner: RetentionPlanner) -> Iterator[RetentionOutcome]:
+    progress = Progress(sum(view.size_bytes for view in views), is_output_last=True)
+    done_bytes = 0
+    for view in views:
+        if view.topic_partition.topic != CLUSTER_METADATA_TOPIC:  # controllers delete from it
+            with view:
+                yield planner.plan(view)
+        done_bytes += view.size_bytes
+        progress.update(done_bytes)
+    progress.clear()
 
 
-def act(outcomes: Sequence[Outcome], rules: Rules) -> list[Outcome]:
-    """Do what was planned, and tell what came of it."""
-    done: list[Outcome] = []
-    wanted: dict[Path, list[Planned]] = {}
+# -- deleting
+
+
+def _delete(
+    outcomes: Sequence[RetentionOutcome], now_ms: int, broker: BrokerConfig
+) -> list[RetentionOutcome]:
+    """Delete what was planned, one log directory after the other."""
+    done: list[RetentionOutcome] = []
+    wanted: dict[Path, list[PlannedRetention]] = {}
     for outcome in outcomes:
-        if isinstance(outcome, Failed) or not outcome.plan.deleted:
+        if isinstance(outcome, FailedPartition) or not outcome.plan.deleted:
             done.append(outcome)
         elif outcome.settings.unknown is not None:
             place = outcome.plan.log.topic_partition
             refused = UnknownSettingsError(place.topic, outcome.settings.unknown)
-            done.append(Failed(place, f"{refused} (--config)"))
+            done.append(FailedPartition(place, f"{refused} (--config)"))
         else:
             wanted.setdefault(outcome.plan.log.path.resolve().parent, []).append(outcome)
     for root, planned in wanted.items():
-        done += _act_in(root, planned, rules)
+        done += _delete_in(root, planned, now_ms, broker)
     return done
 
 
-def _act_in(root: Path, planned: Sequence[Planned], rules: Rules) -> Iterator[Outcome]:
-    from stratalog.log_dir import LogDir  # noqa: PLC0415  # loads the whole engine
+def _delete_in(
+    root: Path, planned: Sequence[PlannedRetention], now_ms: int, broker: BrokerConfig
+) -> Iterator[RetentionOutcome]:
+    from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
     try:
         logs = LogDir.open(
             root,
-            config=rules.settings.broker,
+            config=broker,
             create=False,
             background=False,
             missing_dirs="offline",
@@ -166,49 +202,39 @@ def _act_in(root: Path, planned: Sequence[Planned], rules: Rules) -> Iterator[Ou
         )
     except StratalogError as error:
         for outcome in planned:
-            yield Failed(outcome.plan.log.topic_partition, str(error))
+            yield FailedPartition(outcome.plan.log.topic_partition, str(error))
         return
     for outcome in planned:
-        yield _retain(logs, outcome, rules)
+        yield _retain(logs, outcome, now_ms)
     try:
         logs.close()
     except StratalogError as error:
-        yield Failed(None, f"{root}: cannot be closed in good order: {error}")
+        yield FailedPartition(None, f"{root}: not shut down cleanly: {error}")
 
 
-def _retain(logs: LogDir, outcome: Planned, rules: Rules) -> Outcome:
+def _retain(logs: LogDir, outcome: PlannedRetention, now_ms: int) -> RetentionOutcome:
     topic_partition = outcome.plan.log.topic_partition
     try:
         log = logs.partition(*topic_partition)
         with log.maintenance.lock:
-            facts = retention_log(log, rules.now_ms)
-            plan = plan_retention(facts, outcome.plan.config, rules.now_ms)
+            plan = plan_retention(retention_log(log, now_ms), outcome.plan.config, now_ms)
             apply(log, plan)
-        log.maintenance.remove_discarded(rules.now_ms, at_once=True)
+        log.maintenance.remove_discarded(now_ms, at_once=True)
     except StratalogError as error:
-        return Failed(topic_partition, str(error))
-    return Planned(plan, outcome.unknown, outcome.settings)
+        return FailedPartition(topic_partition, str(error))
+    return outcome._replace(plan=plan)
 
 
-# -- printing
+# -- JSON
+
+SETTINGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 
-def _note_unknown(outcomes: Sequence[Outcome]) -> None:
-    plans = [outcome for outcome in outcomes if isinstance(outcome, Planned) and outcome.unknown]
-    names = [name for name in LIMITS if any(name in outcome.unknown for outcome in plans)]
-    if names:
-        report_line(
-            f"stratalog: note: {' and '.join(names)} of {counted(len(plans), 'partition')} not "
-            "known here, so there is no limit by that; give it with --config or "
-            "--server-properties, or --defaults to go by Kafka's"
-        )
-
-
-def _print_json(outcomes: Sequence[Outcome], *, is_done: bool) -> None:
+def _print_json(outcomes: Sequence[RetentionOutcome], *, is_done: bool) -> None:
     for outcome in outcomes:
         for row in _json_rows(outcome, is_done=is_done):
             print(json_line(row))
-    plans = [outcome.plan for outcome in outcomes if isinstance(outcome, Planned)]
+    plans = [outcome.plan for outcome in outcomes if isinstance(outcome, PlannedRetention)]
     total = {
         "kind": "summary",
         "isDryRun": not is_done,
@@ -222,33 +248,93 @@ def _print_json(outcomes: Sequence[Outcome], *, is_done: bool) -> None:
     print(json_line(total))
 
 
-def _json_rows(outcome: Outcome, *, is_done: bool) -> Iterator[dict[str, Any]]:
-    if isinstance(outcome, Failed):
-        name = outcome.topic_partition
-        topic, number = (None, None) if name is None else name
+def _json_rows(outcome: RetentionOutcome, *, is_done: bool) -> Iterator[dict[str, Any]]:
+    if isinstance(outcome, FailedPartition):
+        topic, number = outcome.topic_partition or (None, None)
         report_error(_failure_text(outcome))
-        yield {
-            "kind": "partition",
-            "topic": topic,
-            "partition": number,
-            "error": outcome.message,
-        }
+        yield {"kind": "partition", "topic": topic, "partition": number, "error": outcome.message}
         return
     for verdict in outcome.plan.verdicts:
-        yield segment_row(outcome.plan, verdict)
-    yield partition_row(outcome, is_done=is_done)
+        yield _segment_row(outcome.plan, verdict)
+    yield _partition_row(outcome, is_done=is_done)
 
 
-def _failure_text(failed: Failed) -> str:
+def _partition_row(outcome: PlannedRetention, *, is_done: bool) -> dict[str, Any]:
+    plan, unknown, settings = outcome
+    config = plan.config.as_dict()
+    return {
+        "kind": "partition",
+        **plan.log.topic_partition._asdict(),
+        "path": str(plan.log.path),
+        "nowMs": plan.now_ms,
+        "isDryRun": not is_done,
+        "config": {name: None if name in unknown else config[name] for name in SETTINGS},
+        "configSources": {
+            name: None if name in unknown else settings.source_of(name).value for name in SETTINGS
+        },
+        "settingsUnknown": settings.unknown,
+        "segments": len(plan.verdicts),
+        "deletedSegments": len(plan.deleted),
+        "deletedBytes": plan.deleted_bytes,
+        "keptBytes": plan.kept_bytes,
+        "logStartOffset": plan.log.log_start_offset,
+        "newLogStartOffset": plan.new_log_start_offset,
+        "highWatermark": plan.log.high_watermark,
+        "logEndOffset": plan.log.log_end_offset,
+        "rollsActiveSegment": plan.rolls,
+        "error": None,
+    }
+
+
+def _segment_row(plan: RetentionPlan, verdict: SegmentDecision) -> dict[str, Any]:
+    segment = verdict.segment
+    return {
+        "kind": "segment",
+        **plan.log.topic_partition._asdict(),
+        "path": str(segment.path),
+        "baseOffset": segment.base_offset,
+        "endOffset": segment.end_offset,
+        "sizeBytes": segment.size_bytes,
+        "isActive": segment.is_active,
+        "largestTimestamp": None if segment.uses_mtime else segment.largest_timestamp,
+        "timestampOffset": None if segment.uses_mtime else segment.timestamp_offset,
+        "modifiedMs": segment.mtime_ms if segment.uses_mtime else None,
+        "action": "delete" if verdict.is_deleted else "keep",
+        "findings": [
+            {"pass": found.by.value, "reason": found.reason.value, "amount": found.amount}
+            for found in verdict.findings
+        ],
+        "leavesMs": verdict.leaves_ms,
+        "why": _reason(plan, verdict),
+    }
+
+
+# -- text
+
+
+def _note_unknown(outcomes: Sequence[RetentionOutcome]) -> None:
+    plans = [each for each in outcomes if isinstance(each, PlannedRetention) and each.unknown]
+    names = [name for name in LIMITS if any(name in outcome.unknown for outcome in plans)]
+    if names:
+        report_line(
+            f"stratalog: note: {' and '.join(names)} of {counted(len(plans), 'partition')} not "
+            "known, and not applied; give --config or --server-properties, or apply Kafka's "
+            "defaults with --defaults"
+        )
+
+
+def _failure_text(failed: FailedPartition) -> str:
     name = failed.topic_partition
     return failed.message if name is None else f"{label_of(name)}: {failed.message}"
 
 
-def _print_text(outcomes: Sequence[Outcome], *, is_done: bool, is_explained: bool) -> None:
-    plans = [outcome for outcome in outcomes if isinstance(outcome, Planned)]
-    show: Callable[[Planned], None] = _explain if is_explained else _summarise(is_done=is_done)
+def _print_text(outcomes: Sequence[RetentionOutcome], *, is_done: bool, is_explained: bool) -> None:
+    plans = [outcome for outcome in outcomes if isinstance(outcome, PlannedRetention)]
+    show: Callable[[PlannedRetention], None] = (
+        _explain if is_explained else lambda outcome: _print_summary(outcome, is_done=is_done)
+    )
     for outcome in outcomes:
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedPartition):
             report_error(_failure_text(outcome))
         else:
             show(outcome)
@@ -256,31 +342,42 @@ def _print_text(outcomes: Sequence[Outcome], *, is_done: bool, is_explained: boo
         _print_total([outcome.plan for outcome in plans], is_done=is_done)
 
 
-def _summarise(*, is_done: bool) -> Callable[[Planned], None]:
-    def show(outcome: Planned) -> None:
-        if outcome.plan.deleted:
-            is_refused = outcome.settings.unknown is not None
-            more = "; only with --config cleanup.policy=..., which is unknown" * is_refused
-            print(summary(outcome.plan, is_done=is_done) + more)
-
-    return show
+def _print_summary(outcome: PlannedRetention, *, is_done: bool) -> None:
+    if outcome.plan.deleted:
+        is_refused = outcome.settings.unknown is not None
+        more = "; requires --config cleanup.policy=..., which is unknown" if is_refused else ""
+        print(_summary(outcome.plan, is_done=is_done) + more)
 
 
-def _explain(outcome: Planned) -> None:
+def _explain(outcome: PlannedRetention) -> None:
     plan = outcome.plan
-    print(summary(plan, is_done=False))
-    print(f"  as of {format_time(plan.now_ms)}, by {settings_text(outcome)}")
+    print(_summary(plan, is_done=False))
+    print(f"  as of {format_time(plan.now_ms)}, with {_settings_text(outcome)}")
     if outcome.settings.unknown is not None:
         print(
-            "  the cleanup.policy is assumed, and nothing is deleted until --config gives it: "
+            "  cleanup.policy is assumed; nothing is deleted unless --config sets it: "
             f"{outcome.settings.unknown}"
         )
-    print_table(COLUMNS, rows(plan))
-    for line in legend(plan):
-        print(f"  {line}")
-    if (leaving := leaving_text(plan)) is not None:
-        print(f"  {leaving}")
+    columns = columns_of("SEGMENT | SIZE#/2 | NEWEST/1 | ACTION", Column("REASON", fold_at=40))
+    print_table(columns, [_segment_cells(plan, verdict) for verdict in plan.verdicts])
+    print("  * the active segment")
+    if any(verdict.segment.uses_mtime for verdict in plan.verdicts):
+        print("  ~ the modification time of the file, because no record has a timestamp")
+    leaves_ms = next((v.leaves_ms for v in plan.verdicts if not v.is_deleted), None)
+    if leaves_ms is not None:
+        print(f"  the next segment expires at {format_time(leaves_ms)}")
     print()
+
+
+def _segment_cells(plan: RetentionPlan, verdict: SegmentDecision) -> Row:
+    segment = verdict.segment
+    return (
+        f"{segment.base_offset:020d}" + (" *" if segment.is_active else ""),
+        human_size(segment.size_bytes),
+        table_time(segment.newest_ms) + ("~" if segment.uses_mtime else ""),
+        "delete" if verdict.is_deleted else "keep",
+        _reason(plan, verdict),
+    )
 
 
 def _print_total(plans: Sequence[RetentionPlan], *, is_done: bool) -> None:
@@ -291,4 +388,121 @@ def _print_total(plans: Sequence[RetentionPlan], *, is_done: bool) -> None:
     what = f"{done} {counted(segments, 'segment')}, {human_size(size_bytes)}"
     if not segments:
         what = "nothing to delete"
-    print(f"{counted(len(plans), 'partition')}: {what}; {human_size(kept_bytes)} stay")
+    print(f"{counted(len(plans), 'partition')}: {what}; {human_size(kept_bytes)} kept")
+
+
+def _summary(plan: RetentionPlan, *, is_done: bool) -> str:
+    """One line for the partition."""
+    label, count = label_of(plan.log.topic_partition), len(plan.verdicts)
+    if not plan.deleted:
+        return f"{label}: nothing to delete in {counted(count, 'segment')}"
+    size_bytes = plan.deleted_bytes + plan.kept_bytes
+    done = "deleted" if is_done else "would delete"
+    text = (
+        f"{label}: {done} {len(plan.deleted)} of {counted(count, 'segment')}, "
+        f"{human_size(plan.deleted_bytes)} of {human_size(size_bytes)}; "
+        f"log start offset {plan.log.log_start_offset} -> {plan.new_log_start_offset}"
+    )
+    return text + ("; the active segment is rolled first" if plan.rolls else "")
+
+
+def _settings_text(outcome: PlannedRetention) -> str:
+    """The settings that decide, and their sources."""
+    config, settings = outcome.settings.config, outcome.settings
+    shown = config.as_dict()
+    texts = []
+    for name in SETTINGS:
+        if name in outcome.unknown:
+            texts.append(f"{name} unknown")
+            continue
+        source = settings.source_of(name).label
+        if name == "retention.ms" and config.retention_ms > 0:
+            source = f"{duration_text(config.retention_ms)}; {source}"
+        if name == "cleanup.policy" and settings.unknown is not None:
+            source = "assumed"
+        texts.append(f"{name}={shown[name]} ({source})")
+    return ", ".join(texts)
+
+
+# -- why a segment is deleted or kept
+
+
+def _reason(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+    first = verdict.findings[0]
+    if first.is_deletion:
+        return _why_deleted(plan, first)
+    if first.reason is RetentionReason.BEHIND_KEPT:
+        return _kept_by_earlier(plan, verdict)
+    texts = [_why_kept(plan, verdict, finding) for finding in verdict.findings]
+    return "; ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _why_deleted(plan: RetentionPlan, finding: RuleResult) -> str:
+    if finding.by is RetentionRule.START_OFFSET:
+        return f"below the log start offset {plan.log.log_start_offset}"
+    if finding.by is RetentionRule.SIZE:
+        over = human_size(finding.amount)
+        return f"with it the log exceeds retention.bytes by {over}" if finding.amount else "empty"
+    return f"expired {duration_text(finding.amount)} ago"
+
+
+def _kept_by_earlier(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+    """The earlier segment that is kept longest, unless its own records keep it longer."""
+    segment = verdict.segment
+    own = _own_age(plan, verdict)
+    if verdict.leaves_ms is None:
+        holder = plan.kept[0]
+        text = f"after {holder.base_offset:020d}, which is kept"
+    else:
+        before = [kept for kept in plan.kept if kept.base_offset <= segment.base_offset]
+        holder = max(before, key=lambda kept: kept.newest_ms)
+        if holder.newest_ms == segment.newest_ms:
+            return own
+        until = format_time(verdict.leaves_ms)
+        text = f"after {holder.base_offset:020d}, which is kept until {until}"
+    return text + (f"; this one {own}" if own else "")
+
+
+def _why_kept(plan: RetentionPlan, verdict: SegmentDecision, finding: RuleResult) -> str:
+    """Empty for the obvious: there is no size limit, or records are above the log start offset."""
+    amount = finding.amount
+    if finding.reason is RetentionReason.FUTURE_TIMESTAMP:
+        return (
+            f"{_future(plan, verdict)}, which keeps this and all later segments until "
+            f"{format_time(verdict.leaves_ms or NO_TIMESTAMP)}"
+        )
+    if finding.reason is RetentionReason.WITHIN_SIZE:
+        return f"{human_size(amount)} below the size at which retention.bytes deletes it"
+    if finding.reason is RetentionReason.NO_LIMIT and finding.by is RetentionRule.TIME:
+        return "there is no limit by age"
+    texts = {
+        RetentionReason.NOT_EXPIRED: f"expires in {duration_text(amount)}",
+        RetentionReason.NO_DELETE_POLICY: "cleanup.policy does not include delete",
+        RetentionReason.REMOTE_STORAGE: (
+            "remote.storage.enable is set; only Kafka knows what is already copied"
+        ),
+        RetentionReason.ABOVE_HIGH_WATERMARK: (
+            f"has records above the high watermark {plan.log.high_watermark}"
+        ),
+        RetentionReason.EMPTY_ACTIVE: "empty active segment",
+    }
+    return texts.get(finding.reason, "")
+
+
+def _own_age(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+    """What retention.ms alone would do to a segment that an earlier one keeps."""
+    segment, config = verdict.segment, plan.config
+    if not config.is_deleted or config.retention_ms < 0 or not segment.size_bytes:
+        return ""
+    left_ms = segment.newest_ms + config.retention_ms - plan.now_ms
+    if left_ms < 0:
+        return f"expired {duration_text(-left_ms)} ago"
+    if segment.largest_timestamp > plan.now_ms:
+        return _future(plan, verdict)
+    return f"expires in {duration_text(left_ms + 1)}"
+
+
+def _future(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+    segment = verdict.segment
+    ahead = duration_text(segment.largest_timestamp - plan.now_ms)
+    return f"has a timestamp {ahead} in the future (offset {segment.timestamp_offset})"

@@ -1,4 +1,4 @@
-"""`stratalog stats`: what topics hold, and what another config would save."""
+"""`stratalog stats`: records, keys and sizes of topics, and what other settings would save."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stratalog.cli.arguments import (
+    JsonOption,
     LogDirOption,
     MetadataLogDirOption,
     ServerPropertiesOption,
-    check_conf,
-)
-from stratalog.cli.bulk import (
-    BulkProgress,
-    ConfOption,
-    JsonOption,
-    MasterOption,
     WhereArgument,
     key_values,
-    result_text,
-    workers_of,
 )
-from stratalog.cli.output import json_line, json_names, summary_row
-from stratalog.cli.overrides import Overrides, SettingsFinder
-from stratalog.cli.tables import NOTHING, Column, human_size, print_table
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import NOTHING, columns_of, human_size, print_table
 from stratalog.cli.targets import targets_of
-from stratalog.cli.when import format_time
+from stratalog.cli.times import format_time
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.settings import POLICY
 
@@ -37,17 +30,9 @@ if TYPE_CHECKING:
     from stratalog.bulk.stats import PartitionStats, StatsResult
     from stratalog.partitions.settings import EffectiveConfig
 
-_COLUMNS = (
-    Column("TOPIC"),
-    Column("PART", is_number=True),
-    Column("RECORDS", is_number=True),
-    Column("KEYS", is_number=True),
-    Column("DEAD", is_number=True),
-    Column("TOMBSTONES", is_number=True, rank=3),
-    Column("SIZE", is_number=True),
-    Column("COMPACTED", is_number=True),
-    Column("ZSTD", is_number=True, rank=1),
-    Column("LZ4", is_number=True, rank=2),
+_COLUMNS = columns_of(
+    "TOPIC | PARTITION# | RECORDS# | KEYS# | SUPERSEDED# | TOMBSTONES#/3 | SIZE# | "
+    "COMPACTED# | ZSTD#/1 | LZ4#/2"
 )
 _BAR_CHARS = 40
 
@@ -60,26 +45,28 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(
             "--what-if",
             metavar="KEY=VALUE",
-            help="How much would retention free with retention.ms or retention.bytes? Repeatable.",
+            help="Show how much retention would free with this retention.ms or retention.bytes. "
+            "Repeatable.",
         ),
     ] = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     histograms: Annotated[
-        bool, typer.Option("--histograms", "-H", help="Sizes and times of records as bars.")
+        bool,
+        typer.Option("--histograms", "-H", help="Also show histograms of record sizes and times."),
     ] = False,
     master: MasterOption = None,
     conf: ConfOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count keys, dead records, sizes and times, and say what another config would save.
+    """Count records, keys and sizes of topics; estimate what other settings would save.
 
-    DEAD is the share of records that a later one of the same key has superseded. COMPACTED is about
-    what the log would take if all of it were compacted, ZSTD and LZ4 what it would take under that
-    compression.type; both are estimates. Keys are told by 64-bit hashes.
+    SUPERSEDED is the share of records that have a later record with the same key. COMPACTED
+    estimates the size of the log after compaction, ZSTD and LZ4 its size with that
+    compression.type. Keys are counted by 64-bit hashes.
 
-    --what-if says what each setting would free alone. It goes by the cleanup.policy of the topic,
-    as it is kept here or in the cluster's metadata, and assumes delete where that is unknown.
+    --what-if shows what each setting alone would free, given the cleanup.policy of the topic from
+    its settings or the cluster's metadata; if that is unknown, delete is assumed.
 
     \b
     Examples:
@@ -87,7 +74,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog stats orders -d /var/lib/kafka/data --histograms
       stratalog stats orders:3 -d /data --what-if retention.ms=86400000
 
-    With --json there is an object for each partition, and a last one of kind summary.
+    With --json there is one object per partition, and a last one of kind summary.
     """
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
 
@@ -97,7 +84,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     given = Overrides.parse((), server_properties, metadata_log_dir)
     configs = _configs_of(partitions, given, log_dir or []) if settings else {}
     with (
-        BulkProgress(_size_of(partitions)) as progress,
+        JobProgress(_size_of(partitions)) as progress,
         workers_of("stratalog stats", master, conf, progress) as workers,
     ):
         policies = {path: each.config.as_dict()[POLICY] for path, each in configs.items()}
@@ -114,7 +101,7 @@ def _configs_of(
 ) -> dict[Path, EffectiveConfig]:
     """The settings of each partition's topic."""
     roots = [path.absolute().parent for path in partitions]
-    finder = SettingsFinder(given, dict.fromkeys([*log_dirs, *roots]))
+    finder = given.finder(dict.fromkeys([*log_dirs, *roots]))
     configs = {}
     for path in partitions:
         with PartitionView(path) as view:
@@ -148,7 +135,7 @@ def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, A
 
 
 def _policy_row(settings: EffectiveConfig | None) -> dict[str, Any]:
-    """What --what-if goes by."""
+    """The policy that --what-if assumes."""
     if settings is None:
         return {}
     return {
@@ -203,14 +190,14 @@ def _cells(stats: PartitionStats) -> tuple[str, ...]:
 
 def _print_histograms(name: str, stats: PartitionStats) -> None:
     facts = stats.facts
-    print(f"{name}: records by the size of key and value")
+    print(f"{name}: records by size of key and value")
     _print_bars([(f"up to {human_size(size)}", count) for size, count in facts.sizes])
     print(f"{name}: records by {'hour' if len(facts.hours) <= 48 else 'day'} (UTC)")
     _print_bars(_by_time(facts.hours))
 
 
 def _by_time(hours: Sequence[tuple[int, int, int]]) -> list[tuple[str, int]]:
-    """Hours, or days when there are many."""
+    """By hour, or by day if there are many hours."""
     length = len("2026-11-16T00:00") if len(hours) <= 48 else len("2026-11-16")
     found: dict[str, int] = {}
     for start, records, _ in hours:

@@ -1,8 +1,8 @@
-"""Tables: aligned plain text in a pipe, a rich table on a terminal.
+"""Tables, sizes, counts and durations as text.
 
-In a pipe nothing is wrapped, cut or coloured, so `awk` and `grep` see whole rows. A terminal may be
-too narrow: then columns of a high rank are left out, and a line says which. Times lose their
-milliseconds there.
+A table is aligned plain text in a pipe, and a rich table on a terminal. In a pipe nothing is
+wrapped, shortened or coloured, so `awk` and `grep` see complete rows. On a narrow terminal,
+columns with a rank are left out, and a line names them; times lose their milliseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.cli.when import format_time
+from stratalog.cli.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,31 +21,45 @@ if TYPE_CHECKING:
 NOTHING: Final = "-"
 _GAP: Final = 2
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STEPS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
+_YEAR_DAYS: Final = 365
 
 
 class Column(NamedTuple):
-    """One column. A rank above 0 allows leaving it out of a narrow terminal."""
+    """One column. Those with the highest rank are left out first; rank 0 always stays."""
 
     title: str
     is_number: bool = False
     rank: int = 0
-    style: str = ""
     fold_at: int | None = None
-    """A column of prose may take more than this only where there is room."""
+    """Width at which a column of prose wraps if the terminal is narrow."""
 
 
 Row = tuple[str, ...]
 
 
+def columns_of(header: str, *prose: Column) -> list[Column]:
+    """Columns by a header such as `TOPIC | SIZE# | CODEC/6`, then columns of prose.
+
+    `#` marks a column of numbers, `/6` is a rank.
+    """
+    return [*map(_column, header.split("|")), *prose]
+
+
+def _column(text: str) -> Column:
+    title, _, rank = text.strip().partition("/")
+    return Column(title.removesuffix("#"), title.endswith("#"), int(rank or 0))
+
+
 def print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """To standard output. A column of some rank that says nothing in any row is left out."""
-    told = [
+    """To standard output. Columns with a rank that are empty in every row are left out."""
+    filled = [
         at
         for at, column in enumerate(columns)
         if not column.rank or any(row[at] != NOTHING for row in rows)
     ]
-    columns = [columns[at] for at in told]
-    rows = [tuple(row[at] for at in told) for row in rows]
+    columns = [columns[at] for at in filled]
+    rows = [tuple(row[at] for at in filled) for row in rows]
     if sys.stdout.isatty():
         _print_rich(columns, rows, shutil.get_terminal_size().columns)
         return
@@ -54,7 +68,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
 
 
 def plain_lines(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
-    """Header and rows, columns aligned, no blanks at the end of a line."""
+    """Header and rows, columns aligned, without trailing blanks."""
     widths = _widths(columns, rows)
     for row in ([column.title for column in columns], *rows):
         cells = (
@@ -65,43 +79,18 @@ def plain_lines(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
-    """The numbers of the columns that fit `width`: all of rank 0, then by rank what has room."""
+    """Numbers of the columns that fit into `width`: all of rank 0, then others by rank."""
     widths = [
         width if column.fold_at is None else min(width, column.fold_at)
         for column, width in zip(columns, _widths(columns, rows), strict=True)
     ]
-    kept: list[int] = []
-    left = width + _GAP  # none after the last
+    chosen: list[int] = []
+    left = width + _GAP  # no gap after the last column
     for at in sorted(range(len(columns)), key=lambda at: columns[at].rank):
         if not columns[at].rank or widths[at] + _GAP <= left:
-            kept.append(at)
+            chosen.append(at)
             left -= widths[at] + _GAP
-    return sorted(kept)
-
-
-def table_time(timestamp: int) -> str:
-    """Whole in a pipe; to the second on a terminal, where room is scarce."""
-    text = format_time(timestamp)
-    if not sys.stdout.isatty() or not text.endswith("Z"):
-        return text
-    return text[: -len(".000Z")].replace("T", " ")
-
-
-def human_size(size_bytes: int) -> str:
-    """`1.4 MiB`: at most four digits; bytes are exact."""
-    size, unit = float(size_bytes), 0
-    while round(size, 1) >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size_bytes} B" if not unit else f"{size:.1f} {_UNITS[unit]}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `1,500 records`, `2 batches`, `2 entries`."""
-    if number == 1:
-        return f"1 {noun}"
-    if noun.endswith("y"):
-        return f"{number:,} {noun[:-1]}ies"
-    return f"{number:,} {noun}es" if noun.endswith("ch") else f"{number:,} {noun}s"
+    return sorted(chosen)
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
@@ -111,17 +100,17 @@ def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     ]
 
 
-def rich_table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
-    """For a terminal. Numbers are never cut; text that does not fit folds."""
-    from rich.table import Table  # noqa: PLC0415  # only a terminal pays for rich
+def rich_table(columns: Sequence[Column], rows: Sequence[Row], first_style: str = "") -> Table:
+    """For a terminal. Numbers are never wrapped; long text folds."""
+    from rich.table import Table  # noqa: PLC0415  # only a terminal needs rich
     from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
+    for at, column in enumerate(columns):
         table.add_column(
             column.title,
             justify="right" if column.is_number else "left",
-            style=column.style,
+            style="" if at else first_style,
             no_wrap=column.is_number,
             overflow="fold",
         )
@@ -134,11 +123,67 @@ def _print_rich(columns: Sequence[Column], rows: Sequence[Row], width: int) -> N
     from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    kept = fitting(columns, rows, width)
+    chosen = fitting(columns, rows, width)
     console = Console(highlight=False)
     console.print(
-        rich_table([columns[at] for at in kept], [tuple(row[at] for at in kept) for row in rows])
+        rich_table(
+            [columns[at] for at in chosen], [tuple(row[at] for at in chosen) for row in rows]
+        )
     )
-    hidden = [column.title for at, column in enumerate(columns) if at not in kept]
+    hidden = [column.title for at, column in enumerate(columns) if at not in chosen]
     if hidden:
-        console.print(Text(f"({', '.join(hidden)}: in a wider terminal)", style="dim"))
+        console.print(Text(f"(use a wider terminal to see {', '.join(hidden)})", style="dim"))
+
+
+# -- values as text
+
+
+def table_time(timestamp: int) -> str:
+    """With milliseconds in a pipe; to the second on a terminal, where space is scarce."""
+    text = format_time(timestamp)
+    if not sys.stdout.isatty() or not text.endswith("Z"):
+        return text
+    return text[: -len(".000Z")].replace("T", " ")
+
+
+def number_or_dash(value: int | None) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def human_size(size_bytes: int) -> str:
+    """`1.4 MiB`, at most four digits; below 1000 bytes it is exact."""
+    size, unit = float(size_bytes), 0
+    while round(size, 1) >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size_bytes} B" if not unit else f"{size:.1f} {_UNITS[unit]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 record`, `1,500 records`, `2 batches`, `2 entries`, `2 passes`."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{number:,} {noun[:-1]}ies"
+    return f"{number:,} {noun}es" if noun.endswith(("ch", "ss")) else f"{number:,} {noun}s"
+
+
+def duration_text(ms: int) -> str:
+    """The two largest units: `2 d 3 h`, `5 min 30 s`, `12 ms`."""
+    parts = []
+    for size_ms, unit in _STEPS:
+        amount, ms = divmod(ms, size_ms)
+        if amount:
+            parts.append(f"{amount} {unit}")
+        if parts and (len(parts) == 2 or (unit == "d" and amount >= _YEAR_DAYS)):
+            break
+    return " ".join(parts) or "0 ms"
+
+
+def rate_text(records: int, size_bytes: int, seconds: float) -> str:
+    """`1,500 records, 144.1 KiB in 0.3 s (5,000 records/s, 480.2 KiB/s)`."""
+    parts = [counted(records, "record")] if records else []
+    parts.append(human_size(size_bytes))
+    rates = [f"{records / seconds:,.0f} records/s"] if records and seconds else []
+    if seconds:
+        rates.append(f"{human_size(round(size_bytes / seconds))}/s")
+    return f"{', '.join(parts)} in {seconds:.1f} s ({', '.join(rates)})"

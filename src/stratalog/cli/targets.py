@@ -1,21 +1,24 @@
-"""What a command works on: paths and topics as users write them, turned into opened partitions.
+"""What a command works on: paths and topics as users write them, and the partitions they name.
 
-Every command takes the same spellings, and says of a path that is something else what it is and
-what to give instead:
+Every command takes the same forms, and for a path of another kind says what it is and what is
+expected:
 
-* `orders` or `orders:3` with one or several `--log-dir` (default: the current directory);
+* `orders` or `orders:3`, with one or several `--log-dir` (default: the current directory);
 * a partition directory, `/data/orders-3`;
-* a topic below a log directory in one word, `/data/orders` or `/data/orders:3`;
-* a segment, `/data/orders-3/00000000000000000042.log`: that part of the log alone, where records
-  are looked at (`read`, `find`, `explain`, `ls`).
+* a topic with the path of its log directory, `/data/orders` or `/data/orders:3`;
+* a segment, `/data/orders-3/00000000000000000042.log`: only that part of the log (`read`, `find`,
+  `explain`, `ls`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from stratalog.errors import (
     InvalidNameError,
@@ -25,10 +28,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import TopicPartition
 from stratalog.log.partition_view import PartitionView
-from stratalog.partitions.view import LogDirsView, open_dirs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from stratalog.partitions.view import LogDirsView, LogDirView, open_dirs
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log(\.(swap|cleaned|deleted))?")
 
@@ -47,6 +47,9 @@ class TopicSpec(NamedTuple):
         return cls(text, None)
 
 
+# -- one target: `read`, `find`, `explain`
+
+
 def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
     """The partitions that `target` names, in order. Raises unless there is at least one."""
     if log_dirs:
@@ -59,17 +62,83 @@ def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
     return open_topic(*find_topic(target, ()))
 
 
+def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
+    """One partition of a topic, or all of them."""
+    if spec.topic not in dirs.topics:
+        as_directory = _as_directory(spec)
+        if as_directory in dirs.topic_partitions:
+            return [dirs.partition(*as_directory)]
+    if spec.partition is not None:
+        return [dirs.partition(spec.topic, spec.partition)]
+    return list(dirs.partitions_of(spec.topic))
+
+
+def open_directory(path: Path) -> PartitionView:
+    """A partition directory. For a log directory, the error says what to write instead."""
+    if is_partition_dir(path):
+        return PartitionView(path)
+    try:
+        dirs = open_dirs(path)
+    except NotALogDirError:
+        raise NotALogDirError(
+            f"{path}: neither a partition directory (it has no segments) nor a log directory (it "
+            "has no directories TOPIC-NUMBER with segments)"
+        ) from None
+    topics = ", ".join(list(dirs.topics)[:10]) or "none"
+    raise UnknownTopicOrPartitionError(
+        f"{path} is a log directory: name a topic in it, such as {path}/TOPIC or "
+        f"TOPIC --log-dir {path}; its topics: {topics}"
+    )
+
+
+def open_segment(path: Path) -> PartitionView:
+    """The log of one segment only."""
+    name = _SEGMENT.fullmatch(path.name)
+    if name is None:
+        raise NotALogDirError(
+            f"{path}: a file, but not a segment; segments have names such as {0:020d}.log"
+        )
+    return PartitionView(path.parent, base_offset=int(name[1]))
+
+
+def is_partition_dir(path: Path) -> bool:
+    """Whether it has segments: a copied partition may have any name."""
+    return any(_SEGMENT.fullmatch(entry.name) for entry in path.iterdir())
+
+
+def find_topic(name: str, roots: Sequence[Path]) -> tuple[LogDirsView, TopicSpec]:
+    """A topic in the log directories given, or in that of a name such as `/data/orders`."""
+    if roots:
+        return LogDirsView(roots), TopicSpec.parse(name)
+    path = Path(name)
+    try:
+        return LogDirsView([path.parent]), TopicSpec.parse(path.name)
+    except NotALogDirError:
+        raise _no_such_path(name) from None
+
+
+def _as_directory(spec: TopicSpec) -> TopicPartition | None:
+    """`orders-3` names partition 3 of `orders` unless there is a topic `orders-3`."""
+    try:
+        return None if spec.partition is not None else TopicPartition.parse(spec.topic)
+    except InvalidNameError:
+        return None
+
+
+# -- any number of targets, by path: jobs on whole partitions
+
+
 class Targets(NamedTuple):
-    """What was named on the command line of a job."""
+    """Log directories and partition directories that were named."""
 
     directories: tuple[Path, ...]
-    """Log directories as a whole."""
+    """Entire log directories."""
     partitions: tuple[Path, ...]
-    """Partition directories, one by one."""
+    """Single partition directories."""
 
     def all_partitions(self) -> list[Path]:
-        """Those of the log directories too, each of them once, but for those that a broker is just
-        making."""
+        """Every partition once, including those of the log directories. Those that a broker is
+        just creating are left out."""
         found = list(self.partitions)
         for directory in self.directories:
             dirs = LogDirsView([directory])
@@ -83,7 +152,7 @@ class Targets(NamedTuple):
 
 
 def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:
-    """Tell directories from topics: what exists is a path, what does not is a topic."""
+    """A name that exists is a path, any other is a topic."""
     roots, names = list(log_dirs or []), []
     partitions: list[Path] = []
     for text in where or []:
@@ -103,20 +172,79 @@ def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> 
     return Targets((), tuple(partitions))
 
 
-def find_topic(name: str, roots: Sequence[Path]) -> tuple[LogDirsView, TopicSpec]:
-    """A topic in the log directories given; `/data/orders` brings its own."""
-    if roots:
-        return LogDirsView(roots), TopicSpec.parse(name)
-    path = Path(name)
-    try:
-        return LogDirsView([path.parent]), TopicSpec.parse(path.name)
-    except NotALogDirError:
-        raise _no_such_path(name) from None
+# -- any number of targets, opened one by one: `ls`, `retain`
+
+Opener: TypeAlias = Callable[[], Sequence[PartitionView]]
+"""Opens partitions, or raises what is wrong with them."""
+
+
+@dataclass
+class LazyTargets:
+    """What was named, to be opened one by one: one that cannot be opened does not stop the rest."""
+
+    dirs: list[LogDirView] = field(default_factory=list)
+    """Log directories in which no topic was named."""
+    topics: list[Opener] = field(default_factory=list)
+    partitions: list[Opener] = field(default_factory=list)
+    """Named one by one."""
+
+    def openers(self) -> Iterator[Opener]:
+        if self.dirs:
+            everything = LogDirsView(log_dir.path for log_dir in self.dirs)
+            for topic, number in everything.topic_partitions:
+                yield partial(_open_partition, everything, topic, number)
+        yield from self.topics
+        yield from self.partitions
+
+
+def lazy_targets(
+    where: Sequence[str], log_dirs: Sequence[Path], topics: Sequence[str] = ()
+) -> LazyTargets:
+    """A name that exists is a path, any other is a topic."""
+    found = LazyTargets()
+    roots, names = list(log_dirs), list(topics)
+    for text in where:
+        path = Path(text)
+        if path.is_dir() and is_partition_dir(path):
+            found.partitions.append(partial(_open_one, PartitionView, path))
+        elif path.is_dir():
+            roots.append(path)
+        elif path.exists():
+            found.partitions.append(partial(_open_one, open_segment, path))
+        else:
+            names.append(text)
+    if roots and not names:
+        found.dirs = [LogDirView(path) for path in roots]
+    elif names:
+        for name in names:
+            _add_topic(found, *find_topic(name, roots))
+    elif not found.partitions:
+        found.dirs = [LogDirView(Path())]
+    return found
+
+
+def _add_topic(found: LazyTargets, dirs: LogDirsView, spec: TopicSpec) -> None:
+    if spec.partition is None and spec.topic in dirs.topics:
+        numbers = dirs.topics[spec.topic]
+        found.topics += [partial(_open_partition, dirs, spec.topic, number) for number in numbers]
+    else:
+        found.partitions.append(partial(open_topic, dirs, spec))
+
+
+def _open_partition(dirs: LogDirsView, topic: str, number: int) -> list[PartitionView]:
+    return [dirs.partition(topic, number)]
+
+
+def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[PartitionView]:
+    return [how(path)]
+
+
+# -- errors
 
 
 def _no_such_path(name: str) -> NotALogDirError:
     is_word = Path(name).name == name
-    hint = "; to name a topic, say where it is with --log-dir" if is_word else ""
+    hint = f"; if {name} is a topic, add --log-dir" if is_word else ""
     return NotALogDirError(f"{name}: no such file or directory{hint}")
 
 
@@ -124,66 +252,14 @@ def not_a_directory(path: Path) -> NotALogDirError:
     """For commands that work on whole partitions."""
     if _SEGMENT.fullmatch(path.name):
         return NotALogDirError(
-            f"{path}: a single segment; give the whole partition, the directory {path.parent}"
+            f"{path}: a single segment; give its partition directory, {path.parent}"
         )
     return NotALogDirError(
         f"{path}: a file; give a log directory, a partition directory or a topic"
     )
 
 
-def check_place(flag: str, path: Path) -> None:
-    """Refuse a file where a command is to write a directory."""
+def check_directory(flag: str, path: Path) -> None:
+    """Raises if `path`, given with `flag`, is a file."""
     if path.exists() and not path.is_dir():
         raise NotALogDirError(f"{path}: a file; {flag} takes a directory")
-
-
-def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
-    """One partition of a topic, or all of them."""
-    if spec.topic not in dirs.topics:
-        as_directory = _as_directory(spec)
-        if as_directory in dirs.topic_partitions:
-            return [dirs.partition(*as_directory)]
-    if spec.partition is not None:
-        return [dirs.partition(spec.topic, spec.partition)]
-    return list(dirs.partitions_of(spec.topic))
-
-
-def open_directory(path: Path) -> PartitionView:
-    """A partition directory; a log directory gets an error that says what to write instead."""
-    if is_partition_dir(path):
-        return PartitionView(path)
-    try:
-        dirs = open_dirs(path)
-    except NotALogDirError:
-        raise NotALogDirError(
-            f"{path}: not a partition directory (no segments in it), nor a log directory (no "
-            "directories TOPIC-NUMBER with segments)"
-        ) from None
-    topics = ", ".join(list(dirs.topics)[:10]) or "none"
-    raise UnknownTopicOrPartitionError(
-        f"{path} is a log directory: name a topic in it, such as {path}/TOPIC or "
-        f"TOPIC --log-dir {path}; topics here: {topics}"
-    )
-
-
-def open_segment(path: Path) -> PartitionView:
-    """The log of one segment alone."""
-    name = _SEGMENT.fullmatch(path.name)
-    if name is None:
-        raise NotALogDirError(
-            f"{path}: a file, but not a segment: these are called {0:020d}.log and the like"
-        )
-    return PartitionView(path.parent, base_offset=int(name[1]))
-
-
-def is_partition_dir(path: Path) -> bool:
-    """By what it holds: a copy of a partition may have any name."""
-    return any(_SEGMENT.fullmatch(entry.name) for entry in path.iterdir())
-
-
-def _as_directory(spec: TopicSpec) -> TopicPartition | None:
-    """`orders-3` names partition 3 of `orders` where no topic has that very name."""
-    try:
-        return None if spec.partition is not None else TopicPartition.parse(spec.topic)
-    except InvalidNameError:
-        return None

@@ -1,30 +1,24 @@
-"""`stratalog verify`: everything in log directories, checked."""
+"""`stratalog verify`: check every file of log directories."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stratalog.cli.arguments import (
+    JsonOption,
     LogDirOption,
     MetadataLogDirOption,
     ServerPropertiesOption,
-    check_conf,
-)
-from stratalog.cli.bulk import (
-    BulkProgress,
-    ConfOption,
-    JsonOption,
-    MasterOption,
     WhereArgument,
-    rate_text,
-    spark_session,
 )
-from stratalog.cli.output import json_line, json_names, summary_row, use_colour
-from stratalog.cli.overrides import Overrides, SettingsFinder, settings_lines, settings_row
-from stratalog.cli.tables import counted
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
+from stratalog.cli.output import JobProgress, json_line, json_names, summary_row, use_colour
+from stratalog.cli.settings import Overrides, settings_lines, settings_row
+from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import Targets, targets_of
 from stratalog.errors import StratalogError
 from stratalog.log.partition_view import PartitionView
@@ -39,37 +33,42 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.findings import Finding, VerifyReport
     from stratalog.partitions.settings import EffectiveConfig
 
-FAILS_WHEN = "there are errors, or something could not be found (warnings and notes leave it 0)"
+FAILS_WHEN = "there are errors (not for warnings and notes), or a target was not found"
 _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
     notes: Annotated[
-        bool, typer.Option("--notes", help="Show notes too, not only their number.")
+        bool, typer.Option("--notes", help="Show notes, not only their number.")
     ] = False,
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", metavar="N", min=1, help="Without --master; default: one for each core."
+            "--threads",
+            metavar="N",
+            min=1,
+            help="Number of threads without --master. Default: one per core.",
         ),
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every CRC, record, index entry, snapshot and checkpoint. Nothing is changed.
+    """Check every CRC, record, index entry, snapshot and checkpoint. Never writes.
 
-    An error is data that cannot be read, or an answer that would be wrong. A warning is what a
-    broker mends by itself, or what is right only if the topic is compacted. A note is an oddity
-    that Kafka itself leaves. Each comes with its file, its position and what to do. Whether a topic
-    is compacted is read from the settings that are kept here, or from the cluster's metadata; the
-    first lines say what it is and where it comes from.
+    An error is data that cannot be read, or that would give readers a wrong result. A warning is a
+    problem that a broker repairs by itself, or that is normal only if the topic is compacted. A
+    note is something unusual that Kafka itself leaves behind. Each finding has a file, a position
+    and what to do.
 
-    Nothing is locked, so a directory in use by a broker may be verified.
+    Whether a topic is compacted is read from its settings or the cluster's metadata; the first
+    lines of output show the cleanup.policy of each topic and its source.
+
+    This takes no lock, so it is safe on the directory of a running broker.
 
     \b
     Examples:
@@ -78,12 +77,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog verify /var/lib/kafka/data/orders-3 --notes
       stratalog verify /mnt/backup --master spark://host:7077 --json
 
-    With --json there is an object for each finding (severity, code, path, position, what, advice;
-    position is null when it is about the whole file), and a last one of kind summary, which has the
-    cleanup.policy of each topic with its source.
+    With --json there is one object per finding (severity, code, path, position, what, advice;
+    position is null if the finding is about the entire file), and a last one of kind summary, with
+    the cleanup.policy of each topic and its source.
     """
     if threads is not None and master is not None:
-        raise typer.BadParameter("--threads goes without --master only")
+        raise typer.BadParameter("--threads and --master cannot be combined")
     check_conf(conf, master)
     started = time.perf_counter()
     given = Overrides.parse((), server_properties, metadata_log_dir)
@@ -92,7 +91,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if not as_json:
         for line in settings_lines(compacted.found, [POLICY]):
             print(line)
-    with BulkProgress(plan.size_bytes) as progress:
+    with JobProgress(plan.size_bytes) as progress:
         report = _run(plan, progress, threads, master, conf)
     seconds = time.perf_counter() - started
     if as_json:
@@ -104,15 +103,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
 
 class _Compacted:
-    """Which partitions are compacted, by the settings of their topics."""
+    """Whether partitions are compacted, by the settings of their topics."""
 
     def __init__(self, given: Overrides, log_dirs: Sequence[Path]) -> None:
-        self._finder = SettingsFinder(given, log_dirs)
+        self._finder = given.finder(log_dirs)
         self.found: dict[str, EffectiveConfig] = {}
         """By topic."""
 
     def __call__(self, partition: Path) -> bool:
-        """False also where the settings are unknown, or the partition cannot be opened."""
+        """False also if the settings are unknown or the partition cannot be opened."""
         if partition.name == METADATA_DIR:
             return False
         try:
@@ -124,7 +123,7 @@ class _Compacted:
         return found.unknown is None and found.config.is_compacted
 
     def rows(self) -> list[dict[str, Any]]:
-        """What was found, for JSON."""
+        """The settings that were found, for JSON."""
         return [settings_row(topic, found, [POLICY]) for topic, found in sorted(self.found.items())]
 
 
@@ -142,7 +141,7 @@ def _plan(targets: Targets, is_compacted: _Compacted) -> VerifyPlan:
 
 def _run(
     plan: VerifyPlan,
-    progress: BulkProgress,
+    progress: JobProgress,
     threads: int | None,
     master: str | None,
     conf: Sequence[str] | None,
@@ -182,7 +181,6 @@ def _print_json(report: VerifyReport, seconds: float, topics: list[dict[str, Any
 
 
 def _print_text(report: VerifyReport, seconds: float, *, shows_notes: bool) -> None:
-    import sys  # noqa: PLC0415 - the stream may be another one later
 
     is_coloured = use_colour(sys.stdout)
     for finding in report.findings:
@@ -193,8 +191,8 @@ def _print_text(report: VerifyReport, seconds: float, *, shows_notes: bool) -> N
                 text = f"\x1b[{_COLOURS[grade]}m{grade}\x1b[0m:{rest}"
             print(f"{text}\n    {finding.advice}")
     counts = report.counts
-    told = ", ".join(
+    numbers = ", ".join(
         counted(number, name.removesuffix("s")) for name, number in _numbers(report).items()
     )
     what = f"{counted(counts.partitions, 'partition')}, {counted(counts.segments, 'segment')}"
-    print(f"{what}, {rate_text(counts.records, counts.size_bytes, seconds)}: {told}")
+    print(f"{what}, {rate_text(counts.records, counts.size_bytes, seconds)}: {numbers}")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.config import BrokerConfig
+    from stratalog.log.partition_view import PartitionView
     from stratalog.partitions.cluster_metadata import ClusterMetadata
     from stratalog.partitions.state import SavedState
 
@@ -288,3 +289,20 @@ def _meta_of(path: Path) -> MetaProperties | None:
         return decode_meta_properties((path / RootFile.META_PROPERTIES.value).read_bytes())
     except (OSError, StratalogError):
         return None
+
+
+class SettingsFinder:
+    """The settings of topics by the log directory that they are in. Each directory is read once."""
+
+    def __init__(self, broker: BrokerConfig, search: Iterable[Path] = ()) -> None:
+        """The cluster's metadata may also be in one of `search`."""
+        self._broker = broker
+        self._search = tuple(search)
+        self._found: dict[Path, TopicSettings] = {}
+
+    def of(self, view: PartitionView) -> EffectiveConfig:
+        """The settings of the topic that this partition belongs to."""
+        root = view.path.absolute().parent
+        if root not in self._found:
+            self._found[root] = TopicSettings([root], self._broker, search=self._search)
+        return self._found[root].of(view.topic_partition.topic, view.topic_id)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.cli.when import (
+from stratalog.cli.times import (
     EARLIEST,
     LATEST,
-    NotAPointError,
+    InvalidTimeError,
     Point,
     format_time,
     parse_offset,
@@ -51,7 +51,7 @@ def test_times(text: str, expected: int) -> None:
     ["", "yesterday", "-1x", "1h", "2023-13-01", "2023-11-14T25:00", "--1h", "9" * 20, "-", "@"],
 )
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(NotAPointError):
+    with pytest.raises(InvalidTimeError):
         parse_time(text, now_ms=NOW_MS)
 
 
@@ -77,13 +77,13 @@ def test_points(text: str, expected: Point) -> None:
 
 @pytest.mark.parametrize("text", ["", "first", "1.5", "9223372036854775808", "0x10", "\u0663"])
 def test_what_is_no_point(text: str) -> None:
-    with pytest.raises(NotAPointError):
+    with pytest.raises(InvalidTimeError):
         parse_point(text, now_ms=NOW_MS)
 
 
 def test_an_offset_is_no_time() -> None:
     assert parse_offset("-1") == Point("from_end", 1)
-    with pytest.raises(NotAPointError):
+    with pytest.raises(InvalidTimeError):
         parse_offset("2023-11-14")
 
 

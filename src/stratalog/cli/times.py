@@ -1,8 +1,8 @@
-"""Points in a log as users write them: offsets, times, and words such as `earliest`.
+"""Positions in a log as users write them: offsets, times, and words such as `earliest`.
 
-Parsing knows no log: it gives a value, and `Point.resolve` asks a partition what it means there.
-Times are milliseconds since 1970 in UTC, as in Kafka's files; a time without a zone is UTC, as in
-Kafka's tools and in all that Stratalog prints.
+Parsing needs no log: it returns a value, and `Point.resolve` finds its offset in a partition.
+Times are milliseconds since 1970 in UTC, as in Kafka's files. A time without a zone is UTC, as in
+Kafka's tools and in everything that Stratalog prints.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _EARLIEST: Final = {"earliest", "beginning", "start"}
 _LATEST: Final = {"latest", "end"}
 
 TIME_HELP: Final = (
-    "2024-05-01, 2024-05-01T12:30:00.250, with +02:00 or Z at the end (no zone: UTC), now, -90s, "
-    "-1h30m, -7d, or milliseconds since 1970"
+    "2024-05-01, 2024-05-01T12:30:00.250 (UTC unless it ends with Z or an offset such as +02:00), "
+    "now, -90s, -1h30m, -7d, or milliseconds since 1970"
 )
 POINT_HELP: Final = (
     "an offset, -N for N offsets before the end, earliest, latest, or a time: 2024-05-01T12:30:00, "
@@ -41,8 +41,8 @@ POINT_HELP: Final = (
 )
 
 
-class NotAPointError(ValueError):
-    """What the user wrote is neither an offset nor a time."""
+class InvalidTimeError(ValueError):
+    """The text is neither an offset nor a time."""
 
 
 Kind: TypeAlias = Literal["offset", "from_end", "time"]
@@ -50,7 +50,7 @@ Kind: TypeAlias = Literal["offset", "from_end", "time"]
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a log, not yet asked for in any."""
+    """A position in a log, not yet looked up in any."""
 
     kind: Kind
     value: int
@@ -59,8 +59,8 @@ class Point:
     def resolve(self, view: PartitionView) -> int:
         """The offset in this partition.
 
-        A time is the first record at or after it, the log end if there is none. Counting back from
-        the end stops at the log start.
+        A time is the first record at or after it, or the log end offset if there is none. Counting
+        back from the end stops at the log start offset.
         """
         if self.kind == "offset":
             return self.value
@@ -75,7 +75,7 @@ LATEST: Final = Point("from_end", 0)
 
 
 def parse_point(text: str, *, now_ms: int) -> Point:
-    """An offset or a time. A bare number is an offset; `@` before it makes it milliseconds."""
+    """An offset or a time. A bare number is an offset; with `@` before it, milliseconds."""
     word = text.strip().lower()
     if word in _EARLIEST:
         return EARLIEST
@@ -86,15 +86,15 @@ def parse_point(text: str, *, now_ms: int) -> Point:
         return Point("from_end", -value) if word.startswith("-") else Point("offset", value)
     try:
         return Point("time", parse_time(text.strip().removeprefix("@"), now_ms=now_ms))
-    except NotAPointError:
-        raise NotAPointError(f"{text!r} is not a place in a log; write {POINT_HELP}") from None
+    except InvalidTimeError:
+        raise InvalidTimeError(f"{text!r} is not an offset or a time; use {POINT_HELP}") from None
 
 
 def parse_offset(text: str) -> Point:
     """An offset only: a number, `-N` from the end, `earliest` or `latest`."""
     point = parse_point(text, now_ms=0)
     if point.kind == "time":
-        raise NotAPointError(f"{text!r} is a time, not an offset")
+        raise InvalidTimeError(f"{text!r} is a time, not an offset; use --time")
     return point
 
 
@@ -111,14 +111,14 @@ def parse_time(text: str, *, now_ms: int) -> int:
     try:
         moment = datetime.fromisoformat(word)
     except ValueError:
-        raise NotAPointError(f"{text!r} is not a time; write {TIME_HELP}") from None
+        raise InvalidTimeError(f"{text!r} is not a time; use {TIME_HELP}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_time(timestamp: int) -> str:
-    """ISO 8601 in UTC; `-` for no timestamp, the number where no calendar reaches."""
+    """ISO 8601 in UTC; `-` for no timestamp, the number if it is out of range for a date."""
     if timestamp == -1:
         return "-"
     try:
@@ -131,5 +131,5 @@ def format_time(timestamp: int) -> str:
 def _int64(digits: str) -> int:
     value = int(digits)
     if not -INT64_MAX <= value <= INT64_MAX:
-        raise NotAPointError(f"{digits} does not fit 64 bits")
+        raise InvalidTimeError(f"{digits} does not fit into 64 bits")
     return value

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.cli.batchless import Junk, Zeros, batchless
 from stratalog.errors import CorruptBatchError
 from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.empty_logs import NotALog, OnlyZeros, why_no_batches
 from tests.cli.command import inside, stratalog
 from tests.cli.test_follow import Following
 from tests.golden.cases import GoldenCase
@@ -33,9 +33,9 @@ JUNK = [
 ]
 
 
-def _found(path: Path) -> Zeros | Junk | None:
+def _found(path: Path) -> OnlyZeros | NotALog | None:
     with PartitionView(path) as view:
-        return batchless(view)
+        return why_no_batches(view)
 
 
 @pytest.mark.parametrize("raw", JUNK)
@@ -45,8 +45,8 @@ def test_junk_is_told_with_path_position_and_advice(tmp_path: Path, raw: bytes) 
     assert (result.status, result.stdout) == (1, b"")
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"stratalog: error: {path / log_name(0)} at byte 0: no batch in ")
-    assert f"all of its {len(raw)} bytes" in line
-    assert line.endswith("; `stratalog verify` on it says more")
+    assert f"no batch in {len(raw)} bytes" in line
+    assert line.endswith("; run `stratalog verify` on it for details")
 
 
 def test_junk_in_a_segment_alone(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_junk_in_a_segment_alone(tmp_path: Path) -> None:
 
 def test_a_damaged_batch_alone_is_told_with_what_is_wrong(tmp_path: Path) -> None:
     found = _found(write_partition(tmp_path / "orders-0", {0: bytes(FLIPPED)}))
-    assert isinstance(found, Junk)
-    assert ", the first: CRC is " in found.reason
+    assert isinstance(found, NotALog)
+    assert ", the first batch is corrupt: CRC " in found.reason
 
 
 @pytest.mark.parametrize("raw", JUNK)
@@ -82,7 +82,7 @@ def test_junk_comes_after_the_records_of_partitions_before_it(tmp_path: Path) ->
 
 def test_following_junk_is_an_error_as_well(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: RANDOM})
-    with pytest.raises(CorruptBatchError, match="no batch in all of its 5000 bytes"):
+    with pytest.raises(CorruptBatchError, match="no batch in 5000 bytes"):
         inside("read", path, "--follow")
 
 
@@ -91,7 +91,7 @@ def test_zeros_may_be_preallocated_so_they_are_no_error(tmp_path: Path) -> None:
     result = stratalog("read", path)
     assert (result.status, result.stdout) == (0, b"")
     (line,) = result.stderr.splitlines()
-    assert f"{path / log_name(0)} at byte 0: no records yet, its {3 << 20} bytes are zeros" in line
+    assert f"{path / log_name(0)}: no records, all {3 << 20} bytes are zero" in line
     assert "error" not in line
 
 
@@ -123,7 +123,7 @@ def test_every_beginning_of_a_first_batch_is_normal(
     for cut in range(len(raw)):
         (path / log_name(base_offset)).write_bytes(raw[:cut])
         is_zero = cut > 0 and not any(raw[:cut])
-        assert isinstance(_found(path), Zeros if is_zero else type(None)), cut
+        assert isinstance(_found(path), OnlyZeros if is_zero else type(None)), cut
 
 
 @pytest.mark.parametrize("tail", [RANDOM, bytes(5000), TEXT], ids=["random", "zeros", "text"])
@@ -139,7 +139,7 @@ def test_a_batch_that_is_being_written_gets_a_second_look(tmp_path: Path) -> Non
     """In a preallocated file its first half looks like a whole batch with a wrong CRC."""
     raw = plain_segment(0, 1)
     path = write_partition(tmp_path / "orders-0", {0: raw[:80] + bytes(5000)})
-    assert isinstance(_found(path), Junk)
+    assert isinstance(_found(path), NotALog)
 
     def finish() -> None:
         time.sleep(0.05)

@@ -1,9 +1,8 @@
-"""Logs that have bytes and no batch: whether that is normal, and what to say where it is not.
+"""Logs that have bytes but no batch: whether that is normal, and if not, what to report.
 
-A log ends with its last whole batch, so to a reader such a log is simply empty. Mostly it is: its
-first batch is just being written, or was when the broker died; or its space is preallocated. Other
-bytes were never a log of Kafka's, or are the remains of one, and whoever asked for its records
-should hear of it.
+A log ends with its last complete batch, so a reader sees such a log as empty. Usually it is: the
+first batch is being written, or was when the broker died, or the file is preallocated. Any other
+bytes were never a Kafka log, or what is left of a corrupt one, and the reader must be told.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.segment_view import SegmentView
 
-_ADVICE: Final = "`stratalog verify` on it says more"
+_ADVICE: Final = "run `stratalog verify` on it for details"
 _OFFSET_BYTES: Final = 8
 _OFFSETS_OF_SEGMENT: Final = 1 << 31
 _CHUNK_BYTES: Final = 1 << 20
 
 
-class Zeros(NamedTuple):
-    """Space that was preallocated and not written to yet; or what a crash left of data."""
+class OnlyZeros(NamedTuple):
+    """Space that was preallocated and not written yet, or data lost in a crash."""
 
     segment: SegmentView
 
     def __str__(self) -> str:
         return (
-            f"{self.segment.path} at byte 0: no records yet, its {self.segment.size_bytes} bytes "
-            f"are zeros; if there should be records, they are lost ({_ADVICE})"
+            f"{self.segment.path}: no records, all {self.segment.size_bytes} bytes are zero; if "
+            f"there should be records, they are lost ({_ADVICE})"
         )
 
 
-class Junk(NamedTuple):
-    """Bytes that no broker leaves at the beginning of a log."""
+class NotALog(NamedTuple):
+    """Bytes that no broker writes at the beginning of a log."""
 
     segment: SegmentView
     reason: str
@@ -48,47 +47,47 @@ class Junk(NamedTuple):
 
     @property
     def skipped(self) -> Skipped:
-        """All of it, for readers that go on after damage."""
+        """The entire segment, for readers that skip corrupt data."""
         segment = self.segment
         return Skipped(segment.path, 0, segment.size_bytes, segment.base_offset, None, self.reason)
 
 
-def batchless(view: PartitionView) -> Zeros | Junk | None:
-    """Why the log has no batch although it has bytes; None if it has one, or that is normal."""
-    return view.retry_if_gone(lambda: _batchless(view))
+def why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
+    """Why a log with bytes has no batch; None if it has one, or if that is normal."""
+    return view.retry_if_gone(lambda: _why_no_batches(view))
 
 
-def _batchless(view: PartitionView) -> Zeros | Junk | None:
+def _why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
     *before, segment = view.listing.segments
     if view.segments.end.position or any(each.size_bytes for each in before):
-        return None  # damage before the last segment is met when it is read
+        return None  # corruption in earlier segments is found when they are read
     if not segment.size_bytes:
         return None
     if _is_zero(segment):
-        return Zeros(segment)
+        return OnlyZeros(segment)
     first = segment.file.peek(0)
-    if _is_cut(segment, first):
+    if _may_be_torn(segment, first):
         return None
-    reason = f"no batch in all of its {segment.size_bytes} bytes"
+    reason = f"no batch in {segment.size_bytes} bytes"
     if first is not None and first.is_plausible(segment.base_offset, segment.size_bytes):
         reason += f", {_reason_at_start(segment)}"
     else:
-        reason += ": this is not a log of Kafka's, or its data is lost"
-    return Junk(segment, f"{reason}; {_ADVICE}")
+        reason += ": this is not a Kafka log, or its data is lost"
+    return NotALog(segment, f"{reason}; {_ADVICE}")
 
 
-def _is_cut(segment: SegmentView, first: Peek | None) -> bool:
-    """Whether these may be the first bytes of a batch whose end is not written yet."""
+def _may_be_torn(segment: SegmentView, first: Peek | None) -> bool:
+    """Whether these may be the first bytes of a batch that is not completely written yet."""
     if not _may_be_offset(segment.file.read(0, _OFFSET_BYTES), segment.base_offset):
         return False
     if first is None:
-        return True  # so few bytes tell nothing more
-    is_whole = first.size_bytes <= segment.size_bytes
-    return not is_whole and first.is_plausible(segment.base_offset, first.size_bytes)
+        return True  # too few bytes to know more
+    is_complete = first.size_bytes <= segment.size_bytes
+    return not is_complete and first.is_plausible(segment.base_offset, first.size_bytes)
 
 
 def _may_be_offset(data: bytes, base_offset: int) -> bool:
-    """Whether an offset that such a segment may have begins with `data`."""
+    """Whether `data` may be the first bytes of an offset in a segment with this base offset."""
     lowest, highest = (
         int.from_bytes(data.ljust(_OFFSET_BYTES, rest), "big") for rest in (b"\x00", b"\xff")
     )
@@ -99,8 +98,8 @@ def _reason_at_start(segment: SegmentView) -> str:
     try:
         segment.load_batch(0)
     except CorruptError as error:
-        return f"the first: {error.reason}"
-    return "the first was written only now"  # whoever asks once more will find it
+        return f"the first batch is corrupt: {error.reason}"
+    return "the first was written only now"  # a second look will find it
 
 
 def _is_zero(segment: SegmentView) -> bool:

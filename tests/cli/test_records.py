@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stratalog.cli.record_text import (
+from stratalog.cli.records import (
     BadTemplateError,
     json_printer,
     line_of_fields,
@@ -53,7 +53,7 @@ def test_unknown_tokens(text: str) -> None:
     if text.endswith("%"):
         assert template(text, "raw", "raw")(WHERE, RECORD) == b"42 %"
         return
-    with pytest.raises(BadTemplateError, match="no such token"):
+    with pytest.raises(BadTemplateError, match="unknown token"):
         template(text, "raw", "raw")
 
 
@@ -99,7 +99,7 @@ def test_fields() -> None:
         b"h=x,h=null,\xc3\xbc=\x00\n"
     )
     assert line_of_fields(["value"], b"", raw, raw)(WHERE, TOMBSTONE) == b"null\n"
-    with pytest.raises(BadTemplateError, match="no such field: size"):
+    with pytest.raises(BadTemplateError, match="unknown field size"):
         line_of_fields(["value", "size"], b"", raw, raw)
 
 

@@ -1,0 +1,456 @@
+"""An inventory of log directories: topics, partitions, segments and their files, as values.
+
+This is what `stratalog ls` prints. It is cheap on purpose: a directory listing and a few small
+reads per segment (the first batch header, the ends of the indexes). Logs are not scanned, except
+where an index is missing or wrong and has to be rebuilt in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import AccessDeniedError, StratalogError
+from stratalog.format.batch import (
+    HEADER_BYTES,
+    MAGIC_2,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Codec,
+    TimestampType,
+    peek,
+)
+from stratalog.format.legacy import LegacyHeader
+from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, FileState, RootFile
+from stratalog.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
+from stratalog.log.partition_view import identity_of
+from stratalog.partitions.view import LogDirView
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.format.checkpoint import EpochEntry
+    from stratalog.format.metadata import MetaProperties
+    from stratalog.format.names import TopicPartition
+    from stratalog.format.snapshot import ProducerEntry
+    from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.listing import ListedFile
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.log.transactions import MissingIndex
+    from stratalog.partitions.settings import EffectiveConfig, SettingsFinder
+    from stratalog.storage.index_view import IndexView
+    from stratalog.storage.segment_view import SegmentView
+
+CHECKPOINTS: Final = {
+    "high_watermark": RootFile.HIGH_WATERMARKS,
+    "recovery_point": RootFile.RECOVERY_POINTS,
+    "cleaner_offset": RootFile.CLEANER_OFFSETS,
+}
+
+
+# -- one segment
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """Facts from the header of the first batch of a segment."""
+
+    timestamp: int
+    """Of its first record if the header has it, else its largest timestamp."""
+    codec: str
+    magic: int
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """One sparse index of a segment."""
+
+    entries: int
+    size_bytes: int | None
+    """Of the file; None if there is no file."""
+    origin: str
+    """`file`, or why the file was not used."""
+
+
+@dataclass(frozen=True)
+class SegmentSummary:
+    """One segment."""
+
+    path: Path
+    base_offset: int
+    next_offset: int
+    """Base offset of the next segment, or the log end offset."""
+    size_bytes: int
+    offset_index: IndexSummary
+    time_index: IndexSummary
+    aborted_transactions: int
+    has_snapshot: bool
+    """Whether there is a producer snapshot at its base offset."""
+    first: FirstBatch | None
+    largest_timestamp: int
+
+
+def summarize_segments(view: PartitionView) -> list[SegmentSummary]:
+    """Every segment of one partition."""
+    segments = view.segments
+    snapshots = {offset for offset, _ in view.listing.snapshots}
+    sizes = {listed.path: listed.size_bytes for listed in view.listing.files}
+    ends = [*segments.bases[1:], view.log_end_offset]
+    found = []
+    for slot, segment in enumerate(segments):
+        largest = segments.largest_timestamp(slot).timestamp  # checks the time index, too
+        last = segment.offset_index.last()
+        if last is not None:
+            segment.seek(last[1])  # checks the offset index
+        found.append(
+            SegmentSummary(
+                path=segment.path,
+                base_offset=segment.base_offset,
+                next_offset=ends[slot],
+                size_bytes=segment.size_bytes,
+                time_index=_summarize_index(segment.times.index, sizes),
+                offset_index=_summarize_index(segment.offset_index, sizes),
+                aborted_transactions=sizes.get(segment.sibling(".txnindex"), 0) // TXN_ENTRY_BYTES,
+                has_snapshot=segment.base_offset in snapshots,
+                first=first_batch(segment),
+                largest_timestamp=largest,
+            )
+        )
+    return found
+
+
+def _summarize_index(index: IndexView, sizes: Mapping[Path, int]) -> IndexSummary:
+    return IndexSummary(index.entries, sizes.get(index.path), index.origin)
+
+
+def first_batch(segment: SegmentView) -> FirstBatch | None:
+    """None if there is no complete batch. The CRC is not checked."""
+    raw = segment.file.read(0, HEADER_BYTES)
+    found = peek(raw)
+    if found is None or not found.is_plausible(
+        offset_min=segment.base_offset, bytes_left=segment.size_bytes
+    ):
+        return None
+    if len(raw) < min(HEADER_BYTES, found.size_bytes):  # the file shrank
+        return None
+    if found.magic < MAGIC_2:
+        legacy = LegacyHeader.unpack(raw)
+        return FirstBatch(legacy.max_timestamp, codec_name(legacy.codec_id), legacy.magic)
+    header = BatchHeader.unpack(raw)
+    is_record_time = (
+        header.timestamp_type is TimestampType.CREATE_TIME and header.delete_horizon_ms is None
+    )
+    timestamp = header.base_timestamp if is_record_time else header.max_timestamp
+    return FirstBatch(timestamp, codec_name(header.codec_id), header.magic)
+
+
+def codec_name(codec_id: int) -> str:
+    """Kafka's name of a codec, or its number if there is no such codec."""
+    try:
+        return Codec(codec_id).name.lower()
+    except ValueError:
+        return f"unknown({codec_id})"
+
+
+# -- one partition
+
+
+@dataclass(frozen=True)
+class Details:
+    """What to read of each partition besides its summary. Each costs a few more reads."""
+
+    segments: bool = False
+    epochs: bool = False
+    producers: bool = False
+    transactions: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    """One partition. Details that were not asked for are empty or None."""
+
+    topic_partition: TopicPartition
+    path: Path
+    topic_id: uuid.UUID | None
+    segment_count: int
+    size_bytes: int
+    log_start_offset: int
+    log_end_offset: int
+    first: FirstBatch | None
+    """None if the log has no batch."""
+    largest_timestamp: int
+    checkpoints: Mapping[str, int | None]
+    """By the names of `CHECKPOINTS`; None if the log directory has no entry."""
+    segments: Sequence[SegmentSummary] = ()
+    in_transit: Sequence[ListedFile] = ()
+    """Files being deleted, or being swapped in by compaction."""
+    epochs: Sequence[EpochEntry] = ()
+    producers: Sequence[ProducerEntry] = ()
+    aborted: Sequence[AbortedTxn] = ()
+    last_stable_offset: int | None = None
+    missing_indexes: Sequence[MissingIndex] = ()
+    """Missing transaction indexes; these are always looked for."""
+
+    @property
+    def label(self) -> str:
+        return label_of(self.topic_partition)
+
+
+@dataclass(frozen=True)
+class UnreadablePartition:
+    """A partition that could not be read."""
+
+    topic_partition: TopicPartition
+    path: Path
+    problem: str
+
+
+def label_of(topic_partition: TopicPartition) -> str:
+    """`orders-3`, or the name of the directory if it is not named like a partition."""
+    return str(topic_partition) if topic_partition.partition >= 0 else topic_partition.topic
+
+
+class Checkpoints:
+    """The offset checkpoints at the root of one log directory, read once."""
+
+    def __init__(self, log_dir: LogDirView | None) -> None:
+        self._offsets = {
+            name: log_dir.checkpoint(file) if log_dir else {} for name, file in CHECKPOINTS.items()
+        }
+
+    def of(self, topic_partition: TopicPartition) -> dict[str, int | None]:
+        return {name: offsets.get(topic_partition) for name, offsets in self._offsets.items()}
+
+
+def summarize_partition(
+    view: PartitionView, checkpoints: Checkpoints, details: Details
+) -> PartitionSummary:
+    """One partition, with the details asked for."""
+    segments = view.segments
+    in_transit = (file for file in view.listing.files if file.file.state is not FileState.LIVE)
+    return PartitionSummary(
+        topic_partition=view.topic_partition,
+        path=view.path,
+        topic_id=view.topic_id,
+        segment_count=len(segments),
+        size_bytes=view.size_bytes,
+        log_start_offset=view.log_start_offset,
+        log_end_offset=view.log_end_offset,
+        first=next(filter(None, map(first_batch, segments)), None),
+        largest_timestamp=max(
+            segments.largest_timestamp(slot).timestamp for slot in range(len(segments))
+        ),
+        checkpoints=checkpoints.of(view.topic_partition),
+        segments=summarize_segments(view) if details.segments else (),
+        in_transit=tuple(in_transit) if details.segments else (),
+        epochs=view.leader_epochs if details.epochs else (),
+        producers=view.producers if details.producers else (),
+        aborted=view.aborted_transactions() if details.transactions else (),
+        last_stable_offset=view.last_stable_offset if details.transactions else None,
+        missing_indexes=view.missing_txn_indexes(),
+    )
+
+
+# -- one topic
+
+
+@dataclass(frozen=True)
+class TopicSummary:
+    """The partitions of one topic taken together."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+    partitions: int
+    segment_count: int
+    size_bytes: int
+    log_start_offset_min: int | None
+    """None, like the next one, if no partition can be read."""
+    log_end_offset_max: int | None
+    offsets: int
+    """Sum over the partitions of log end offset minus log start offset."""
+    first_timestamp: int | None
+    largest_timestamp: int
+    codecs: Sequence[str]
+    unreadable: int = 0
+    """How many partitions could not be read. They count in `partitions` and nowhere else."""
+
+    @classmethod
+    def of(
+        cls, topic: str, partitions: Sequence[PartitionSummary], unreadable: int
+    ) -> TopicSummary:
+        first = [found.first for found in partitions if found.first is not None]
+        times = [batch.timestamp for batch in first if batch.timestamp != NO_TIMESTAMP]
+        return cls(
+            topic=topic,
+            topic_id=partitions[0].topic_id if partitions else None,
+            partitions=len(partitions) + unreadable,
+            segment_count=sum(found.segment_count for found in partitions),
+            size_bytes=sum(found.size_bytes for found in partitions),
+            log_start_offset_min=min(
+                (found.log_start_offset for found in partitions), default=None
+            ),
+            log_end_offset_max=max((found.log_end_offset for found in partitions), default=None),
+            offsets=sum(found.log_end_offset - found.log_start_offset for found in partitions),
+            first_timestamp=min(times, default=None),
+            largest_timestamp=max(
+                (found.largest_timestamp for found in partitions), default=NO_TIMESTAMP
+            ),
+            codecs=sorted({batch.codec for batch in first}),
+            unreadable=unreadable,
+        )
+
+
+# -- one log directory
+
+
+@dataclass(frozen=True)
+class LogDirSummary:
+    """The root of one log directory."""
+
+    path: Path
+    meta: MetaProperties | None
+    is_clean_shutdown: bool
+    partitions: int
+
+
+@dataclass(frozen=True)
+class OtherDirectory:
+    """A directory that is not a live partition."""
+
+    path: Path
+    state: str
+    """`delete`, `stray`, `future`, or `unknown`: a broker does not start with an unknown one."""
+    topic_partition: TopicPartition | None
+    size_bytes: int
+
+
+def summarize_log_dir(log_dir: LogDirView, on_problem: Callable[[str], None]) -> LogDirSummary:
+    """The root of one log directory."""
+    meta = None
+    try:
+        meta = log_dir.meta_properties
+    except StratalogError as error:
+        on_problem(f"{log_dir.path}: meta.properties: {error}")
+    live = sum(listed.directory.state is DirState.LIVE for listed in log_dir.partitions)
+    return LogDirSummary(log_dir.path, meta, log_dir.has_clean_shutdown, live)
+
+
+def other_directories(log_dirs: Iterable[LogDirView]) -> list[OtherDirectory]:
+    """Directories that are not live partitions."""
+    found = []
+    for log_dir in log_dirs:
+        for path, directory in log_dir.partitions:
+            if directory.state is not DirState.LIVE:
+                state = directory.state.value.removeprefix("-")
+                found.append(OtherDirectory(path, state, directory.topic_partition, _size_of(path)))
+        for path in log_dir.invalid_directories:
+            found.append(OtherDirectory(path, "unknown", None, _size_of(path)))
+    return found
+
+
+def _size_of(path: Path) -> int:
+    """Of the files in a directory, as far as they are readable."""
+    size_bytes = 0
+    try:
+        for entry in path.iterdir():
+            size_bytes += entry.stat().st_size if entry.is_file() else 0
+    except OSError:  # removed, or access denied meanwhile: report what was counted
+        return size_bytes
+    return size_bytes
+
+
+# -- all of it
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Everything that was found."""
+
+    log_dirs: Sequence[LogDirSummary]
+    topics: Sequence[TopicSummary]
+    partitions: Sequence[PartitionSummary]
+    other_directories: Sequence[OtherDirectory]
+    unreadable: Sequence[UnreadablePartition] = ()
+    settings: Mapping[str, EffectiveConfig] = field(default_factory=dict)
+    """By topic."""
+
+
+class InventoryTaker:
+    """Opens partitions one by one. One that cannot be read does not stop the others."""
+
+    def __init__(
+        self, details: Details, settings: SettingsFinder, on_problem: Callable[[str], None]
+    ) -> None:
+        self._details = details
+        self._finder = settings
+        self._on_problem = on_problem
+        self._checkpoints: dict[Path, Checkpoints] = {}
+        self._found: list[PartitionSummary] = []
+        self._unreadable: list[UnreadablePartition] = []
+        self._settings: dict[str, EffectiveConfig] = {}
+
+    def take(
+        self,
+        log_dirs: Sequence[LogDirView],
+        openers: Iterable[Callable[[], Iterable[PartitionView]]],
+    ) -> Inventory:
+        """Of `log_dirs` themselves, and of the partitions that `openers` open."""
+        self._checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in log_dirs}
+        for opener in openers:
+            try:
+                views = opener()
+            except AccessDeniedError as error:
+                self._note_unreadable(error.path, error)
+                continue
+            except StratalogError as error:
+                self._on_problem(str(error))
+                continue
+            for view in views:
+                self._add(view)
+        return Inventory(
+            log_dirs=[summarize_log_dir(log_dir, self._on_problem) for log_dir in log_dirs],
+            topics=self._topics(),
+            partitions=self._found,
+            other_directories=other_directories(log_dirs),
+            unreadable=self._unreadable,
+            settings=self._settings,
+        )
+
+    def _add(self, view: PartitionView) -> None:
+        root = view.path.parent
+        if root not in self._checkpoints:
+            self._checkpoints[root] = Checkpoints(_log_dir_at(root))
+        try:
+            with view:
+                self._found.append(
+                    summarize_partition(view, self._checkpoints[root], self._details)
+                )
+                topic = view.topic_partition.topic
+                if topic not in self._settings and topic != CLUSTER_METADATA_TOPIC:
+                    self._settings[topic] = self._finder.of(view)
+        except (StratalogError, OSError) as error:  # OSError: removed meanwhile
+            self._note_unreadable(view.path, error)
+
+    def _note_unreadable(self, path: Path, error: Exception) -> None:
+        has_path = getattr(error, "path", None) is not None  # then the message starts with it
+        problem = str(error) if has_path else f"{path}: {error}"
+        self._on_problem(problem)
+        self._unreadable.append(UnreadablePartition(identity_of(path)[0], path, problem))
+
+    def _topics(self) -> list[TopicSummary]:
+        by_topic: dict[str, list[PartitionSummary]] = {}
+        for found in self._found:
+            by_topic.setdefault(found.topic_partition.topic, []).append(found)
+        counts = Counter(each.topic_partition.topic for each in self._unreadable)
+        names = sorted({*by_topic, *counts})
+        return [TopicSummary.of(name, by_topic.get(name, []), counts[name]) for name in names]
+
+
+def _log_dir_at(path: Path) -> LogDirView | None:
+    try:
+        return LogDirView(path)
+    except StratalogError:
+        return None
