@@ -10,8 +10,7 @@ import pyarrow as pa
 from stratalog.bulk.row_staging import RowStager, RowTerms
 from stratalog.bulk.target import Target
 from stratalog.commits.journal import CommitIdentity
-from stratalog.commits.staged import StagedCommit
-from stratalog.commits.staging import RunStager
+from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.format.batch import HEADER_BYTES, BatchHeader
 from stratalog.format.record import seal_batch
 from stratalog.storage.disk import Disk

@@ -202,9 +202,9 @@ def test_a_run_that_is_gone_or_cut(tmp_path: Path) -> None:
     path = tmp_path / "orders-0" / commit.runs[0].name
     data = path.read_bytes()
     path.write_bytes(data[:-1])
-    refused(tmp_path, commit, "bytes, of")
+    refused(tmp_path, commit, "bytes, but")
     path.unlink()
-    refused(tmp_path, commit, "staged, but not here")
+    refused(tmp_path, commit, "staged file is missing")
 
 
 def test_a_topic_that_is_another_by_now(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_a_topic_that_is_another_by_now(tmp_path: Path) -> None:
         logs.alter_config("orders", {"compression.type": None})
         logs.delete_topic("orders")
         logs.create_topic("orders", 1)
-    refused(tmp_path, commit, "deleted since")
+    refused(tmp_path, commit, "deleted after")
     with open_logs(tmp_path) as logs:
         logs.delete_topic("orders")
-    refused(tmp_path, commit, "deleted since")
+    refused(tmp_path, commit, "deleted after")
 
 
 def test_a_topic_that_has_more_partitions_by_now(tmp_path: Path) -> None:
@@ -231,15 +231,15 @@ def test_a_topic_that_has_more_partitions_by_now(tmp_path: Path) -> None:
     commit = StagedCommit(stage([tmp_path], [rows(0, 10)]), JOB)
     with open_logs(tmp_path) as logs:
         logs.add_partitions("orders", 3)
-    refused(tmp_path, commit, "has 3 partitions, of which 2 were there")
+    refused(tmp_path, commit, "has 3 partitions, but had 2 when")
 
 
 def test_runs_of_another_commit(tmp_path: Path) -> None:
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders", 1)
     runs = stage([tmp_path], [rows(0, 10)])
-    refused(tmp_path, StagedCommit((*runs, *runs), JOB), "or twice")
-    refused(tmp_path, StagedCommit(runs, "f" * 32), "not a run of this commit")
+    refused(tmp_path, StagedCommit((*runs, *runs), JOB), "or named twice")
+    refused(tmp_path, StagedCommit(runs, "f" * 32), "not a staged file of this commit")
 
 
 def test_a_corrupt_run_is_refused(tmp_path: Path) -> None:
@@ -256,4 +256,4 @@ def test_a_corrupt_run_is_refused(tmp_path: Path) -> None:
     fewer = replace(commit.runs[0], record_count=9)
     data[-1] ^= 1
     path.write_bytes(data)
-    refused(tmp_path, replace(commit, runs=(fewer,)), "10 records, of 9 that were staged")
+    refused(tmp_path, replace(commit, runs=(fewer,)), "10 records, but 9 were staged")

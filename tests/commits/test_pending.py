@@ -233,7 +233,7 @@ def test_what_may_be_of_a_pending_commit_is_not_compacted(tmp_path: Path) -> Non
 def test_a_number_that_the_state_cannot_hold_is_refused(logs_dir: Path, number: int) -> None:
     runs = stage([logs_dir], [rows(0, 10)])
     commit = StagedCommit(runs, JOB, 0, CommitIdentity(QUERY, number))
-    refused = pytest.raises(CommitError, match=f"{number} is not in 0 to")
+    refused = pytest.raises(CommitError, match=f"{number} is not between 0 and")
     with open_logs(logs_dir) as logs, refused:
         logs.commits.commit(commit)
     assert ours(logs_dir) == []

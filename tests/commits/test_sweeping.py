@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.bulk.target import Target, abandon_job, abandon_runs
-from stratalog.commits.committer import abandon
+from stratalog.commits.committer import remove_staged_files
 from stratalog.commits.journal import JournalFile, plan_commit
 from stratalog.commits.staged import STALE_MS, StagedCommit
 from stratalog.errors import CommitError
@@ -84,15 +84,15 @@ def test_a_job_that_is_swept_while_it_runs_is_refused(logs_dir: Path) -> None:
     commit = StagedCommit(stage([logs_dir], [rows(0, 10)]), JOB)
     with open_logs(logs_dir) as logs:
         logs.commits.sweep(stale_ms=-(10**15))
-        with pytest.raises(CommitError, match="staged, but not here"):
+        with pytest.raises(CommitError, match="staged file is missing"):
             logs.commits.commit(commit)
 
 
 def test_an_abort_removes_what_is_not_decided(logs_dir: Path) -> None:
     stage([logs_dir], [rows(0, 10)])
     directories = [logs_dir / "orders-0", logs_dir / "orders-1", logs_dir / "gone-0"]
-    assert abandon(Disk(), [logs_dir], directories, job="f" * 32) == 0
-    assert abandon(Disk(), [logs_dir], directories, job=JOB) == 2
+    assert remove_staged_files(Disk(), [logs_dir], directories, job="f" * 32) == 0
+    assert remove_staged_files(Disk(), [logs_dir], directories, job=JOB) == 2
     assert staged_in(logs_dir) == 0
 
 
@@ -103,7 +103,7 @@ def test_what_is_decided_is_neither_aborted_nor_swept(logs_dir: Path) -> None:
     with open_logs(logs_dir) as logs:
         ends = {run.topic_partition: 0 for run in commit.runs}
         JournalFile(Disk(), [logs_dir]).write(plan_commit(commit, ends, 1))
-        assert abandon(Disk(), [logs_dir], [logs_dir / "orders-0"], job=JOB) == 0
+        assert remove_staged_files(Disk(), [logs_dir], [logs_dir / "orders-0"], job=JOB) == 0
         assert logs.commits.sweep() == 0
     assert sum(map(len, values_in([logs_dir]).values())) == 10
     assert staged_in(logs_dir) == 0

@@ -247,7 +247,7 @@ def test_every_flipped_byte_is_an_error_or_the_end_of_the_log(metadata_dir: Path
 
 
 def test_a_directory_without_anything_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="neither a metadata snapshot nor a segment"):
+    with pytest.raises(CorruptError, match="no metadata snapshot and no segment"):
         read_cluster_metadata(tmp_path)
     with pytest.raises(StorageError):
         read_cluster_metadata(tmp_path / "missing")

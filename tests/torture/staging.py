@@ -20,8 +20,7 @@ import pyarrow as pa
 from stratalog.bulk.row_staging import RowStager, RowTerms
 from stratalog.bulk.target import Target, abandon_job
 from stratalog.commits.journal import CommitIdentity
-from stratalog.commits.staged import StagedCommit
-from stratalog.commits.staging import RunStager
+from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     CommitError,

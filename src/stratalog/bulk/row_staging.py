@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.bulk.target import TopicFinder
-from stratalog.commits.staging import RunStager
+from stratalog.commits.staged import RunStager
 from stratalog.errors import InvalidRecordError, InvalidTimestampError, UnknownTopicOrPartitionError
 from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.column_types import numpy_column

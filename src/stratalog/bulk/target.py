@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from stratalog.bulk.workers import interrupts_held
-from stratalog.commits.committer import CommitDirs, abandon
+from stratalog.commits.committer import CommitDirs, remove_staged_files
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
@@ -288,6 +288,6 @@ def _abandon(
     """If the lock is not to be had, the files stay, and are swept once they are a day old."""
     try:
         with target.lock():
-            abandon(Disk(), target.paths, directories, job=job, names=names)
+            remove_staged_files(Disk(), target.paths, directories, job=job, names=names)
     except StratalogError as error:
         _log.warning("staged files of a failed job are left for a later sweep: %s", error)

@@ -1,6 +1,7 @@
-"""Exactly-once bulk writes: staged files, one journal, and the installation into the logs.
+"""Exactly-once bulk writes: staged files, a journal, and their installation into the logs.
 
-Tasks stage (`staging`), anywhere and without the lock. One commit under the lock writes the journal
-(`journal`), which decides, and then installs (`install`, `committer`). Whatever is interrupted
-after the decision is finished by the next `LogDir.open`; whatever was not decided is swept.
+Tasks write staged files (`staged`) without the lock. Then one commit (`committer`), under the lock,
+writes the journal (`journal`), which decides it, and installs the files (`install`). An interrupted
+commit is finished by the next `LogDir.open` if it was decided; otherwise its files are removed.
+`replays` recognizes commits that are repeated.
 """

@@ -1,12 +1,12 @@
-"""Commits of staged runs to log directories that are open for writing.
+"""Bulk commits: staged runs are appended to the logs, all of them once or none.
 
     result = logs.commits.commit(StagedCommit(runs, identity=CommitIdentity(query_id, batch_id)))
 
-Steps, each durable before the next: read and check what was staged; write the journal (from here on
-the commit is decided); of every partition install and flush the runs, record that in the journal,
-remove the staged files; note the identity; remove the journal. Before the journal is written a
-failure leaves the logs as they were. Afterwards it leaves a journal that the next commit, or the
-next `LogDir.open`, finishes, and the staged files of everything that is not recorded as installed.
+Steps, each durable before the next: read and check the staged files; write the journal (from here
+on the commit is decided); for every partition install and flush the runs, record that in the
+journal, remove the staged files; record the identity; remove the journal. A failure before the
+journal is written leaves the logs unchanged. A failure after it leaves the journal, and the staged
+files that are not recorded as installed; the next commit or the next `LogDir.open` finishes it.
 
 Readers, who need no lock, may see a part of a commit while it is being installed.
 """
@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
-from stratalog.commits.journal import Decision, JournalFile, JournalRun, plan_commit
+from stratalog.commits.journal import CommitProgress, JournalFile, JournalRun, plan_commit
 from stratalog.commits.replays import CommitHistory
 from stratalog.commits.staged import (
     STALE_MS,
     has_staged_files,
     sweep_commit,
-    sweep_own,
+    sweep_job,
     sweep_stale,
 )
 from stratalog.errors import (
@@ -71,18 +71,18 @@ _log = logging.getLogger(__name__)
 
 
 class CommitResult(NamedTuple):
-    """What a commit has done."""
+    """The result of a commit."""
 
     record_count: int
     size_bytes: int
     is_replay: bool = False
-    """The same commit came before: nothing was appended."""
+    """Whether it was already committed: nothing was appended."""
     skipped_records: int = 0
-    """Records of topics that have them already, from the same commit."""
+    """Records that were already committed to their topics."""
 
 
 class Commits:
-    """Commits to the log directories whose lock is held. Thread-safe: they take turns."""
+    """Commits to log directories that are open for writing. Thread-safe: one at a time."""
 
     def __init__(self, catalog: TopicCatalog, context: LogContext) -> None:
         self._catalog = catalog
@@ -95,8 +95,8 @@ class Commits:
         detach_in_children(self)
 
     def detach(self) -> None:
-        """In a forked child: commits are the parent's."""
-        self._lock = threading.RLock()  # a thread that does not exist here may have the other
+        """In a forked child: commits belong to the parent."""
+        self._lock = threading.RLock()  # a thread that does not exist here may hold the other
         self._is_detached = True
 
     def _check_process(self) -> None:
@@ -128,12 +128,12 @@ class Commits:
         schedule.every(SWEEP_INTERVAL_MS, "removal of stale staged files", self._sweep)
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
-        """The number of the writer's last commit to the topic (None: to any topic); None if it
-        never had one."""
+        """The number of the writer's last commit to the topic (None: to any topic); None if there
+        was none."""
         return self._history.last_number(writer, topic)
 
     def is_committed(self, identity: CommitIdentity | None, topic: str | None = None) -> bool:
-        """Whether this commit, or a later one of the same writer, has written to the topic."""
+        """Whether this commit, or a later one of the same writer, was committed to the topic."""
         if identity is None:
             return False
         last = self.last_number(identity.writer, topic)
@@ -142,17 +142,17 @@ class Commits:
     def commit(self, commit: StagedCommit) -> CommitResult:
         """Append all staged runs, once.
 
-        Raises CommitError or another StratalogError if that is not possible, and nothing is
-        appended then: what was staged is missing, unreadable or corrupt, or the topic has changed.
-        CommitReplayError: a commit of this identity has written other rows. CommitPendingError: a
-        commit is decided and could not be finished; the message says whether it is this one.
+        Raises CommitError or another StratalogError, and appends nothing, if a staged file is
+        missing, unreadable or corrupt, or the topic has changed. Raises CommitReplayError if a
+        commit with this identity has written other rows, and CommitPendingError if a commit is
+        decided but could not be finished; the message names it.
         """
         self._check_process()
         with self._lock:
             self._catalog.check_complete("commit staged batches")
             self.finish()
-            split = self._history.split(commit)
-            new = split.new
+            replay = self._history.check(commit)
+            new = replay.new
             slots, checked = self._checked_slots(new)
             ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
             for slot in slots:
@@ -161,15 +161,15 @@ class Commits:
             if journal.partitions:
                 self._carry_out(self._decide(journal), journal, checked)
             self._sweep_commit(commit)
-            is_replay = bool(split.skipped_topics) and not new.runs
-            return CommitResult(new.record_count, new.size_bytes, is_replay, split.skipped_records)
+            is_replay = bool(replay.skipped_topics) and not new.runs
+            return CommitResult(new.record_count, new.size_bytes, is_replay, replay.skipped_records)
 
     def is_pending(self, job: str, number: int = 0) -> bool:
-        """Whether the commit is decided and not finished."""
+        """Whether the commit is decided but not finished."""
         return any((found.job, found.number) == (job, number) for _, found in self._journal.read())
 
     def finish(self) -> bool:
-        """Finish what was decided and not finished; whether there was something."""
+        """Finish a decided commit. Returns whether there was one."""
         self._check_process()
         failure: CommitPendingError | None = None
         with self._lock:
@@ -184,7 +184,7 @@ class Commits:
         return bool(found)
 
     def forget_missing(self) -> None:
-        """Directories were declared lost: what a decided commit has there is lost with them."""
+        """Log directories were declared lost: drop their parts of a decided commit."""
         with self._lock:
             for path, journal in self._journal.read():
                 self._forget_missing(path, journal)
@@ -194,7 +194,7 @@ class Commits:
         for part in journal.partitions:
             if part not in parts:
                 _log.warning(
-                    "%s: %d records of commit %s are lost with a log directory",
+                    "%s: %d records of commit %s were lost with a log directory",
                     part.topic_partition,
                     part.record_count,
                     journal.job,
@@ -203,18 +203,18 @@ class Commits:
             left = replace(journal, partitions=parts, dir_count=len(self._catalog.roots))
             self._journal.write(left, path)
         else:
-            self._journal.remove(path)  # nothing of it is here: it may come again
+            self._journal.remove(path)  # nothing of it is here: it may be repeated
 
     def sweep(self, stale_ms: int = STALE_MS) -> int:
-        """Remove staged files that nobody has written to for so long; how many."""
+        """Remove staged files that were not written to for `stale_ms`. Returns how many."""
         self._check_process()
         with self._lock:
             if self._catalog.missing_dirs:
-                return 0  # a journal there may name them
-            kept = self._journal.run_names()
+                return 0  # a journal in them may name the files
+            needed = self._journal.run_names()
             now_ms = self._context.now_ms()
             return sum(
-                sweep_stale(self._disk, slot.path, now_ms, kept, stale_ms)
+                sweep_stale(self._disk, slot.path, now_ms, needed, stale_ms)
                 for slot in self._catalog.slots()
             )
 
@@ -226,8 +226,8 @@ class Commits:
     def _checked_slots(
         self, commit: StagedCommit
     ) -> tuple[list[PartitionSlot], dict[Path, FileBatches]]:
-        """The partitions that get something, once all that was staged is found to be here; and what
-        is in the runs that may become segments."""
+        """Check all staged files. Returns the partitions of the commit, and the batches of large
+        runs, which may become segments."""
         slots: dict[TopicPartition, PartitionSlot] = {}
         seen: set[Path] = set()
         for topic in {id(run.topic): run.topic for run in commit.runs}.values():
@@ -236,10 +236,12 @@ class Commits:
         for run in commit.runs:
             slot = self._catalog.find(run.topic_partition)
             if slot is None:
-                raise CommitError(f"partition {run.topic_partition} is gone since it was staged to")
+                raise CommitError(
+                    f"partition {run.topic_partition} was deleted after rows were staged for it"
+                )
             path, name = slot.path / run.name, parse_staged_name(run.name)
             if name is None or name[:2] != (commit.job, commit.number) or path in seen:
-                raise CommitError(f"{path}: not a run of this commit, or twice")
+                raise CommitError(f"{path}: not a staged file of this commit, or named twice")
             found.append((path, run))
             seen.add(path)
             slots[run.topic_partition] = slot
@@ -248,76 +250,76 @@ class Commits:
     def _check_topic(self, staged: StagedTopic) -> None:
         info = self._catalog.topics.get(staged.name)
         if info is None or info.topic_id != staged.topic_id:
-            raise CommitError(f"topic {staged.name!r} was deleted since it was staged to")
+            raise CommitError(f"topic {staged.name!r} was deleted after rows were staged for it")
         if AppendRules.of(info.config) != staged.rules:
             raise CommitError(
-                f"the settings of topic {staged.name!r} were changed since it was staged to; "
-                "nothing was written, run the job again"
+                f"the settings of topic {staged.name!r} were changed after rows were staged for "
+                "it; nothing was written, run the job again"
             )
         if info.partitions[-1] + 1 != staged.partition_count:
             raise CommitError(
-                f"topic {staged.name!r} has {info.partitions[-1] + 1} partitions, of which "
-                f"{staged.partition_count} were there when it was staged to; nothing was written, "
-                "run the job again"
+                f"topic {staged.name!r} has {info.partitions[-1] + 1} partitions, but had "
+                f"{staged.partition_count} when rows were staged for it; nothing was written, run "
+                "the job again"
             )
 
     def _decide(self, journal: Journal) -> Path:
-        """Write the journal. If that fails after it has its name, the next opening finds it."""
+        """Write the journal. If that fails after it was renamed, the next opening finds it."""
         try:
             return self._journal.write(journal)
         except StorageError as error:
             if not self.is_pending(journal.job, journal.number):
                 raise
             raise CommitPendingError(
-                f"commit {journal.job}-{journal.number} is written down, but perhaps not durably: "
-                f"{error}. Open the directory again: if the journal is still there, that finishes "
-                "the commit. Until then do not write its rows again"
+                f"the journal of commit {journal.job}-{journal.number} was written, but perhaps "
+                f"not durably: {error}. Open the directory again: this finishes the commit if the "
+                "journal still exists. Until then do not write its rows again"
             ) from error
 
     def _carry_out(
         self, path: Path, journal: Journal, checked: Mapping[Path, FileBatches] = _NONE_CHECKED
     ) -> None:
-        """Everything after the decision. May be repeated from the start at any point."""
-        decision = Decision(self._journal, path, journal)
+        """Everything after the decision. Can be interrupted and repeated at any time."""
+        progress = CommitProgress(self._journal, path, journal)
         try:
             present = self._present(journal)
             for slot, part in present:
                 slot.has_pending_commit = not part.is_installed
             with _threads(len(present), "stratalog-install") as pool:
-                for _ in pool.map(partial(self._install, decision, checked), present):
+                for _ in pool.map(partial(self._install, progress, checked), present):
                     pass
-            self._history.note(journal)
+            self._history.record(journal)
             self._journal.remove(path)
         except StratalogError as error:
             raise CommitPendingError(
                 f"commit {journal.job}-{journal.number} is decided ({path}) but could not be "
-                f"finished: {error}. It is finished by the next commit, or when the directory is "
-                "opened next; do not write its rows again"
+                f"finished: {error}. The next commit, or opening the directory again, finishes it; "
+                "do not write its rows again"
             ) from error
 
     def _install(
         self,
-        decision: Decision,
+        progress: CommitProgress,
         checked: Mapping[Path, FileBatches],
         found: tuple[PartitionSlot, PartitionCommit],
     ) -> None:
-        """Nobody may append between looking at the log's end and going on from there."""
+        """Under the log's lock: nobody may append between reading its end and installing there."""
         slot, part = found
         if not part.is_installed:
             log = slot.log()
             with log.maintenance.lock:
                 left = resume(log, part)
                 if not is_as_planned(part, left):
-                    log.flush()  # what counts as found has to be there after a crash, too
-                    decision.record(left)
+                    log.flush()  # what was found must survive a crash, too
+                    progress.record(left)
                 install_partition(log, left, checked)
-            decision.record(replace(left, is_installed=True))
+            progress.record(replace(left, is_installed=True))
             slot.has_pending_commit = False
-        for run in part.runs:  # now, so that a large commit does not need twice its space
+        for run in part.runs:  # at once, so that a large commit does not need twice its space
             _remove_staged(self._disk, slot.path / run.name)
 
     def _present(self, journal: Journal) -> list[tuple[PartitionSlot, PartitionCommit]]:
-        """Without partitions that were deleted since: their part of the commit went with them."""
+        """The partitions of a commit, without those that were deleted since."""
         present = []
         for part in journal.partitions:
             slot = self._catalog.find(part.topic_partition)
@@ -326,13 +328,13 @@ class Commits:
                 present.append((slot, part))
             elif len(self._catalog.roots) < journal.dir_count:
                 raise InconsistentLogDirsError(
-                    f"{part.topic_partition} has to be here to finish a commit: "
-                    f"open all {journal.dir_count} log directories together"
+                    f"{part.topic_partition} is needed to finish a commit: open all "
+                    f"{journal.dir_count} log directories together"
                 )
         return present
 
     def _sweep_commit(self, commit: StagedCommit) -> None:
-        """What other attempts of its tasks have left, and what is stale beside it."""
+        """Remove files of other attempts of its tasks, and stale files in the same directories."""
         directories = {path for run in commit.runs for _, path in run.topic.dirs}
         sweep_commit(self._disk, directories, commit.job, commit.number)
         now_ms = self._context.now_ms()
@@ -386,7 +388,7 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
 
 
 def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatches]:
-    """Raise unless all are as they were staged; the batches of those that are large."""
+    """Raise unless all are as they were staged. Returns the batches of large ones."""
     large = {}
     with _threads(len(found), "stratalog-check") as pool:
         for (path, run), batches in zip(found, pool.map(_check_run, found), strict=True):
@@ -396,18 +398,18 @@ def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatch
 
 
 def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
-    """Before anything is decided: afterwards there is nobody to refuse it to."""
+    """Before the decision: afterwards the commit cannot be refused."""
     path, run = found
     try:
         return check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
     except FileNotFoundError:
         raise CommitError(
-            f"{path}: staged, but not here; the tasks and the driver must share the storage of the "
+            f"{path}: this staged file is missing; tasks and driver must share the storage of the "
             f"log directory, and commit within {STALE_MS // 3_600_000} hours. Nothing was written"
         ) from None
     except StorageError as error:
         raise CommitError(
-            f"{error}. Nothing was written; tasks and driver must run as users that may read each "
+            f"{error}. Nothing was written; tasks and driver must run as users who can read each "
             "other's files"
         ) from error
     except CorruptError as error:
@@ -415,14 +417,14 @@ def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
 
 
 def _remove_staged(disk: Disk, path: Path) -> None:
-    """It is in the log. If it cannot be removed now, it is swept once it is stale."""
+    """Remove a file whose records are in the log. If that fails, it is swept when it is stale."""
     try:
         disk.unlink(path, missing_ok=True)
     except StorageError as error:
         _log.warning("%s", error)
 
 
-def abandon(
+def remove_staged_files(
     disk: Disk,
     dirs: Sequence[Path],
     staged_dirs: Iterable[Path],
@@ -430,11 +432,11 @@ def abandon(
     job: str | None = None,
     names: Collection[str] = (),
 ) -> int:
-    """Remove what a failed job has staged, unless its commit is decided: all files of `job`, which
-    nobody else may use, and those in `names`. How many were removed.
+    """Remove the staged files of a failed job, unless its commit is decided: all files of `job`,
+    which nobody else may use, and those in `names`. Returns how many were removed.
 
     The caller holds the lock of the directories. Without it the job's own commit, if it is still
-    running somewhere, could decide on files that are being removed here.
+    running somewhere, could decide on files that are being removed.
     """
     decided = JournalFile(disk, dirs).run_names()
-    return sweep_own(disk, staged_dirs, job, set(names), decided)
+    return sweep_job(disk, staged_dirs, job, set(names), decided)

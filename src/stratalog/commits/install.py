@@ -1,13 +1,13 @@
 """Installing the runs of a decided commit into one partition's log, and resuming that.
 
-`resume` finds out how much of the runs the log has: nothing, all, or the first part, up to where a
-crash came. What counts is what the log shows: a batch at its planned offset with the same size,
+`resume` finds out how much of the runs is in the log: nothing, all, or the first part, up to where
+it was interrupted. The log itself is the proof: a batch at its planned offset with the same size,
 number of records and CRC. Runs are installed in order, so such a batch proves that all before it
-were installed, even those that retention has deleted since. Where nothing is proven (another
-writer has appended, and retention has moved the log start past the planned offsets), the rest goes
-to the log's end: records that are not in the log cannot be duplicated in it, but they can be lost.
+were installed, even those that retention has deleted since. If nothing is proven (another writer
+has appended, and retention has moved the log start past the planned offsets), the rest is appended
+at the log's end: records that are not in the log cannot be duplicated, but they could be lost.
 
-Every step may be repeated, so it does not matter when it is interrupted.
+Every step can be repeated, so it may be interrupted at any time.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def check_run(path: Path, run: JournalRun) -> FileBatches:
-    """Read a staged file: raise unless it is what was staged, byte for byte, and can be read."""
+    """Read a staged file. Raises unless it is complete, readable and not corrupt."""
     records, batches = 0, FileBatches()
     with open_run(path, run) as file:
         if file.size_bytes != run.size_bytes:
-            reason = f"{file.size_bytes} bytes, of {run.size_bytes} that were staged"
+            reason = f"{file.size_bytes} bytes, but {run.size_bytes} were staged"
             raise CorruptError(reason, path=path)
-        for chunk_at, chunk in whole_batches(file, 0, run.size_bytes):
+        for chunk_at, chunk in complete_batches(file, 0, run.size_bytes):
             at = 0
             while at < len(chunk):
                 try:
@@ -53,30 +53,30 @@ def check_run(path: Path, run: JournalRun) -> FileBatches:
                 records += header.record_count
                 batches.add(header)
     if records != run.record_count:
-        reason = f"{records} records, of {run.record_count} that were staged"
+        reason = f"{records} records, but {run.record_count} were staged"
         raise CorruptError(reason, path=path)
     return batches
 
 
 def resume(log: PartitionLog, part: PartitionCommit) -> PartitionCommit:
-    """What is left to install: from the log's end on, without the records that the log has."""
+    """What is left to install, from the log's end on, without the records that the log has."""
     found = _records_found(log, part)
     skip_records = part.skip_records + found
     return replace(part, start_offset=log.log_end_offset, skip_records=skip_records)
 
 
 def is_as_planned(part: PartitionCommit, left: PartitionCommit) -> bool:
-    """Whether `left`, which `resume` has returned, follows from `part` and the log alone."""
+    """Whether `left`, which `resume` has returned, has the offsets that `part` planned."""
     return part.start_offset - part.skip_records == left.start_offset - left.skip_records
 
 
 def install_partition(
     log: PartitionLog, part: PartitionCommit, checked: Mapping[Path, FileBatches]
 ) -> None:
-    """Append what the log does not have yet of the runs, and make it durable.
+    """Append the rest of the runs to the log, and make it durable.
 
-    `part` is what `resume` has returned. Files that were `checked` just now may become
-    segments as they are.
+    `part` is what `resume` has returned. Files that were just `checked` may become segments as they
+    are.
     """
     skip = part.skip_records
     for run in part.runs:
@@ -90,8 +90,8 @@ def install_partition(
         skip = 0
     if log.log_end_offset != part.end_offset:
         raise CommitError(
-            f"{log.path}: ends at offset {log.log_end_offset} after a commit that was to end at "
-            f"{part.end_offset}; its staged runs are not what the journal says"
+            f"{log.path}: ends at offset {log.log_end_offset} after a commit that should end at "
+            f"{part.end_offset}; its staged files differ from the journal"
         )
     log.flush()
 
@@ -100,7 +100,7 @@ def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
     path = log.path / run.name
     with _decided_run(path, run) as file:
         position = _position_of(file, run, skip) if skip else 0
-        for chunk_at, chunk in whole_batches(file, position, run.size_bytes):
+        for chunk_at, chunk in complete_batches(file, position, run.size_bytes):
             try:
                 log.install(chunk)
             except CorruptBatchError as error:
@@ -108,8 +108,8 @@ def _install_run(log: PartitionLog, run: JournalRun, skip: int) -> None:
 
 
 def open_run(path: Path, run: JournalRun) -> LogFile:
-    """A staged file, at least as long as it was when it was staged: by now it may be a segment of
-    the log, to which a broker has appended.
+    """Open a staged file. It may be longer than it was staged, if it has become a segment of the
+    log and a broker has appended to it.
 
     Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
     """
@@ -122,7 +122,7 @@ def open_run(path: Path, run: JournalRun) -> LogFile:
     size_bytes = file.size_bytes
     if size_bytes < run.size_bytes:
         file.close()
-        reason = f"{size_bytes} bytes, of {run.size_bytes} that were staged"
+        reason = f"{size_bytes} bytes, but {run.size_bytes} were staged"
         raise CorruptError(reason, path=path)
     return file
 
@@ -133,15 +133,15 @@ def _decided_run(path: Path, run: JournalRun) -> LogFile:
     except FileNotFoundError:
         raise CommitError(
             f"{path}: a staged file of a decided commit is missing, and its records are not in the "
-            "log; restore the file, or remove the journal (stratalog-commit.json) to give up the "
+            "log; restore the file, or remove the journal (stratalog-commit.json) to drop the "
             "records that are not installed yet, and write them again"
         ) from None
 
 
-def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
-    """Parts of a file that hold whole batches, about `CHUNK_BYTES` each, with their positions.
+def complete_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int, memoryview]]:
+    """Chunks of complete batches, of about `CHUNK_BYTES` each, with their positions.
 
-    They lie in the same memory: each is gone when the next is asked for.
+    They share one buffer: each is overwritten by the next.
     """
     buffer = bytearray(min(CHUNK_BYTES, end - position))
     while position < end:
@@ -150,18 +150,20 @@ def whole_batches(file: LogFile, position: int, end: int) -> Iterator[tuple[int,
             count = file.read_into(window, position)
         if count < len(window):
             raise CorruptBatchError("the file ends too early", position=position, path=file.path)
-        used, next_bytes = _whole_bytes(window)
+        used, next_bytes = _complete_bytes(window)
         if used:
             yield position, window[:used]
             position += used
         elif len(window) < next_bytes <= end - position:
             buffer = bytearray(next_bytes)
         else:
-            raise CorruptBatchError("no whole batch begins here", position=position, path=file.path)
+            raise CorruptBatchError(
+                "no complete batch starts here", position=position, path=file.path
+            )
 
 
-def _whole_bytes(window: memoryview) -> tuple[int, int]:
-    """How many bytes are whole batches, and how large the batch after them is."""
+def _complete_bytes(window: memoryview) -> tuple[int, int]:
+    """The size of the complete batches, and the size of the batch after them."""
     at, size_bytes = 0, 0
     while at + PREFIX_BYTES <= len(window):
         (length,) = _LENGTH.unpack_from(window, at + 8)
@@ -173,7 +175,7 @@ def _whole_bytes(window: memoryview) -> tuple[int, int]:
 
 
 def _position_of(file: LogFile, run: JournalRun, record: int) -> int:
-    """Where the batch begins whose first record is number `record` of the run."""
+    """The position of the batch whose first record is number `record` of the run."""
     for position, header in _headers(file, run):
         if record <= 0:
             return position if not record else run.size_bytes
@@ -196,7 +198,7 @@ def _headers(file: LogFile, run: JournalRun) -> Iterator[tuple[int, BatchHeader]
 
 
 def _records_found(log: PartitionLog, part: PartitionCommit) -> int:
-    """How many records of the runs, from `skip_records` on, the log is proven to have."""
+    """How many records of the runs, from `skip_records` on, are proven to be in the log."""
     if log.log_end_offset <= part.start_offset:
         return 0
     placed = _batches_from(log, part.start_offset)
@@ -214,7 +216,7 @@ def _records_found(log: PartitionLog, part: PartitionCommit) -> int:
 
 
 def _staged_headers(directory: Path, part: PartitionCommit) -> Iterator[BatchHeader]:
-    """Of all batches that are not to be skipped, in order."""
+    """The headers of all batches that are not skipped, in order."""
     skip = part.skip_records
     for run in part.runs:
         if skip >= run.record_count:

@@ -1,16 +1,15 @@
 """The journal of a commit: `stratalog-commit.json`, in the first of the log directories.
 
-That it exists is the decision: every staged run it names will be in the logs, in its order. It is
-replaced atomically and removed last, so after a crash it is there as a whole or not at all. At most
-one exists, because commits hold the lock of the directories, and each begins by finishing what the
-one before it left.
+Its existence is the decision: every staged run that it names will be appended to its log, in this
+order. It is replaced atomically and removed last, so after a crash it is complete or absent. There
+is at most one, because a commit holds the lock of the directories, and first finishes the commit
+that a predecessor left unfinished.
 
-The offsets in it say where the runs go if nobody comes in between. A Kafka broker that is started
-on the directory before the commit is finished knows nothing of the journal; `install` finds out.
+Its offsets are where the runs will be if nothing else is appended before. A Kafka broker that is
+started on the directory meanwhile does not know the journal; `install` finds out what it appended.
 
-Progress is recorded in it, too: once a partition has all its runs and they are flushed, its
-`is_installed` is written. Only then may its staged files be removed. Without that record every run
-has to be there, in its file, until the log is seen to have it.
+The journal also records progress: `is_installed` is written once a partition has all its runs and
+they are flushed. Only then may its staged files be removed.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
 from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition
+from stratalog.partitions.state import as_count, as_text
 from stratalog.storage.disk import storage_error
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -38,16 +38,15 @@ JOURNAL_FILE: Final = "stratalog-commit.json"
 VERSION: Final = 1
 _VERSIONS: Final = (0, 1)
 """Version 0 recorded no progress, and no checksums."""
-_COUNT_MAX: Final = (1 << 63) - 1
 
 
 class CommitIdentity(NamedTuple):
-    """What makes a commit the same when it comes again."""
+    """Identifies a commit, so that a repeated one is recognized."""
 
     writer: str
-    """The id of a streaming query, or the name an application gave itself."""
+    """The id of a streaming query, or the name that an application chose."""
     number: int
-    """Grows from commit to commit of a writer: the number of the micro-batch."""
+    """Increases with each commit of a writer: the number of the micro-batch."""
 
 
 class JournalRun(NamedTuple):
@@ -60,7 +59,7 @@ class JournalRun(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionCommit:
-    """What one partition gets: its runs end to end, from record number `skip_records` on."""
+    """The runs of one partition, one after the other, from record number `skip_records` on."""
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
@@ -68,13 +67,13 @@ class PartitionCommit:
     """Of the first record that is not skipped."""
     runs: tuple[JournalRun, ...]
     skip_records: int = 0
-    """So many of the runs' records are in the log already, somewhere below `start_offset`."""
+    """How many of the runs' records are already in the log, before `start_offset`."""
     is_installed: bool = False
-    """All runs are in the log and durable; the staged files may be gone."""
+    """Whether all runs are in the log and durable; the staged files may be removed then."""
 
     @property
     def record_count(self) -> int:
-        """All records of the runs, those to skip included."""
+        """All records of the runs, including skipped ones."""
         return sum(run.record_count for run in self.runs)
 
     @property
@@ -85,21 +84,21 @@ class PartitionCommit:
 
 @dataclass(frozen=True)
 class Journal:
-    """A commit that is decided."""
+    """A decided commit."""
 
     job: str
     number: int
     identity: CommitIdentity | None
-    """None for a job that cannot come again."""
+    """None for a job that is never repeated."""
     dir_count: int
-    """How many log directories were open: all of them are needed to finish."""
+    """How many log directories were open: all of them are needed to finish it."""
     partitions: tuple[PartitionCommit, ...]
     checksums: Mapping[str, int] = field(default_factory=dict)
-    """Of the rows of each topic, as far as they are known; see `staged.StagedRun`."""
+    """Of the rows of each topic, where known; see `staged.StagedRun`."""
 
     @property
     def run_names(self) -> set[str]:
-        """The staged files that it still needs."""
+        """The staged files that are still needed."""
         parts = (part for part in self.partitions if not part.is_installed)
         return {run.name for part in parts for run in part.runs}
 
@@ -107,9 +106,9 @@ class Journal:
 def plan_commit(
     commit: StagedCommit, end_offsets: Mapping[TopicPartition, int], dir_count: int
 ) -> Journal:
-    """Where every staged run goes, given where the logs end now.
+    """The place of every staged run, from the current end offsets of the logs on.
 
-    Runs go in the order of their source partitions, so the rows of one stay in order.
+    Runs are in the order of their tasks, so the rows of one source partition stay in order.
     """
     by_partition: dict[TopicPartition, list[StagedRun]] = {}
     for run in sorted(commit.runs, key=lambda run: (run.topic_partition, run.task)):
@@ -140,7 +139,7 @@ class JournalFile:
         self._dirs = dirs
 
     def read(self) -> list[tuple[Path, Journal]]:
-        """The commits that are decided and not finished: one at most, but for directories that had
+        """The decided commits that are not finished: at most one, unless several directories had
         one each before they were first opened together."""
         found = []
         for directory in self._dirs:
@@ -160,19 +159,19 @@ class JournalFile:
         return {name for _, journal in self.read() for name in journal.run_names}
 
     def write(self, journal: Journal, path: Path | None = None) -> Path:
-        """Decide; or, with a `path`, replace what was decided before. Durable."""
+        """Write a new journal, which decides the commit; with a `path`, replace one. Durable."""
         path = path or self._dirs[0] / JOURNAL_FILE
         self._disk.write_atomically(path, encode_journal(journal))
         return path
 
     def remove(self, path: Path) -> None:
-        """The commit is finished. Durable."""
+        """Remove the journal of a finished commit. Durable."""
         self._disk.unlink(path)
         self._disk.fsync_dir(path.parent)
 
 
-class Decision:
-    """A journal on disk that is rewritten while it is carried out: progress, and new offsets."""
+class CommitProgress:
+    """Rewrites the journal while its commit is carried out: progress, and new offsets."""
 
     def __init__(self, file: JournalFile, path: Path, journal: Journal) -> None:
         self.path = path
@@ -184,10 +183,8 @@ class Decision:
         self._written = 0
 
     def record(self, part: PartitionCommit) -> None:
-        """Replace what the journal says of one partition. Durable when it returns.
-
-        Any thread may call it. Changes of several threads share one write.
-        """
+        """Replace one partition's part of the journal. Durable when it returns. Thread-safe;
+        changes of several threads share one write."""
         with self._lock:
             self._changes += 1
             mine = self._changes
@@ -206,7 +203,7 @@ class Decision:
 
 
 def encode_journal(journal: Journal) -> bytes:
-    """The whole file: JSON for people to read, too."""
+    """The content of the file: JSON, which people can read too."""
     identity = journal.identity
     content = {
         "version": VERSION,
@@ -232,7 +229,7 @@ def encode_journal(journal: Journal) -> bytes:
 
 
 def decode_journal(data: bytes) -> Journal:
-    """Strict: a journal that is not understood cannot be finished."""
+    """Strict: a commit whose journal is not understood cannot be finished."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -248,54 +245,42 @@ def decode_journal(data: bytes) -> Journal:
 def _journal_of(content: Any) -> Journal:
     identity = content["identity"]
     if identity is not None:
-        identity = CommitIdentity(_text(identity["writer"]), _count(identity["number"]))
-    job = _text(content["job"])
+        identity = CommitIdentity(as_text(identity["writer"]), as_count(identity["number"]))
+    job = as_text(content["job"])
     if uuid.UUID(job).hex != job:
         raise ValueError(f"job is {job!r}")
     return Journal(
         job=job,
-        number=_count(content["number"]),
+        number=as_count(content["number"]),
         identity=identity,
-        dir_count=_count(content["dir_count"]),
+        dir_count=as_count(content["dir_count"]),
         partitions=tuple(_partition_of(part) for part in content["partitions"]),
-        checksums={_text(t): _count(c) for t, c in content.get("checksums", {}).items()},
+        checksums={as_text(t): as_count(c) for t, c in content.get("checksums", {}).items()},
     )
 
 
 def _partition_of(content: Any) -> PartitionCommit:
-    topic_id = None if content["topic_id"] is None else decode_id(_text(content["topic_id"]))
+    topic_id = None if content["topic_id"] is None else decode_id(as_text(content["topic_id"]))
     part = PartitionCommit(
-        TopicPartition(_text(content["topic"]), _count(content["partition"])),
+        TopicPartition(as_text(content["topic"]), as_count(content["partition"])),
         topic_id,
-        _count(content["start_offset"]),
+        as_count(content["start_offset"]),
         tuple(_run_of(*run) for run in content["runs"]),
-        _count(content["skip_records"]),
+        as_count(content["skip_records"]),
         _flag(content.get("is_installed", False)),
     )
     if part.skip_records > part.record_count:
-        raise ValueError(f"{part.skip_records} of {part.record_count} records are to be skipped")
+        raise ValueError(f"skips {part.skip_records} of {part.record_count} records")
     return part
 
 
 def _run_of(name: Any, size_bytes: Any, record_count: Any) -> JournalRun:
-    if parse_staged_name(_text(name)) is None:  # it becomes part of a path
+    if parse_staged_name(as_text(name)) is None:  # it becomes part of a path
         raise ValueError(f"{name!r} is not the name of a staged file")
-    return JournalRun(name, _count(size_bytes), _count(record_count))
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= _COUNT_MAX:
-        raise TypeError(f"{value!r} is no count")
-    return value
+    return JournalRun(name, as_count(size_bytes), as_count(record_count))
 
 
 def _flag(value: Any) -> bool:
     if type(value) is not bool:
-        raise TypeError(f"{value!r} is neither true nor false")
+        raise TypeError(f"{value!r} is not a boolean")
     return value

@@ -1,11 +1,11 @@
-"""Commits that come again: recognized per writer and topic, compared, and skipped or refused.
+"""Repeated commits: recognized per writer and topic, compared, and skipped or refused.
 
-A writer is a streaming query or what an application calls itself (`txnAppId`); its commits are
-numbered. As in Delta Lake the numbers count per table, here per topic: one micro-batch may be
-written to two topics under the same number. Of each writer and topic the last commits are kept in
-`stratalog-state.json`, with the number of rows and their checksum. A commit whose number is known
-is skipped if it has the same rows, and refused if it has others: skipping those would lose them.
-So is one whose number is below the last one's and not known any more.
+A writer is a streaming query, or the name that an application chose (`txnAppId`); its commits are
+numbered. As in Delta Lake, numbers are per table, here per topic: one micro-batch may be written to
+two topics with the same number. `stratalog-state.json` has the last commits of each writer to each
+topic, with the number of rows and their checksum. A commit with a known number is skipped if it has
+the same rows, and refused if it has others: skipping would lose them. A commit with a lower number
+than the last one that is not known any more is refused, too.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 NUMBER_MAX: Final = (1 << 63) - 1
 HISTORY: Final = 10
-"""So many commits of a writer to a topic can be compared when they come again."""
+"""How many commits of a writer to a topic are kept for comparison."""
 
 _log = logging.getLogger(__name__)
 
 
-class Split(NamedTuple):
-    """A commit without what was committed before."""
+class ReplayCheck(NamedTuple):
+    """A commit without the topics to which it was already committed."""
 
     new: StagedCommit
     skipped_records: int
@@ -47,26 +47,27 @@ class CommitHistory:
         self._catalog = catalog
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
-        """Of the writer's last commit to the topic (None: to any); None if it never had one."""
+        """The number of the writer's last commit to the topic (None: to any topic); None if there
+        was none."""
         state = self._catalog.store.state
-        kept = state.topic_commits.get(writer, {})
+        saved = state.topic_commits.get(writer, {})
         numbers = [
-            found.commits[-1].number for name, found in kept.items() if topic in (None, name)
+            found.commits[-1].number for name, found in saved.items() if topic in (None, name)
         ]
         if writer in state.commits:
             numbers.append(state.commits[writer])
         return max(numbers, default=None)
 
-    def split(self, commit: StagedCommit) -> Split:
-        """What of a commit is new. Raises CommitReplayError if a part of it is neither new nor the
-        same as before."""
+    def check(self, commit: StagedCommit) -> ReplayCheck:
+        """Which part of a commit is new. Raises CommitReplayError if another part is neither new
+        nor the same as before."""
         identity = commit.identity
         if identity is None:
-            return Split(commit, 0, ())
+            return ReplayCheck(commit, 0, ())
         if not 0 <= identity.number <= NUMBER_MAX:
             raise CommitError(
-                f"the number of a commit identifies it for ever: {identity.number} is not in 0 to "
-                f"{NUMBER_MAX}. Nothing was written"
+                f"the commit number {identity.number} is not between 0 and {NUMBER_MAX}. Nothing "
+                "was written"
             )
         skipped: dict[str, int] = {}
         for topic, (records, checksum) in commit.rows_by_topic().items():
@@ -76,23 +77,23 @@ class CommitHistory:
             if self._is_replay(identity, topic, topic_id, rows):
                 skipped[topic] = records
         new = tuple(run for run in commit.runs if run.topic_partition.topic not in skipped)
-        return Split(replace(commit, runs=new), sum(skipped.values()), skipped.keys())
+        return ReplayCheck(replace(commit, runs=new), sum(skipped.values()), skipped.keys())
 
-    def note(self, journal: Journal) -> None:
-        """All of the journal is installed: durable when it returns."""
+    def record(self, journal: Journal) -> None:
+        """Record a commit that is installed. Durable when it returns."""
         identity = journal.identity
         if identity is None:
             return
         store = self._catalog.store
-        kept = dict(store.state.topic_commits.get(identity.writer, {}))
-        kept = {topic: found for topic, found in kept.items() if self._is_here(topic, found)}
+        saved = dict(store.state.topic_commits.get(identity.writer, {}))
+        saved = {topic: found for topic, found in saved.items() if self._is_here(topic, found)}
         for topic, topic_id, records in _topics_of(journal):
             one = SavedCommit(identity.number, records, journal.checksums.get(topic))
-            found = kept.get(topic)
+            found = saved.get(topic)
             earlier = found.commits if found is not None and found.topic_id == topic_id else ()
             earlier = tuple(other for other in earlier if other.number < one.number)
-            kept[topic] = SavedCommits(topic_id, (*earlier, one)[-HISTORY:])
-        store.update(topic_commits={**store.state.topic_commits, identity.writer: kept})
+            saved[topic] = SavedCommits(topic_id, (*earlier, one)[-HISTORY:])
+        store.update(topic_commits={**store.state.topic_commits, identity.writer: saved})
 
     def _is_here(self, topic: str, found: SavedCommits) -> bool:
         info = self._catalog.topics.get(topic)
@@ -111,8 +112,8 @@ class CommitHistory:
         if identity.number < known:
             raise _too_old(identity, topic, known)
         _log.warning(
-            "%s: skipped commit %d to topic %s with %d rows: it was committed before, by a version "
-            "of Stratalog that did not record how many rows it had",
+            "%s: skipped commit %d to topic %s with %d rows: it was already committed, by a "
+            "version of Stratalog that did not record row counts",
             *(identity.writer, identity.number, topic, rows.records),
         )
         return True
@@ -129,15 +130,15 @@ def _is_replay_of(
         raise _too_old(identity, topic, last)
     if not _is_same(before, rows):
         raise CommitReplayError(
-            f"commit {identity.number} of {identity.writer!r} to topic {topic!r} comes again with "
-            f"other rows: {_described(rows)}, where {_described(before)} were committed. Nothing "
-            "was written. If these are new rows (a query started from an older or a copied "
+            f"commit {identity.number} of {identity.writer!r} to topic {topic!r} is repeated with "
+            f"other rows: {_described(rows)}, but {_described(before)} were committed. Nothing was "
+            "written. If these are new rows (a query started from an older or a copied "
             "checkpoint), give them a new identity: another checkpoint, another txnAppId, or a "
-            "higher txnVersion. If they are the same rows computed anew (rand, uuid), they are in "
-            "the topic already: set the option replayCheck to count to have only numbers compared"
+            "higher txnVersion. If they are the same rows computed again (rand, uuid), the topic "
+            "already has them: set the option replayCheck to count to compare only row counts"
         )
     _log.warning(
-        "%s: skipped commit %d to topic %s: its %d rows were committed before",
+        "%s: skipped commit %d to topic %s: its %d rows were already committed",
         *(identity.writer, identity.number, topic, rows.records),
     )
     return True
@@ -157,9 +158,9 @@ def _described(rows: SavedCommit) -> str:
 def _too_old(identity: CommitIdentity, topic: str, last: int) -> CommitReplayError:
     return CommitReplayError(
         f"commit {identity.number} of {identity.writer!r} to topic {topic!r} comes after commit "
-        f"{last}, and it is not known whether its rows were committed before. Nothing was written. "
-        "A query that was started from an older checkpoint needs a new one; an application needs a "
-        "higher txnVersion, or another txnAppId"
+        f"{last}, and it is unknown whether its rows were already committed. Nothing was written. "
+        "Start the query with a new checkpoint; an application needs a higher txnVersion or "
+        "another txnAppId"
     )
 
 

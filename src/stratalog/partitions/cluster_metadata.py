@@ -1,20 +1,19 @@
 """The metadata of a KRaft cluster as one of its nodes has it on disk: topics and settings.
 
-A node keeps the log `__cluster_metadata-0` and snapshots of what it adds up to, each named after
-the offset at which it ends. The newest complete snapshot plus the log after it is the state that
-the node had; the log alone is enough while it begins at offset 0.
+A node keeps the log `__cluster_metadata-0` and snapshots of its state, each named after its end
+offset. The node's state is the newest complete snapshot plus the log after it, or the log alone
+while it starts at offset 0.
 
 * A snapshot without its footer, or with a corrupt batch, is skipped: an older one and a longer
-  part of the log lead to the same state. If the log does not reach as far as that snapshot, this
-  raises.
-* A batch that the end of the log cuts off, and a corrupt one that nothing follows, were never
-  acknowledged: the log ends before them. Corruption before other batches, and a gap between a
-  snapshot and the log, raise: settings would be a guess.
-* Records of a transaction (KIP-868) count once it has ended; those of one that is open do not.
-* Types of records that say nothing about topics or settings are not decoded, so those of later
-  versions do no harm.
+  part of the log lead to the same state. If the log ends before the skipped snapshot, this raises.
+* A torn batch at the end of the log, or a corrupt one that no batch follows, was never
+  acknowledged: the log ends before it. Corruption before other batches, and a gap between a
+  snapshot and the log, raise: the settings would be a guess.
+* Records of a transaction (KIP-868) take effect when it ends.
+* Types of records that do not concern topics or settings are not decoded, so new ones of later
+  versions are no problem.
 
-No file tells the high watermark, so what the node had and the quorum had not yet committed counts.
+No file has the high watermark, so records that the quorum had not committed yet are included.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _NO_CHANGE: Final = -2
 
 
 class _Type(enum.IntEnum):
-    """The records that say something about topics and settings, and those around them."""
+    """The records that concern topics and settings, and those of transactions."""
 
     TOPIC = 2
     PARTITION = 3
@@ -82,14 +81,14 @@ _TYPES: Final = frozenset(map(int, _Type))
 
 
 class ResourceType(enum.IntEnum):
-    """What settings are for. Kafka has more types (loggers, groups, client metrics)."""
+    """The resource of a setting. Kafka has more types (loggers, groups, client metrics)."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class PartitionRegistration(NamedTuple):
-    """A partition as the cluster has it."""
+    """A partition of the cluster."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -98,7 +97,7 @@ class PartitionRegistration(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterTopic:
-    """A topic as the cluster has it."""
+    """A topic of the cluster."""
 
     name: str
     topic_id: uuid.UUID
@@ -116,7 +115,7 @@ class ClusterMetadata:
     path: Path
     """The directory of the metadata log."""
     end_offset: int
-    """Of the last record that counts, plus one."""
+    """Of the last record that was applied, plus one."""
     snapshot: Path | None
     """The snapshot that was used."""
     topics: Mapping[str, ClusterTopic]
@@ -126,24 +125,24 @@ class ClusterMetadata:
     """Snapshots that were skipped, and why."""
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
-        """What is set for a topic."""
+        """The settings of a topic."""
         return self.configs.get((ResourceType.TOPIC, name), {})
 
     def broker_configs(self, node_id: int | None) -> Mapping[str, str]:
-        """What is set for one broker."""
+        """The dynamic settings of one broker."""
         return self.configs.get((ResourceType.BROKER, str(node_id)), {})
 
     @property
     def cluster_configs(self) -> Mapping[str, str]:
-        """What is set for all brokers."""
+        """The dynamic settings of all brokers."""
         return self.configs.get((ResourceType.BROKER, CLUSTER_DEFAULT), {})
 
 
 def read_cluster_metadata(path: Path) -> ClusterMetadata:
-    """The state in a node's `__cluster_metadata-0`. Reads only.
+    """The state in a node's `__cluster_metadata-0`. Never writes.
 
-    Raises CorruptError, with the place, where the state cannot be told for sure; UnsupportedError
-    for records of a later Kafka that would change it; StorageError if a file cannot be read.
+    Raises CorruptError, with the position, if the state is not certain; UnsupportedError for
+    records of a later Kafka that would change it; StorageError if a file cannot be read.
     """
     for is_last_try in (False, False, True):
         try:
@@ -159,11 +158,11 @@ def read_cluster_metadata(path: Path) -> ClusterMetadata:
 def _read(path: Path) -> ClusterMetadata:
     listing = _Listing.of(path)
     if not listing.snapshots and not listing.segments:
-        raise CorruptError("neither a metadata snapshot nor a segment is here", path=path)
+        raise CorruptError("no metadata snapshot and no segment in this directory", path=path)
     image, snapshot, warnings = _newest_snapshot(listing.snapshots)
     _replay_log(image, listing.segments, path, warnings)
     _check_reaches(image, listing.snapshots, path, warnings)
-    topics = image.topics_now()
+    topics = image.sorted_topics()
     return ClusterMetadata(path, image.end_offset, snapshot, topics, image.configs, tuple(warnings))
 
 
@@ -199,7 +198,7 @@ class _Listing(NamedTuple):
 
 
 class _Image:
-    """What the records seen so far add up to."""
+    """The state after the records replayed so far."""
 
     def __init__(self) -> None:
         self.end_offset = 0
@@ -217,8 +216,8 @@ class _Image:
             _Type.REMOVE_TOPIC: self._remove_topic,
         }
 
-    def topics_now(self) -> dict[str, ClusterTopic]:
-        """By name, in order. What a transaction holds that is still open does not count."""
+    def sorted_topics(self) -> dict[str, ClusterTopic]:
+        """By name, in order, without the records of a transaction that has not ended."""
         if self._open is not None:
             self.end_offset = self._open_from
         return {
@@ -229,11 +228,11 @@ class _Image:
     def replay(self, record: MetadataRecord, offset: int) -> None:
         if record.type_id == _Type.BEGIN_TRANSACTION:
             if self._open is not None:
-                raise _contradiction("a transaction begins inside another", offset)
+                raise _contradiction("a transaction starts inside another", offset)
             self._open, self._open_from = [], offset
         elif record.type_id in {_Type.END_TRANSACTION, _Type.ABORT_TRANSACTION}:
             if self._open is None:
-                raise _contradiction("a transaction ends that never began", offset)
+                raise _contradiction("a transaction ends that never started", offset)
             records, self._open = self._open, None
             if record.type_id == _Type.END_TRANSACTION:
                 for each in records:
@@ -302,7 +301,7 @@ def _contradiction(reason: str, offset: int) -> CorruptRecordError:
 def _newest_snapshot(
     snapshots: Sequence[tuple[int, Path]],
 ) -> tuple[_Image, Path | None, list[str]]:
-    """The state of the newest complete snapshot; the initial one if there is none."""
+    """The state of the newest complete snapshot; the empty one if there is none."""
     warnings = []
     for end_offset, path in snapshots:
         try:
@@ -318,24 +317,24 @@ def _newest_snapshot(
 
 
 def _read_snapshot(data: bytes) -> _Image:
-    """Raises CorruptError unless it is complete: header first, footer last, every CRC right."""
+    """Raises CorruptError unless it is complete: header first, footer last, all CRCs valid."""
     image = _Image()
     controls: list[ControlType] = []
     at = 0
-    is_footed = False
+    has_footer = False
     while (entry := next_entry(data, at)) is not None:
         header = _checked(data, at)
         if header.is_control:
             records = decode_records(data, at, header)
             controls += [read_control_key(record, position=at).type for record in records]
-            is_footed = bool(controls) and controls[-1] is ControlType.SNAPSHOT_FOOTER
+            has_footer = bool(controls) and controls[-1] is ControlType.SNAPSHOT_FOOTER
         else:
-            is_footed = False
+            has_footer = False
             _replay_batch(image, data, at, header, offset_min=0)
         if controls[:1] != [ControlType.SNAPSHOT_HEADER]:
-            raise CorruptBatchError("it does not begin with a snapshot header", position=at)
+            raise CorruptBatchError("it does not start with a snapshot header", position=at)
         at = entry.end
-    if not is_footed or at != len(data):
+    if not has_footer or at != len(data):
         raise CorruptBatchError("it is incomplete: no footer at its end", position=at)
     return image
 
@@ -343,7 +342,7 @@ def _read_snapshot(data: bytes) -> _Image:
 def _replay_log(
     image: _Image, segments: Sequence[tuple[int, Path]], path: Path, warnings: Sequence[str]
 ) -> None:
-    """The records from the image's end on. Segments that end before it are not read."""
+    """Replay the records from the image's end on. Segments that end before it are not read."""
     start = image.end_offset
     ended = sum(base <= start for base, _ in segments[1:])
     used = segments[ended:]
@@ -351,7 +350,7 @@ def _replay_log(
         return
     if used[0][0] > start:
         reason = (
-            f"the log begins at offset {used[0][0]}, and no complete snapshot reaches there: the "
+            f"the log starts at offset {used[0][0]}, and no complete snapshot reaches there: the "
             f"records from {start} on are missing" + "".join(f"; {each}" for each in warnings)
         )
         raise CorruptError(reason, path=path)
@@ -372,8 +371,7 @@ def _replay_log(
 def _check_reaches(
     image: _Image, snapshots: Sequence[tuple[int, Path]], path: Path, warnings: Sequence[str]
 ) -> None:
-    """A snapshot is taken of what the quorum has committed. One that was skipped shows that the
-    cluster had got further than the log that is left."""
+    """A snapshot only has committed records. If one was skipped, the log must reach as far."""
     newest = max((end_offset for end_offset, _ in snapshots), default=0)
     if image.end_offset < newest:
         reason = f"the records from {image.end_offset} to {newest - 1} are missing"
@@ -381,11 +379,11 @@ def _check_reaches(
 
 
 def _replay_segment(image: _Image, data: bytes, base_offset: int, *, is_last: bool) -> int:
-    """The offset after the segment's last batch. Those before the image's end are in it already."""
+    """Returns the offset after the segment's last batch. Skips batches before the image's end."""
     next_offset = base_offset
     for position, header in _batches(data, base_offset, is_last=is_last):
         if header.base_offset != next_offset:
-            reason = f"offset {next_offset} was to follow, not {header.base_offset}"
+            reason = f"expected offset {next_offset}, found {header.base_offset}"
             raise CorruptBatchError(reason, position=position)
         next_offset = header.next_offset
         if next_offset > image.end_offset and not header.is_control:
@@ -394,8 +392,8 @@ def _replay_segment(image: _Image, data: bytes, base_offset: int, *, is_last: bo
 
 
 def _batches(data: bytes, base_offset: int, *, is_last: bool) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches of a segment. Of the last one, up to what a crash may have left: a part of a
-    batch, preallocated zeros, or a corrupt batch, as long as no batch follows."""
+    """The batches of a segment. The last segment ends before a torn batch, preallocated zeros or a
+    corrupt batch, unless another batch follows."""
     at, next_offset = 0, base_offset
     while at < len(data):
         try:
@@ -411,7 +409,7 @@ def _batches(data: bytes, base_offset: int, *, is_last: bool) -> Iterator[tuple[
 
 
 def _is_followed(data: bytes, at: int, offset_min: int) -> bool:
-    """Whether there is a batch with a right CRC from `at` on."""
+    """Whether there is a batch with a valid CRC from `at` on."""
     end = len(data)
     return isinstance(
         find_next_batch(data, at, end, offset_min=offset_min, log_end=end), FoundBatch
@@ -440,7 +438,7 @@ def _replay_batch(
 
 
 def _decoded(value: bytes) -> MetadataRecord | None:
-    """None for a type that says nothing about topics or settings: those are not looked into."""
+    """None for a type that does not concern topics or settings."""
     if value[:1] == _FRAME:
         type_id, _ = varint.read_unsigned(value, 1, len(value))
         if type_id not in _TYPES:

@@ -1,22 +1,22 @@
-"""The transaction coordinator: who may write under a transactional id, and how it ended.
+"""The transaction coordinator: who may write with a transactional id, and how transactions end.
 
 Invariants:
 
-* a state is written before it counts, and a partition is part of the written state before data goes
-  there: so after a crash the log tells every partition that may have to be cleaned up;
-* a transaction is decided by the write of its prepared state. From then on its markers are written,
-  again after a failure or a crash, until all are there;
-* of all producers that ever began under an id, only the latest can write;
-* no two transactions have the same producer id and epoch. So a marker that is written again, since
-  nobody knows any more that it was, can end no later transaction.
+* a state is written before it takes effect, and a partition is in the written state before data is
+  appended there: after a crash the log names every partition that may need an abort marker;
+* writing its prepared state decides a transaction. From then on its markers are written, and again
+  after a failure or a crash, until all of them are in the logs;
+* of all producers that ever used a transactional id, only the latest can write;
+* no two transactions have the same producer id and epoch. So a marker that is written twice,
+  because the first was forgotten, cannot end a later transaction.
 
-Whoever opens the directory for writing ends what is overdue: a producer that died with its process
-would otherwise hold back the last stable offset for ever. In a directory of a Kafka cluster
-(`meta.properties`) only transactions of producers that began here are ended without being asked:
-those of the cluster are its coordinator's, and this directory may hold but one of several replicas.
+Opening the directory for writing aborts timed-out transactions: a producer that died with its
+process would otherwise hold back the last stable offset for ever. In a directory of a Kafka cluster
+(`meta.properties`) only transactions of producers that started here are ended without being asked
+for: the others belong to the cluster's coordinator, and this may be one of several replicas.
 
-Losing power may cost the last states that were written, while data written after them survives. A
-producer id that was in use then may have gone further than anybody knows; it is used no more.
+A power failure may lose the last states, while data written after them survives. The sequence
+numbers of the producer ids in use at that time are unknown then, so these ids are not used again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OpenTransaction(NamedTuple):
     since_ms: int
     partitions: tuple[TopicPartition, ...]
     is_decided: bool
-    """Commit or abort is certain; only markers are missing."""
+    """Whether commit or abort is decided; only markers are missing."""
 
 
 class TransactionCoordinator:
@@ -73,48 +73,49 @@ class TransactionCoordinator:
         self._context = context
         self._states = TransactionLog(catalog, context)
         self._lock = threading.RLock()
-        self._begun_here: dict[str, ProducerIdentity] = {}
+        self._started_here: dict[str, ProducerIdentity] = {}
 
-    # -- what a producer asks for
+    # -- requests of producers
 
-    def begin_producer(
+    def init_producer(
         self,
         transactional_id: str,
         timeout_ms: int | None,
         *,
         expected: ProducerIdentity | None = None,
     ) -> ProducerIdentity:
-        """Make the caller the only producer of the id, and end what its predecessor left open.
+        """Make the caller the only producer of the id (Kafka's InitProducerId), and end the
+        transaction that its predecessor left open.
 
-        With `expected` only its own predecessor: the producer of this identity goes on.
+        With `expected`, raises ProducerFencedError unless the predecessor has this identity.
         """
-        timeout_ms = self._checked(transactional_id, timeout_ms)
+        timeout_ms = self._check_timeout(transactional_id, timeout_ms)
         with self._lock:
             self._states.create()
             if expected is not None:
                 self._state_for(transactional_id, expected)
             self._end_if_open(transactional_id)
             identity = self._next_identity(transactional_id)
-            begun = steps.begun(identity, timeout_ms, self._context.now_ms())
-            self._states.write(transactional_id, begun)
-            self._begun_here[transactional_id] = identity
+            started = steps.started(identity, timeout_ms, self._context.now_ms())
+            self._states.write(transactional_id, started)
+            self._started_here[transactional_id] = identity
             return identity
 
-    def _checked(self, transactional_id: str, timeout_ms: int | None) -> int:
+    def _check_timeout(self, transactional_id: str, timeout_ms: int | None) -> int:
         if not transactional_id:
             raise InvalidNameError("a transactional id cannot be empty")
         longest_ms = self._context.config.transaction_max_timeout_ms
         timeout_ms = longest_ms if timeout_ms is None else timeout_ms
         if not 0 < timeout_ms <= longest_ms:
             raise InvalidTransactionTimeoutError(
-                f"a timeout of {timeout_ms} ms is not in 1 to {longest_ms}, "
-                "which is transaction.max.timeout.ms"
+                f"the timeout of {timeout_ms} ms is not between 1 and transaction.max.timeout.ms, "
+                f"which is {longest_ms}"
             )
         return timeout_ms
 
     def _next_identity(self, transactional_id: str) -> ProducerIdentity:
         state = self._states.find(transactional_id)
-        is_known = self._was_clean or transactional_id in self._begun_here
+        is_known = self._was_clean or transactional_id in self._started_here
         if state is None or not is_known or not steps.has_epochs_left(state):
             return ProducerIdentity(self._ids.take(), 0)
         return ProducerIdentity(state.producer_id, state.producer_epoch + 1)
@@ -133,16 +134,16 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, flush: bool
     ) -> None:
-        """End the producer's transaction. With `flush` the end survives a crash of the machine."""
+        """End the producer's transaction. With `flush`, it survives a crash of the machine."""
         with self._lock:
             state = self._state_for(transactional_id, identity)
             if steps.is_idle(state):
-                return  # it never wrote anything
+                return  # it wrote nothing
             if state.status is TransactionStatus.ONGOING:
                 state = self._decide(transactional_id, state, commit=commit, flush=flush)
             elif commit != (state.status is TransactionStatus.PREPARE_COMMIT):
                 raise InvalidTxnStateError(
-                    f"the transaction of {transactional_id!r} is {state.status.kafka_name} already"
+                    f"the transaction of {transactional_id!r} is already {state.status.kafka_name}"
                 )
             self._finish(transactional_id, state, flush=flush)
 
@@ -150,15 +151,15 @@ class TransactionCoordinator:
         state = self._states.find(transactional_id)
         if state is None or steps.identity_of(state) != identity:
             raise ProducerFencedError(
-                f"another producer has taken over transactional id {transactional_id!r}, "
-                "or its transaction took too long"
+                f"another producer uses the transactional id {transactional_id!r} now, or its "
+                "transaction timed out"
             )
         return state
 
-    # -- what is left over
+    # -- transactions that are still open
 
     def open_transactions(self) -> list[OpenTransaction]:
-        """Every transaction that has not ended, left by a crash or just going on."""
+        """Every transaction that has not ended, including those that a crash left open."""
         with self._lock:
             return [
                 OpenTransaction(
@@ -174,23 +175,22 @@ class TransactionCoordinator:
             ]
 
     def abort(self, transactional_id: str) -> bool:
-        """End what is open under the id: abort it, unless it is decided already. Whether there was
-        something to end. Its producer is fenced."""
+        """Fence the id's producer and end its open transaction: abort it, unless it is already
+        decided. Returns whether there was one."""
         with self._lock:
             return self._end_if_open(transactional_id)
 
     def resume(self, *, was_clean: bool, ends_nothing: bool = False) -> None:
-        """Take over from the last writer: write the markers that are missing, and abort what is
-        overdue.
+        """Take over from the last writer: write missing markers, and abort timed-out transactions.
 
-        After an unclean stop also abort transactions that nobody knows of, because the state that
-        told of them was lost. That one fails does not keep the directory from opening: the timer
-        tries again. With `ends_nothing` all this is left to whoever opens the directory next.
+        After an unclean shutdown, also abort transactions whose state was lost. A failure does not
+        prevent opening the directory: the timer tries again. With `ends_nothing` all this is left
+        to the next writer.
         """
         with self._lock:
             self._was_clean = was_clean
             if ends_nothing or not self._states.exists:
-                return  # there never was a transaction
+                return  # there was never a transaction
             if not was_clean:
                 known = self._finish_prepared()
                 if not self._states.has_unreadable and not self._catalog.missing_dirs:
@@ -198,10 +198,11 @@ class TransactionCoordinator:
             try:
                 self.abort_timed_out()
             except StratalogError as error:
-                _log.warning("a transaction could not be ended and is tried again later: %s", error)
+                _log.warning("ending a transaction failed, and will be retried: %s", error)
 
     def _finish_prepared(self) -> set[tuple[ProducerIdentity, TopicPartition]]:
-        """Write the markers of decided transactions. Who is still writing where, by the others."""
+        """Write the markers of decided transactions. Returns the producers of the others, with
+        their partitions."""
         writing = set()
         for transactional_id, state in list(self._states.all()):
             if steps.is_prepared(state) and self._is_reachable(state):
@@ -216,26 +217,25 @@ class TransactionCoordinator:
             for identity, epoch in _open_in(slot.log()):
                 is_ours = identity.producer_id >= FIRST_PRODUCER_ID
                 if is_ours and (identity, slot.topic_partition) not in known:
-                    _log.warning("%s: aborted a transaction that was lost", slot.path)
+                    _log.warning("%s: aborted a transaction whose state was lost", slot.path)
                     slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
 
     def abort_timed_out(self) -> None:
-        """Abort transactions that have been open for longer than their producers asked for, and
-        write markers that are missing. One that fails does not stop the others; the first failure
-        is raised at the end."""
+        """Abort timed-out transactions, and write missing markers. A failure does not stop the
+        others; the first one is raised at the end."""
         failure: StratalogError | None = None
         with self._lock:
             now_ms = self._context.now_ms()
             for transactional_id, state in self._states.all():
                 is_ongoing = state.status is TransactionStatus.ONGOING
-                is_overdue = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
-                if not (is_overdue or steps.is_prepared(state)) or not self._is_ours(state):
+                has_timed_out = is_ongoing and now_ms - state.start_timestamp > state.timeout_ms
+                if not (has_timed_out or steps.is_prepared(state)) or not self._is_ours(state):
                     continue
                 if not self._is_reachable(state):
                     continue
-                if is_overdue:
+                if has_timed_out:
                     _log.warning(
-                        "aborted the transaction of %r, which was open for more than %d ms",
+                        "aborted the transaction of %r: it was open for more than %d ms",
                         transactional_id,
                         state.timeout_ms,
                     )
@@ -247,7 +247,7 @@ class TransactionCoordinator:
             raise failure
 
     def expire_transactional_ids(self) -> None:
-        """Drop transactional ids that were not used for `transactional.id.expiration.ms`."""
+        """Drop transactional ids that were unused for `transactional.id.expiration.ms`."""
         with self._lock:
             oldest_ms = self._context.now_ms() - self._context.config.transactional_id_expiration_ms
             for transactional_id, state in self._states.all():
@@ -256,20 +256,20 @@ class TransactionCoordinator:
                     self._states.write(transactional_id, None)
 
     def _is_ours(self, state: TransactionState) -> bool:
-        """Whether to end or forget it without being asked."""
+        """Whether it may be ended or expired without being asked for."""
         is_of_cluster = any(root.meta is not None for root in self._catalog.roots)
         return not is_of_cluster or state.producer_id >= FIRST_PRODUCER_ID
 
     def _is_reachable(self, state: TransactionState) -> bool:
-        """Whether a partition that is not here was deleted: it may be in a missing directory."""
+        """Whether all its partitions are here or deleted, and none is in a missing directory."""
         if not self._catalog.missing_dirs:
             return True
         return all(self._catalog.find(tp) is not None for tp in steps.partitions_of(state))
 
     def close(self) -> None:
-        """Abort what producers of this process have left open."""
+        """Abort the open transactions of producers of this process."""
         with self._lock:
-            for transactional_id, identity in self._begun_here.items():
+            for transactional_id, identity in self._started_here.items():
                 state = self._states.find(transactional_id)
                 if state is not None and steps.identity_of(state) == identity:
                     self._end_if_open(transactional_id)
@@ -290,7 +290,7 @@ class TransactionCoordinator:
     def _decide(
         self, transactional_id: str, state: TransactionState, *, commit: bool, flush: bool = False
     ) -> TransactionState:
-        if flush:  # a decision to commit must not outlive the data it is about
+        if flush:  # a durable decision to commit needs durable data
             for slot in self._slots_of(state):
                 slot.log().flush()
         decided = steps.prepared(state, commit=commit, now_ms=self._context.now_ms())
@@ -302,7 +302,7 @@ class TransactionCoordinator:
     def _finish(
         self, transactional_id: str, state: TransactionState, *, flush: bool = False
     ) -> None:
-        """Write all markers. Where one fails the others are written, and the state stays."""
+        """Write all markers. If one fails, the others are written and the state stays prepared."""
         failure: StratalogError | None = None
         epoch = self._states.coordinator_epoch(transactional_id)
         for slot in self._slots_of(state):
@@ -326,18 +326,18 @@ class TransactionCoordinator:
                 coordinator_epoch=coordinator_epoch,
             )
         except InvalidProducerEpochError:
-            return  # a later transaction has begun there, so the marker is there
+            return  # a later transaction has started there, so the marker is in the log
         if flush:
             log.flush()
 
     def _slots_of(self, state: TransactionState) -> list[PartitionSlot]:
-        """A topic that was deleted meanwhile needs no marker."""
+        """Partitions of the transaction; deleted ones need no marker."""
         found = (self._catalog.find(tp) for tp in steps.partitions_of(state))
         return [slot for slot in found if slot is not None]
 
 
 def _open_in(log: PartitionLog) -> list[tuple[ProducerIdentity, int]]:
-    """Producers that have a transaction open in a log, and the coordinator epoch known of them."""
+    """Producers with an open transaction in a log, and their coordinator epochs."""
     return [
         (ProducerIdentity(producer_id, state.producer_epoch), max(state.coordinator_epoch, 0))
         for producer_id, state in log.producers.producers.items()

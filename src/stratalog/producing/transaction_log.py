@@ -1,7 +1,11 @@
-"""How a transaction goes on: the steps of Kafka's coordinator, as functions of its state.
+"""`__transaction_state`: the state of each transactional id, in Kafka's own topic and format.
 
-Each gives the state to write before the step counts. `__transaction_state` of a real broker shows
-the same steps in the same order; a restart takes up at the last one that was written.
+First the state transitions of Kafka's coordinator, as pure functions: each returns the state to
+write before the transition takes effect. A restart continues with the last state that was written.
+
+Then the log. The hash of a transactional id determines its partition. The last record of an id is
+its state; a tombstone removes it. A writer that opens the directory reads every partition that has
+a record, as a broker does for each one it leads. Empty ones (most of Kafka's fifty) are not opened.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatu
 
 
 class ProducerIdentity(NamedTuple):
-    """What a producer writes into its batches. A higher epoch of the same id fences it."""
+    """The producer id and epoch in a producer's batches. A higher epoch of the id fences it."""
 
     producer_id: int
     producer_epoch: int
@@ -55,29 +59,29 @@ def identity_of(state: TransactionState) -> ProducerIdentity:
 
 
 def is_idle(state: TransactionState) -> bool:
-    """No transaction is open or being ended."""
+    """Whether no transaction is open or being ended."""
     return state.status in _IDLE
 
 
 def is_prepared(state: TransactionState) -> bool:
-    """How the transaction ends is decided; its markers may not all be there yet."""
+    """Whether commit or abort is decided; markers may still be missing."""
     return state.status in _PREPARED
 
 
 def has_epochs_left(state: TransactionState) -> bool:
-    """One is kept back, to fence the last producer with."""
+    """The last epoch is reserved to fence the last producer."""
     return state.producer_epoch < EPOCH_MAX - 1
 
 
 def partitions_of(state: TransactionState) -> Iterator[TopicPartition]:
-    """The partitions that the transaction has written to, or was about to."""
+    """The partitions that the transaction has written to, or was about to write to."""
     for topic, partitions in state.partitions:
         for partition in partitions:
             yield TopicPartition(topic, partition)
 
 
-def begun(identity: ProducerIdentity, timeout_ms: int, now_ms: int) -> TransactionState:
-    """A producer has this identity from now on; all earlier ones are fenced."""
+def started(identity: ProducerIdentity, timeout_ms: int, now_ms: int) -> TransactionState:
+    """A producer starts with this identity; all earlier ones are fenced."""
     return TransactionState(
         producer_id=identity.producer_id,
         producer_epoch=identity.producer_epoch,
@@ -92,7 +96,7 @@ def begun(identity: ProducerIdentity, timeout_ms: int, now_ms: int) -> Transacti
 def with_partition(
     state: TransactionState, topic_partition: TopicPartition, now_ms: int
 ) -> TransactionState:
-    """The transaction, begun now if it was not, is about to write to another partition."""
+    """The transaction, started now if none is open, is about to write to a partition."""
     by_topic = {} if is_idle(state) else {topic: set(ids) for topic, ids in state.partitions}
     by_topic.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
     return state._replace(
@@ -104,12 +108,12 @@ def with_partition(
 
 
 def fenced(state: TransactionState) -> TransactionState:
-    """Ends the transaction over its producer's head: whatever that one still sends is refused."""
+    """The producer is fenced: its further writes are rejected."""
     return state._replace(producer_epoch=state.producer_epoch + 1)
 
 
 def prepared(state: TransactionState, *, commit: bool, now_ms: int) -> TransactionState:
-    """The decision. Once this is written, the transaction ends so, whatever happens."""
+    """The decision. Once this is written, the transaction ends this way, whatever happens."""
     status = TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT
     return state._replace(status=status, last_update_timestamp=now_ms)
 
@@ -120,13 +124,6 @@ def completed(state: TransactionState, now_ms: int) -> TransactionState:
     status = TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
     return state._replace(status=status, partitions=(), last_update_timestamp=now_ms)
 
-
-# `__transaction_state`: where each transactional id stands, in Kafka's own topic and format.
-#
-# A transactional id lives in the partition that the hash of its name gives. The last record of an
-# id is its state, a tombstone that it is gone. A writer that opens the directory reads every
-# partition that holds a record, as a broker does for each one it leads; most of Kafka's fifty are
-# empty, and an empty one is not even opened.
 
 _KEY_VERSION: Final = 0
 _COLUMNS_FROM_BYTES: Final = 4 << 20
@@ -142,14 +139,14 @@ class TransactionLog:
         self._context = context
         self._states: dict[int, dict[str, TransactionState]] = {}
         self.has_unreadable = False
-        """Whether the last call of `all` left a partition out."""
+        """Whether the last call of `all` skipped a partition."""
 
     @property
     def exists(self) -> bool:
         return TRANSACTION_STATE_TOPIC in self._catalog.topics
 
     def create(self) -> None:
-        """Make the topic, as Kafka would; a single broker has one replica of it."""
+        """Create the topic as Kafka does, with one replica."""
         if self.exists:
             return
         self._catalog.create(
@@ -164,16 +161,16 @@ class TransactionLog:
         )
 
     def find(self, transactional_id: str) -> TransactionState | None:
-        """Where the id stands; None if it was never used, or not for long."""
+        """The state of an id; None if it was never used, or has expired."""
         if not self.exists:
             return None
         return self._partition(self._partition_of(transactional_id)).get(transactional_id)
 
     def all(self) -> Iterator[tuple[str, TransactionState]]:
-        """Every id and its state, as of now. Reads the whole topic once.
+        """Every id and its state. Reads the topic on the first call.
 
-        A partition that cannot be read is logged and left out: its ids raise when they are used,
-        and the next call tries again.
+        A partition that cannot be read is logged and skipped: using its ids raises, and the next
+        call tries again.
         """
         self.has_unreadable = False
         if not self.exists:
@@ -183,12 +180,12 @@ class TransactionLog:
                 states = self._partition(partition)
             except StratalogError as error:
                 self.has_unreadable = True
-                _log.warning("transactions of this partition are not known: %s", error)
+                _log.warning("the transactions of this partition are unknown: %s", error)
             else:
                 yield from list(states.items())
 
     def write(self, transactional_id: str, state: TransactionState | None) -> None:
-        """The id's new state; None forgets the id. It counts once it is in the log."""
+        """Write the state of an id; None removes it. Takes effect once it is in the log."""
         partition = self._partition_of(transactional_id)
         states = self._partition(partition)
         record = Record(
@@ -210,7 +207,7 @@ class TransactionLog:
         self._log(self._partition_of(transactional_id)).flush()
 
     def coordinator_epoch(self, transactional_id: str) -> int:
-        """Of the markers: the leader epoch of the partition that the id lives in."""
+        """For the markers: the leader epoch of the id's partition of the topic."""
         return self._log(self._partition_of(transactional_id)).leader_epoch
 
     def _partition_of(self, transactional_id: str) -> int:
@@ -230,7 +227,7 @@ class TransactionLog:
 
 
 def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
-    """Only the last value of each id is decoded: before compaction there may be many."""
+    """Decodes only the last value of each id: before compaction there may be many."""
     last = dict(_keys_and_values(log))
     return {
         read_transactional_id(key): read_transaction_state(value)
@@ -240,7 +237,7 @@ def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
 
 
 def _keys_and_values(log: PartitionLog) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """All records in order. Loading the kernels pays only if there are many."""
+    """All records in order. Loading the kernels pays off only for many."""
     if log.size_bytes < _COLUMNS_FROM_BYTES:
         for record in log.read("earliest"):
             yield record.key, record.value
@@ -252,7 +249,7 @@ def _keys_and_values(log: PartitionLog) -> Iterator[tuple[bytes | None, bytes | 
 
 
 def java_hash(text: str) -> int:
-    """Java's hash of a string: over UTF-16 units, wrapping around at 32 bits."""
+    """Java's `String.hashCode`."""
     hashed = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -261,5 +258,5 @@ def java_hash(text: str) -> int:
 
 
 def java_abs(value: int) -> int:
-    """Kafka's: the smallest int, which has no positive twin, counts as 0."""
+    """Kafka's `Utils.abs`: 0 for the smallest int, which has no positive counterpart."""
     return 0 if value == -(1 << 31) else abs(value)

@@ -72,7 +72,7 @@ class TransactionalProducer:
     def _new_identity(self) -> ProducerIdentity:
         """The first time for any predecessor; later only if nobody else has taken over the id."""
         expected = self._identity
-        self._identity = self._coordinator.begin_producer(
+        self._identity = self._coordinator.init_producer(
             self.transactional_id, self._timeout_ms, expected=expected
         )
         return self._identity
