@@ -44,7 +44,7 @@ def logs_of(directory: Path) -> dict[str, list[str]]:
     }
 
 
-def test_ls_has_the_settings_that_the_broker_answered(directory: Path) -> None:
+def test_ls_has_the_settings_that_the_broker_returned(directory: Path) -> None:
     found = inside("ls", directory, "--json").rows
     rows = {row["topic"]: row for row in found if row["kind"] == "topic"}
     for name, answer in expected_topics().items():
@@ -59,7 +59,7 @@ def test_ls_has_the_settings_that_the_broker_answered(directory: Path) -> None:
     assert ["topic-4", "retention.ms", "42", "topic"] in lines
 
 
-def test_retain_goes_by_the_cluster_s_settings(directory: Path) -> None:
+def test_retain_uses_the_settings_of_the_cluster(directory: Path) -> None:
     """A compacted topic keeps its segments, whatever limit is given; the others go by their own."""
     result = inside("retain", directory, "-c", "retention.ms=1000", "--json")
     rows = {
@@ -142,7 +142,7 @@ def test_the_metadata_is_found_in_any_directory_that_is_named(directory: Path) -
         assert "with cleanup.policy=compact (topic)" in result.lines[1]
 
 
-def test_a_topic_that_the_cluster_deleted_is_left_alone(directory: Path) -> None:
+def test_a_topic_that_the_cluster_deleted_is_not_touched(directory: Path) -> None:
     other = (directory / "topic-0-0" / "partition.metadata").read_bytes()
     (directory / "topic-8-0" / "partition.metadata").write_bytes(other)
     result = inside("retain", directory, "topic-8:0", "-c", "retention.ms=1000")
@@ -160,7 +160,7 @@ def test_compact_explains_where_settings_come_from(directory: Path) -> None:
     assert "            delete.retention.ms=86400000 (Kafka's default)" in lines
 
 
-def test_what_if_goes_by_the_cluster_s_policy(directory: Path) -> None:
+def test_what_if_uses_the_policy_of_the_cluster(directory: Path) -> None:
     what_if = ("--what-if", "retention.ms=1000")
     rows = {row.get("topic"): row for row in inside("stats", directory / "topic-4-0", *what_if,
                                                    "--json").rows}  # fmt: skip

@@ -71,7 +71,7 @@ def test_a_plan_as_json(made: Path) -> None:
     }
 
 
-def test_a_topic_that_is_named_is_told_whatever_its_policy(made: Path) -> None:
+def test_a_named_topic_is_listed_whatever_its_policy(made: Path) -> None:
     row, _ = inside("compact", made, "plain", "--dry-run", "--json").rows
     assert row["isEligible"] is False
     assert row["reasons"] == ["cleanup.policy is delete, so the log is not compacted"]
@@ -128,7 +128,7 @@ def test_the_result_as_json(directory: Path) -> None:
     assert summary["bytesPerSecond"] > 0
 
 
-def test_small_memory_takes_several_rounds(directory: Path) -> None:
+def test_a_small_offset_map_takes_several_passes(directory: Path) -> None:
     memory = "log.cleaner.dedupe.buffer.size=1048577"  # 43,690 keys, of which a tenth are put in
     part = "log.cleaner.io.buffer.load.factor=0.1"
     with LogDir.open(directory) as logs:
@@ -142,7 +142,7 @@ def test_small_memory_takes_several_rounds(directory: Path) -> None:
     assert row["passes"][-1]["endOffset"] == row["firstUncleanableOffset"]
 
 
-def test_what_is_not_due_is_left_alone_unless_forced(directory: Path) -> None:
+def test_what_is_not_eligible_is_not_compacted_unless_forced(directory: Path) -> None:
     ratio = "min.cleanable.dirty.ratio=1"
     lines = inside("compact", directory, "-c", ratio).lines
     assert len(lines) == 2
@@ -165,7 +165,7 @@ def test_nothing_to_compact(directory: Path) -> None:
         assert line.startswith("No topic is known to have cleanup.policy=compact.")
 
 
-def test_damage_in_one_partition(directory: Path) -> None:
+def test_corruption_in_one_partition(directory: Path) -> None:
     with LogDir.open(directory) as logs:
         logs.create_topic("sound", 1, config=COMPACTED)
         for number in range(30):
@@ -254,7 +254,7 @@ def test_clear_errors(made: Path, tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_locked_directory_can_be_looked_at_only(directory: Path) -> None:
+def test_a_locked_directory_is_read_only(directory: Path) -> None:
     with LogDir.open(directory):
         assert inside("compact", directory, "--dry-run").status == 0
         with pytest.raises(LogDirLockedError):
@@ -269,7 +269,7 @@ def test_on_a_terminal(directory: Path) -> None:
     assert "1 of 1 partition compacted" in shown
 
 
-def test_looking_loads_nothing_heavy(made: Path) -> None:
+def test_a_dry_run_loads_nothing_heavy(made: Path) -> None:
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415
 

@@ -30,7 +30,7 @@ KAFKA_FLAGS = {
 }
 
 
-def test_kafkas_command_line_gives_kafkas_output() -> None:
+def test_kafkas_command_line_prints_kafkas_output() -> None:
     dumps = TXN.dumps(TXN.partition_dir)
     for name, kind in [(f"{FIRST}.log", "data"), (f"{FIRST}.index", "plain")]:
         path = (TXN.partition_dir / name).relative_to(GOLDEN_DIR)
@@ -205,7 +205,7 @@ def test_decoder_classes(log_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "name at least one file or directory"),
+        ([], "give at least one file or directory"),
         (["x.log", "--from-time", "noon"], "is not a time"),
         (["x.log", "--key", "zz", "--key-format", "hex"], "is not hex"),
         (["x.log", "--key", "1" * 40, "--key-format", "int64"], "is not int64"),
@@ -343,7 +343,7 @@ def test_help_lists_all_commands_and_exit_codes() -> None:
     assert found.status == 0
     for name in ("ls", "read", "find", "explain", "dump"):
         assert any(line.startswith(f"  {name} ") for line in found.lines)
-    assert "Exit status: 0 when all went well" in found.stdout.decode()
+    assert "Exit status: 0 on success" in found.stdout.decode()
     flags = stratalog("dump", "--help").stdout.decode()
     for flag in (
         "--files", "--print-data-log", "--deep-iteration", "--verify-index-only",

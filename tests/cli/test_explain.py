@@ -106,7 +106,7 @@ def test_every_case_is_explained_like_it_is_found(case: GoldenCase) -> None:
         assert inside("explain", case.partition_dir, *question).status == 0
 
 
-def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_index_is_reported(tmp_path: Path) -> None:
     partition = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
     (partition / "00000000000000000602.index").unlink()
     rows = inside("explain", partition, "-o", "734", "--json").rows
@@ -115,7 +115,7 @@ def test_an_index_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "This index was built from the log: no file." in text
 
 
-def test_an_index_that_is_wrong_is_told() -> None:
+def test_a_wrong_index_is_reported() -> None:
     before = GoldenCase("u-badindex").root / "before" / "u-badindex-0"
     rows = inside("explain", before, "-o", "100", "--json").rows
     assert [row.get("origin") for row in rows[1:3]] == [
@@ -173,7 +173,9 @@ def _titles(lines: list[str]) -> list[str]:
         ),
     ],
 )
-def test_damage_comes_after_the_steps_that_led_there(args: list[str], titles: list[str]) -> None:
+def test_corruption_is_printed_after_the_steps_that_found_it(
+    args: list[str], titles: list[str]
+) -> None:
     result = stratalog("explain", DAMAGED, *args)
     assert result.status == 1
     assert result.lines[0].startswith("u-badcrc-0: 5 segments, ")
@@ -191,7 +193,7 @@ def test_damage_comes_after_the_steps_that_led_there(args: list[str], titles: li
         (["--time", "1700000002490"], ["segment", "index", "index", "scan", "scan", "error"]),
     ],
 )
-def test_json_of_damage_ends_with_the_error(args: list[str], steps: list[str]) -> None:
+def test_json_of_corruption_ends_with_the_error(args: list[str], steps: list[str]) -> None:
     result = inside("explain", DAMAGED, *args, "--json")
     assert (result.status, _steps(result.rows)) == (1, steps)
     assert [batch["position"] for batch in result.rows[-2]["batches"]][-1] == 978
@@ -206,7 +208,7 @@ def test_json_of_damage_ends_with_the_error(args: list[str], steps: list[str]) -
     assert DAMAGE in result.stderr
 
 
-def test_damage_of_one_partition_leaves_the_others_explained(tmp_path: Path) -> None:
+def test_corruption_of_one_partition_leaves_the_others_explained(tmp_path: Path) -> None:
     for number, source in enumerate((DAMAGED, MULTISEG)):
         shutil.copytree(source, tmp_path / f"orders-{number}")
     result = inside("explain", tmp_path / "orders", "-o", "249", "--json")

@@ -18,7 +18,7 @@ CASES = [case for case in undamaged_cases() if not case.is_unclean]
 TIMED_CASES = [case for case in CASES if case.offsets_for_times is not None]
 
 
-def test_an_offset_in_words() -> None:
+def test_an_offset_as_text() -> None:
     result = stratalog("find", MULTISEG, "--offset", "734")
     assert (result.stderr, result.status) == ("", 0)
     assert result.lines == [
@@ -71,7 +71,7 @@ def test_the_last_record_of_every_case(case: GoldenCase) -> None:
 
 
 @pytest.mark.parametrize("case", TIMED_CASES, ids=str)
-def test_times_as_the_broker_answered(case: GoldenCase, tmp_path: Path) -> None:
+def test_times_as_the_broker_found_them(case: GoldenCase, tmp_path: Path) -> None:
     answers = case.offsets_for_times
     assert answers is not None
     partition = case.partition_dir
@@ -148,7 +148,7 @@ def test_no_timestamps_at_all() -> None:
     assert "no record has a timestamp" in result.stderr
 
 
-def test_each_partition_answers(tmp_path: Path) -> None:
+def test_each_partition_is_searched(tmp_path: Path) -> None:
     shutil.copytree(MULTISEG, tmp_path / "orders-0")
     shutil.copytree(TXN, tmp_path / "orders-1")
     result = inside("find", "orders", "-d", tmp_path, "-o", "1000", "--json")

@@ -136,7 +136,7 @@ def test_segments_roll_and_old_ones_go(partition: Path) -> None:
         assert following.interrupt() == (0, "")
 
 
-def test_what_was_deleted_before_it_was_read_is_told(partition: Path) -> None:
+def test_what_was_deleted_before_it_was_read_is_reported(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
         (partition / log_name(100)).write_bytes(plain_segment(100, 1))
@@ -147,7 +147,7 @@ def test_what_was_deleted_before_it_was_read_is_told(partition: Path) -> None:
     assert stderr == f"stratalog: {partition}: offsets 4 to 99 were deleted before being read\n"
 
 
-def test_a_log_that_is_cut_back_is_read_on(partition: Path) -> None:
+def test_reading_continues_after_a_truncation(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
         os.truncate(partition / log_name(0), len(plain_segment(0, 1)))
@@ -236,7 +236,7 @@ def test_a_file_that_grows_within_its_preallocated_size(partition: Path) -> None
         assert notices == []
 
 
-def test_a_segment_that_goes_between_listing_and_opening(partition: Path) -> None:
+def test_a_segment_that_is_deleted_between_listing_and_opening(partition: Path) -> None:
     (partition / log_name(4)).write_bytes(plain_segment(4, 1))
     (partition / log_name(6)).write_bytes(plain_segment(6, 1))
     with open_partition(partition) as view:

@@ -1,4 +1,4 @@
-"""Commands on small data load nothing heavy; only a terminal pays for rich."""
+"""Commands on small data load nothing heavy; rich is loaded only on a terminal."""
 
 from __future__ import annotations
 

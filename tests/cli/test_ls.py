@@ -93,7 +93,7 @@ def test_json_of_a_log_dir() -> None:
     }
 
 
-def test_what_is_no_live_partition_is_told(log_dir: Path) -> None:
+def test_other_directories_are_listed(log_dir: Path) -> None:
     result = stratalog("ls", log_dir, "--json")
     assert _kinds(result.rows) == [
         "log-dir",
@@ -288,7 +288,7 @@ def _without_escapes(text: str) -> str:
     return Text.from_ansi(text).plain
 
 
-def test_a_pipe_gets_no_escapes_and_whole_rows() -> None:
+def test_a_pipe_gets_no_escapes_and_complete_rows() -> None:
     lines = stratalog("ls", MULTISEG).lines
     assert not any("\x1b" in line for line in lines)
     assert " ".join(lines[4].split()) == (

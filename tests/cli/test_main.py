@@ -1,4 +1,4 @@
-"""The command itself: what it says of itself without a subcommand."""
+"""The command itself, without a subcommand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_version_loads_nothing_heavy() -> None:
     assert heavy & set(done.stderr.split()) == set()
 
 
-def test_a_wrong_word_is_told_without_the_kind_of_an_exception() -> None:
+def test_an_invalid_choice_is_reported_without_the_type_of_an_exception() -> None:
     done = stratalog("ingest", "a.txt", "--to", "logs", "--codec", "zst")
     assert done.status == 2
     assert "Error: Invalid value for '--codec': 'zst' is not one of 'none', " in done.stderr

@@ -1,4 +1,4 @@
-"""`stratalog maintain`: the service in the foreground, once or until it is told to stop."""
+"""`stratalog maintain`: the service in the foreground, once or until a signal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_once(tmp_path: Path) -> None:
     assert result.lines == [*settings, "3 partitions: nothing to do"]
 
 
-def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
+def test_a_failure_is_reported_with_its_traceback(tmp_path: Path) -> None:
     make(tmp_path, damaged={"cleanup.policy": "compact"}, orders={})
     path = tmp_path / "damaged-0" / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
@@ -106,7 +106,7 @@ def test_a_failure_is_told_with_its_traceback(tmp_path: Path) -> None:
     assert (total["partitions"], total["failing"], total["deletedSegments"]) == (2, 1, 1)
 
 
-def test_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:
+def test_it_runs_until_a_signal(tmp_path: Path) -> None:
     make(tmp_path, orders={})
     settings = {
         "log.retention.hours": 24,

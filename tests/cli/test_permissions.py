@@ -1,4 +1,4 @@
-"""Files that this user may not read: told as such, with the path, and never as lost data."""
+"""Files that this user may not read: reported as such, with the path, and never as lost data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_is_the_mode_that_makes_the_difference(log_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [f"t-1/{LOG}", "t-1"])
-def test_verify_tells_a_missing_permission_and_nothing_else(log_dir: Path, where: str) -> None:
+def test_verify_reports_a_missing_permission_and_nothing_else(log_dir: Path, where: str) -> None:
     (log_dir / where).chmod(0)
     result = without_privileges("verify", log_dir, "--json")
     (log_dir / where).chmod(0o755)

@@ -168,7 +168,7 @@ def test_usage_errors(args: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_damage_stops_with_one_line() -> None:
+def test_corruption_stops_with_one_line() -> None:
     case = GoldenCase("u-badcrc")
     result = stratalog("read", directory_to_read(case), "--print", "offset")
     assert result.status == 1
@@ -179,7 +179,7 @@ def test_damage_stops_with_one_line() -> None:
     assert offsets == list(range(len(offsets)))  # what came before was printed
 
 
-def test_damage_is_skipped_and_told() -> None:
+def test_corruption_is_skipped_and_reported() -> None:
     case = GoldenCase("u-badcrc")
     result = stratalog("read", directory_to_read(case), "--print", "offset", "--skip-corrupt")
     assert result.status == 1
@@ -192,7 +192,7 @@ def test_damage_is_skipped_and_told() -> None:
     assert f"offsets {lost[0]} up to {lost[-1] + 1}: CRC is" in line
 
 
-def test_torn_tails_are_no_damage() -> None:
+def test_torn_tails_are_not_corruption() -> None:
     for name in ("u-torn", "u-garbage", "u-header"):
         result = stratalog("read", directory_to_read(GoldenCase(name)), "--print", "offset")
         assert (result.stderr, result.status) == ("", 0)
@@ -208,7 +208,7 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
         assert process.stderr.read() == b""
 
 
-def test_a_missing_transaction_index_is_told(tmp_path: Path) -> None:
+def test_a_missing_transaction_index_is_reported(tmp_path: Path) -> None:
     path = GoldenCase("txn").copy_to(tmp_path) / "txn-0"
     args = ("read", path, "--isolation-level", "read_committed", "--json")
     before = stratalog(*args)

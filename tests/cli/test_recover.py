@@ -108,7 +108,7 @@ def test_a_command_leaves_other_logs_alone(log_dir: Path, args: tuple[str, ...])
     ],
     ids=["compact", "maintain", "recover", "recover-topic"],
 )
-def test_what_recovery_truncates_is_told(log_dir: Path, args: tuple[str, ...]) -> None:
+def test_what_recovery_truncates_is_reported(log_dir: Path, args: tuple[str, ...]) -> None:
     raw = (log_dir / "hurt-0" / LOG).read_bytes()
     result = stratalog(*(arg.format(log_dir) for arg in args), "--json")
     (row,) = truncations(result.rows)
@@ -123,7 +123,7 @@ def test_what_recovery_truncates_is_told(log_dir: Path, args: tuple[str, ...]) -
     assert (log_dir / "hurt-0" / LOG).stat().st_size == row["position"]
 
 
-def test_ingest_tells_it_too(log_dir: Path, tmp_path: Path) -> None:
+def test_ingest_reports_it_too(log_dir: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
     result = stratalog(
@@ -135,7 +135,7 @@ def test_ingest_tells_it_too(log_dir: Path, tmp_path: Path) -> None:
     assert "stratalog: warning: " in result.stderr
 
 
-def test_a_dry_run_tells_what_recovery_does_and_writes_nothing(log_dir: Path) -> None:
+def test_a_dry_run_shows_what_recovery_does_and_never_writes(log_dir: Path) -> None:
     raw = (log_dir / "hurt-0" / LOG).read_bytes()
     before = fingerprint(log_dir)
     dry = stratalog("recover", log_dir, "--dry-run", "--json")
@@ -229,7 +229,7 @@ def far_log_dir(root: Path, *offsets: int, flips: int | None = None, point: int 
     return root
 
 
-def test_a_dry_run_tells_what_would_be_split(tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_would_be_split(tmp_path: Path) -> None:
     path = far_log_dir(tmp_path / "data", 0, REACH, REACH + 2, 3 * REACH)
     before = fingerprint(path)
     (split, summary) = stratalog("recover", path, "--dry-run", "--json").rows
@@ -253,7 +253,7 @@ def test_a_dry_run_tells_what_would_be_split(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", [0, 3 * REACH], ids=["unflushed", "partly flushed"])
 @pytest.mark.parametrize("flips", [0, 1, 2, 3])
-def test_a_dry_run_tells_what_is_truncated_of_a_split_segment(
+def test_a_dry_run_shows_what_is_truncated_of_a_split_segment(
     tmp_path: Path, flips: int, point: int
 ) -> None:
     offsets = (0, REACH, REACH + 2, 3 * REACH)

@@ -1,4 +1,4 @@
-"""`stratalog retain`: what it deletes, what it says, and what it leaves alone."""
+"""`stratalog retain`: what it deletes, what it prints, and what it does not touch."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_future_timestamp_is_named_with_its_record(tmp_path: Path) -> None:
     ]
 
 
-def test_the_reasons_in_words(tmp_path: Path) -> None:
+def test_the_reasons_as_text(tmp_path: Path) -> None:
     make(
         tmp_path,
         forever={"at": [[9], [1]], "retention.ms": -1},
@@ -229,7 +229,7 @@ def test_a_narrow_terminal() -> None:
 # -- changing nothing
 
 
-def test_looking_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
+def test_dry_runs_never_write_and_take_no_lock(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
     before = contents(tmp_path)
     for flag in ("--dry-run", "--explain"):
@@ -243,7 +243,7 @@ def test_looking_changes_nothing_and_needs_no_lock(tmp_path: Path) -> None:
         ]
 
 
-def test_a_directory_in_use_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[900_000], [1]]})
     with LogDir.open(tmp_path, background=False):
         before = contents(tmp_path)

@@ -44,7 +44,7 @@ def test_which_columns_fit(width: int, kept: list[int]) -> None:
     assert fitting(COLUMNS, ROWS, width) == kept
 
 
-def test_a_narrow_column_may_stay_where_a_wider_one_goes() -> None:
+def test_a_narrow_column_may_stay_where_a_wider_one_is_left_out() -> None:
     columns = [Column("A"), Column("WIDE", rank=1), Column("B", rank=2)]
     assert fitting(columns, [("a", "w" * 20, "b")], 10) == [0, 2]
 

@@ -84,7 +84,7 @@ def test_a_partition_in_two_places_is_an_error(tmp_path: Path) -> None:
         open_targets("orders", [tmp_path / "a", tmp_path / "b"])
 
 
-def test_partitions_are_told_once(log_dir: Path) -> None:
+def test_partitions_are_listed_once(log_dir: Path) -> None:
     (log_dir / "new-0").mkdir()  # a broker will go on with it
     where = [str(log_dir / "other-7"), str(log_dir), f"{log_dir}/../{log_dir.name}/multiseg-0"]
     found = targets_of(where, None).all_partitions()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MULTISEG = GOLDEN_DIR / "multiseg"
 
 
-def test_a_sound_directory_gives_its_settings_and_one_line() -> None:
+def test_a_sound_directory_has_its_settings_and_one_line() -> None:
     result = inside("verify", MULTISEG)
     settings, line = result.lines
     assert settings.startswith("multiseg: settings unknown: the topic was not created here")

@@ -1,4 +1,4 @@
-"""Logs that have bytes and no batch: `read` says so where a broker would not leave them so."""
+"""Logs that have bytes but no batch: `read` reports them unless a broker may leave them so."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _found(path: Path) -> OnlyZeros | NotALog | None:
 
 
 @pytest.mark.parametrize("raw", JUNK)
-def test_junk_is_told_with_path_position_and_advice(tmp_path: Path, raw: bytes) -> None:
+def test_other_bytes_are_reported_with_path_position_and_advice(tmp_path: Path, raw: bytes) -> None:
     path = write_partition(tmp_path / "orders-0", {0: raw})
     result = stratalog("read", path)
     assert (result.status, result.stdout) == (1, b"")
@@ -49,20 +49,20 @@ def test_junk_is_told_with_path_position_and_advice(tmp_path: Path, raw: bytes) 
     assert line.endswith("; run `stratalog verify` on it for details")
 
 
-def test_junk_in_a_segment_alone(tmp_path: Path) -> None:
+def test_other_bytes_in_a_single_segment(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: plain_segment(0, 1), 2: TEXT})
     with pytest.raises(CorruptBatchError, match=f"{log_name(2)} at byte 0: no batch"):
         inside("read", path / log_name(2))
 
 
-def test_a_damaged_batch_alone_is_told_with_what_is_wrong(tmp_path: Path) -> None:
+def test_a_single_corrupt_batch_is_reported_with_the_reason(tmp_path: Path) -> None:
     found = _found(write_partition(tmp_path / "orders-0", {0: bytes(FLIPPED)}))
     assert isinstance(found, NotALog)
     assert ", the first batch is corrupt: CRC " in found.reason
 
 
 @pytest.mark.parametrize("raw", JUNK)
-def test_junk_that_is_skipped_is_told_too(tmp_path: Path, raw: bytes) -> None:
+def test_other_bytes_that_are_skipped_are_reported_too(tmp_path: Path, raw: bytes) -> None:
     path = write_partition(tmp_path / "orders-0", {0: raw})
     result = inside("read", path, "--skip-corrupt", "--json")
     assert (result.status, result.stdout) == (1, b"")
@@ -70,7 +70,7 @@ def test_junk_that_is_skipped_is_told_too(tmp_path: Path, raw: bytes) -> None:
     assert f"{log_name(0)} at byte 0: skipped {len(raw)} bytes, offsets 0 up to the end" in line
 
 
-def test_junk_comes_after_the_records_of_partitions_before_it(tmp_path: Path) -> None:
+def test_other_bytes_come_after_the_records_of_earlier_partitions(tmp_path: Path) -> None:
     write_partition(tmp_path / "orders-0", {0: plain_segment(0, 1)})
     write_partition(tmp_path / "orders-1", {0: TEXT})
     result = stratalog("read", tmp_path / "orders", "--print", "partition,offset")
@@ -80,7 +80,7 @@ def test_junk_comes_after_the_records_of_partitions_before_it(tmp_path: Path) ->
     assert inside("read", tmp_path / "orders", "-n", "2").status == 0  # it was not asked for
 
 
-def test_following_junk_is_an_error_as_well(tmp_path: Path) -> None:
+def test_following_other_bytes_is_an_error_as_well(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: RANDOM})
     with pytest.raises(CorruptBatchError, match="no batch in 5000 bytes"):
         inside("read", path, "--follow")
@@ -127,7 +127,7 @@ def test_every_beginning_of_a_first_batch_is_normal(
 
 
 @pytest.mark.parametrize("tail", [RANDOM, bytes(5000), TEXT], ids=["random", "zeros", "text"])
-def test_tails_behind_batches_stay_silent(tmp_path: Path, tail: bytes) -> None:
+def test_tails_after_batches_are_not_reported(tmp_path: Path, tail: bytes) -> None:
     one = write_partition(tmp_path / "one-0", {0: plain_segment(0, 2) + tail})
     rolled = write_partition(tmp_path / "rolled-0", {0: plain_segment(0, 2), 4: tail})
     for path in (one, rolled):
@@ -135,7 +135,7 @@ def test_tails_behind_batches_stay_silent(tmp_path: Path, tail: bytes) -> None:
         assert (result.lines, result.stderr, result.status) == (["0", "1", "2", "3"], "", 0)
 
 
-def test_a_batch_that_is_being_written_gets_a_second_look(tmp_path: Path) -> None:
+def test_a_batch_that_is_being_written_is_checked_twice(tmp_path: Path) -> None:
     """In a preallocated file its first half looks like a whole batch with a wrong CRC."""
     raw = plain_segment(0, 1)
     path = write_partition(tmp_path / "orders-0", {0: raw[:80] + bytes(5000)})

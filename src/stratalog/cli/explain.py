@@ -377,11 +377,8 @@ def sections_of(
             wanted_offset = step.target if step.kind == "offset" else None
             sections.append(_index(step, glyphs, is_refuted=_is_same_search(step, following)))
         elif isinstance(step, ScanStep):
-            sections.append(
-                _scan_for_time(step, target)
-                if wanted_offset is None
-                else _scan_for_offset(step, wanted_offset)
-            )
+            sought = target if wanted_offset is None else wanted_offset
+            sections.append(_scan(step, sought, is_time=wanted_offset is None))
             wanted_offset = None
         else:
             sections.append(_record(step, target, codec, is_time=is_time))
@@ -527,43 +524,39 @@ def _bar(possible: tuple[int, int], probe: int, entries: int, glyphs: Glyphs) ->
 # -- the scans
 
 
-def _scan_for_offset(step: ScanStep, target: int) -> Section:
-    rows = [
-        (
-            *_batch_cells(position, batch),
-            _sign(batch.last_offset < target, f"ends before {target}", f"contains {target}"),
-        )
-        for position, batch in step.batches
-    ]
+def _scan(step: ScanStep, target: int, *, is_time: bool) -> Section:
+    cells = _cells_by_time if is_time else _cells_by_offset
+    rows = [cells(position, batch, target) for position, batch in step.batches]
+    time_column = " | LARGEST TIMESTAMP" if is_time else ""
+    what = format_time(target) if is_time else f"offset {target}"
     return Section(
-        title=f"Scan batch headers for offset {target}",
-        why="Batches are stored without gaps, and each header has the length of its batch, so a "
-        "scan goes from header to header and reads no records.",
-        columns=columns_of("BYTE# | SIZE# | FIRST# | LAST# | BATCH"),
+        title=f"Scan batch headers for {what}",
+        why=_SCAN_TIME_WHY if is_time else _SCAN_OFFSET_WHY,
+        columns=columns_of(f"BYTE# | SIZE# | FIRST# | LAST#{time_column} | BATCH"),
         rows=rows[-ROWS_MAX:],
         left_out=_left_out(rows, "batch"),
         outcome=_scan_outcome(step),
     )
 
 
-def _scan_for_time(step: ScanStep, target: int) -> Section:
-    rows = [
-        (
-            *_batch_cells(position, batch),
-            format_time(batch.max_timestamp),
-            _sign(batch.max_timestamp < target, "too old", "new enough"),
-        )
-        for position, batch in step.batches
-    ]
-    return Section(
-        title=f"Scan batch headers for {format_time(target)}",
-        why="A header has the largest timestamp of its batch, so batches that are too old are "
-        "skipped without reading their records.",
-        columns=columns_of("BYTE# | SIZE# | FIRST# | LAST# | LARGEST TIMESTAMP | BATCH"),
-        rows=rows[-ROWS_MAX:],
-        left_out=_left_out(rows, "batch"),
-        outcome=_scan_outcome(step),
-    )
+_SCAN_OFFSET_WHY: Final = (
+    "Batches are stored without gaps, and each header has the length of its batch, so a scan goes "
+    "from header to header and reads no records."
+)
+_SCAN_TIME_WHY: Final = (
+    "A header has the largest timestamp of its batch, so batches that are too old are skipped "
+    "without reading their records."
+)
+
+
+def _cells_by_offset(position: int, batch: Peek, target: int) -> Row:
+    verdict = _sign(batch.last_offset < target, f"ends before {target}", f"contains {target}")
+    return *_batch_cells(position, batch), verdict
+
+
+def _cells_by_time(position: int, batch: Peek, target: int) -> Row:
+    verdict = _sign(batch.max_timestamp < target, "too old", "new enough")
+    return *_batch_cells(position, batch), format_time(batch.max_timestamp), verdict
 
 
 def _batch_cells(position: int, batch: Peek) -> Row:

@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from stratalog import __version__
-from stratalog.cli.arguments import PlainCommand
 from stratalog.cli.output import (
     exit_on_closed_pipe,
     replace_closed_streams,
@@ -67,6 +66,8 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
+        from stratalog.cli.arguments import PlainCommand  # noqa: PLC0415 - not for the group's help
+
         module = import_module(f"stratalog.cli.{cmd_name}")
         single = new_typer(add_completion=False)
         cls = getattr(module, "Command", PlainCommand)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from stratalog.log.reader import Location
 
 RAW: Final = "raw"
-FORMAT_NAMES: Final = (RAW, *FORMATS)
 FIELD_NAMES: Final = (
     "topic",
     "partition",
