@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.row_staging import Placer, RowTerms
 from stratalog.bulk.target import NewTopics, Target
-from stratalog.commits import staging
+from stratalog.commits import staged
 from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
@@ -309,7 +309,7 @@ def test_the_disk_writes_while_the_task_goes_on(
     logs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every byte is asked for once and only when it is there, in whole pages."""
-    monkeypatch.setattr(staging, "WRITEBACK_BYTES", 4096)
+    monkeypatch.setattr(staged, "WRITEBACK_BYTES", 4096)
     monkeypatch.setattr(row_stager, "GATHER_BYTES", 5000)
     asked: dict[int, list[tuple[int, int]]] = {}
     is_finished = False
