@@ -197,8 +197,8 @@ def test_epochs_are_those_of_the_batches(partition: Path) -> None:
             elif batch.magic_2.partition_leader_epoch >= 0:  # a follower's log may lack them
                 epochs.assign(batch.magic_2.partition_leader_epoch, batch.magic_2.base_offset)
     expected.truncate_from_end(end_offset)
-    if expected.earliest is not None and epochs.earliest is not None:
-        begins_at = max(expected.earliest.start_offset, epochs.earliest.start_offset)
+    if expected.entries and epochs.entries:
+        begins_at = max(expected.entries[0].start_offset, epochs.entries[0].start_offset)
         expected.truncate_from_start(begins_at)
         epochs.truncate_from_start(begins_at)
     assert epochs.entries == expected.entries

@@ -12,8 +12,8 @@ from stratalog.format.control import ControlType, EndMarker
 from stratalog.log.appends import AppendOrigin
 
 if TYPE_CHECKING:
-    from stratalog.log.producer_state import CheckedAppend, ProducerStateManager, VerificationGuard
-    from stratalog.log.producers import CompletedTxn
+    from stratalog.log.producer_state import CheckedAppend, ProducerStateManager
+    from stratalog.log.producers import CompletedTxn, VerificationGuard
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -35,8 +35,8 @@ def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
 def test_empty_cache_knows_nothing() -> None:
     empty = LeaderEpochCache()
     assert empty.entries == ()
-    assert (empty.earliest, empty.latest, empty.latest_epoch) == (None, None, None)
-    assert (empty.entry(0), empty.previous(5), empty.next(0)) == (None, None, None)
+    assert (empty.latest, empty.latest_epoch) == (None, None)
+    assert (empty.entry(0), empty.next(0)) == (None, None)
     assert empty.epoch_for_offset(0) is None
     assert empty.end_offset_for(0, LOG_END) == EpochEndOffset(-1, -1)
     assert not empty.truncate_from_end(0)
@@ -46,15 +46,8 @@ def test_empty_cache_knows_nothing() -> None:
 
 def test_entries_by_epoch() -> None:
     epochs = LeaderEpochCache(ENTRIES)
-    assert (epochs.earliest, epochs.latest, epochs.latest_epoch) == ((2, 10), (6, 40), 6)
+    assert (epochs.latest, epochs.latest_epoch) == ((6, 40), 6)
     assert (epochs.entry(3), epochs.entry(4)) == ((3, 20), None)
-    assert [epochs.previous(epoch) for epoch in (2, 3, 5, 6, 9)] == [
-        None,
-        (2, 10),
-        (3, 20),
-        (3, 20),
-        (6, 40),
-    ]
     assert [epochs.next(epoch) for epoch in (0, 2, 4, 6)] == [(2, 10), (3, 20), (6, 40), None]
 
 

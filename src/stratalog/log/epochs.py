@@ -2,12 +2,12 @@
 
 Each leader of a partition has an epoch, higher than the ones before. The log remembers where each
 began. Two replicas that compare these find the offset up to which they agree, and a consumer finds
-out whether the log was cut below what it has read.
+out whether the log was truncated below what it has read.
 
 Invariants: epochs and start offsets both strictly increase. An epoch of which no record is left has
 no entry, except the newest: a leader enters its epoch before it writes.
 
-Readers may look while a writer changes it: entries are replaced as a whole, never altered.
+Readers may use it while a writer changes it: the tuple of entries is replaced, never altered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class EpochEndOffset(NamedTuple):
-    """Where an epoch ended; both are -1 when the cache cannot tell."""
+    """Where an epoch ended; both are -1 if the cache does not know."""
 
     epoch: int
     """The one asked for, or the nearest older one that is known."""
@@ -80,10 +80,6 @@ class LeaderEpochCache:
         return self._is_dirty
 
     @property
-    def earliest(self) -> EpochEntry | None:
-        return self._entries[0] if self._entries else None
-
-    @property
     def latest(self) -> EpochEntry | None:
         return self._entries[-1] if self._entries else None
 
@@ -95,12 +91,6 @@ class LeaderEpochCache:
         """Of exactly this epoch."""
         floor = self._floor(epoch)
         return floor if floor is not None and floor.epoch == epoch else None
-
-    def previous(self, epoch: int) -> EpochEntry | None:
-        """The newest one before `epoch`."""
-        entries = self._entries
-        slot = bisect_left(entries, epoch, key=_epoch_of)
-        return entries[slot - 1] if slot else None
 
     def next(self, epoch: int) -> EpochEntry | None:
         """The oldest one after `epoch`."""
@@ -118,8 +108,8 @@ class LeaderEpochCache:
         """Where the records of `epoch` end: what a follower truncates to after a leader change.
 
         The latest epoch ends with the log. An older one ends where the next known one begins, and
-        is answered with the nearest known at or below it; one older than all, with itself, as its
-        records are gone but those that follow are here. An epoch above the latest is undefined.
+        is returned as the nearest known at or below it; one older than all as itself, as its
+        records are gone but the next ones are here. An epoch above the latest is undefined.
         """
         if epoch == NO_LEADER_EPOCH:
             return UNDEFINED
@@ -134,7 +124,7 @@ class LeaderEpochCache:
     # -- what changes it
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """A leader of `epoch` writes from `start_offset` on. Whether that was news.
+        """A leader of `epoch` writes from `start_offset` on. Returns whether that was new.
 
         Entries that contradict it (a higher epoch, or one that begins at or after it) are dropped:
         their records were never, or are no longer, in the log.
@@ -148,7 +138,7 @@ class LeaderEpochCache:
         return True
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """The log was cut to `end_offset`: forget epochs that begin there or later."""
+        """The log was truncated to `end_offset`: forget epochs that begin there or later."""
         _check_offset(end_offset)
         return self._replace(self._below(end_offset))
 
@@ -163,14 +153,14 @@ class LeaderEpochCache:
         return self._replace((first, *entries[slot:]))
 
     def clear(self) -> bool:
-        """Forget everything, durably: after data without epochs (magic 0 and 1) nothing holds."""
+        """Forget everything, durably: data without epochs (magic 0 and 1) follows."""
         if not self._entries:
             return False
         self._replace_durably(())
         return True
 
     def flush(self) -> None:
-        """Write what truncations left to be written."""
+        """Write what truncations have changed."""
         if self._is_dirty:
             self._replace_durably(self._entries)
 

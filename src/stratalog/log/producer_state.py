@@ -1,10 +1,19 @@
-"""Guards against transactions that their coordinator does not know of, and that would never end.
+"""Idempotence and transactions of one log that is being written.
 
-Before the first batch of a transaction a broker asks the coordinator whether this producer's
-transaction really includes the partition. The answer may be late: a marker may have ended that
-transaction meanwhile, and another may have begun. So each question has a guard of its own, which
-goes with the first batch or marker that is written; an append that comes with an older guard is
-told that there is no such transaction.
+`check` decides before a write: whether the batch is a duplicate, is refused, or what it will
+change. `update` applies the change once the bytes are in the log. `producers` defines the changes
+and the checks. Here is the state that grows with the log: what readers may see of transactions,
+expiry, and snapshots as bytes.
+
+No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: whoever appends holds the
+log's lock.
+
+Invariants:
+
+* `check` changes nothing, so a write that fails leaves the state of the log as it is;
+* a transaction blocks the last stable offset until the high watermark is above its marker, so what
+  is written between `update` and then (the `.txnindex`) is there before a reader needs it;
+* a producer is forgotten by expiry or by a reload, never because retention deleted its records.
 """
 
 from __future__ import annotations
@@ -12,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptSnapshotError, OutOfOrderSequenceError, UnsupportedError
+from stratalog.errors import CorruptSnapshotError, UnsupportedError
 from stratalog.format.snapshot import decode_snapshot, encode_snapshot
 from stratalog.log.appends import AppendOrigin
 from stratalog.log.producers import (
@@ -21,6 +30,7 @@ from stratalog.log.producers import (
     ProducerState,
     ProducerTable,
     ProducerUpdate,
+    TxnVerifications,
     check_data,
     check_epoch,
     check_has_sequence,
@@ -34,100 +44,8 @@ if TYPE_CHECKING:
     from stratalog.format.batch import BatchHeader
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
-    from stratalog.log.producers import CompletedTxn
+    from stratalog.log.producers import CompletedTxn, VerificationGuard
 
-
-class VerificationGuard:
-    """Names one question to the coordinator. Equal to itself alone."""
-
-    __slots__ = ()
-
-
-class _Pending:
-    """A question that is out, or answered but not yet used."""
-
-    __slots__ = ("epoch", "guard", "lowest_sequence", "since_ms")
-
-    def __init__(self, header: BatchHeader, now_ms: int) -> None:
-        self.guard = VerificationGuard()
-        self.since_ms = now_ms
-        self.epoch = header.producer_epoch
-        self.lowest_sequence = header.base_sequence
-
-    def include(self, header: BatchHeader) -> None:
-        """Another batch waits for the same answer; a new epoch counts from its own sequence."""
-        if header.producer_epoch > self.epoch:
-            self.epoch = header.producer_epoch
-            self.lowest_sequence = header.base_sequence
-        elif header.producer_epoch == self.epoch:
-            self.lowest_sequence = min(self.lowest_sequence, header.base_sequence)
-
-
-class TxnVerifications:
-    """The pending ones of a log, at most one per producer."""
-
-    def __init__(self) -> None:
-        self._pending: dict[int, _Pending] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._pending)
-
-    def start(self, header: BatchHeader, now_ms: int) -> VerificationGuard:
-        """The guard for the transaction that this batch wants to open."""
-        pending = self._pending.get(header.producer_id)
-        if pending is None:
-            pending = self._pending[header.producer_id] = _Pending(header, now_ms)
-        else:
-            pending.include(header)
-        return pending.guard
-
-    def is_verified(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether `guard` is the producer's current one."""
-        pending = self._pending.get(producer_id)
-        return pending is not None and pending.guard is guard
-
-    def check_sequence(self, header: BatchHeader) -> None:
-        """Refuse to let a later batch overtake one that still waits for the answer.
-
-        Otherwise the earlier one would be out of order for ever, and its producer retry in vain.
-        """
-        pending = self._pending.get(header.producer_id)
-        if pending is not None and header.base_sequence > pending.lowest_sequence:
-            raise OutOfOrderSequenceError(
-                f"batch at offset {header.base_offset} of producer {header.producer_id} has base "
-                f"sequence {header.base_sequence}, but {pending.lowest_sequence} has to come first"
-            )
-
-    def end(self, producer_id: int) -> None:
-        """The transaction has data now, or a marker: the guard is used up."""
-        self._pending.pop(producer_id, None)
-
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop questions that nobody came back to."""
-        self._pending = {
-            producer_id: pending
-            for producer_id, pending in self._pending.items()
-            if now_ms - pending.since_ms < expiration_ms
-        }
-
-
-# Idempotence and transactions of one log that is being written.
-#
-# `check` decides before a write: known already, to be refused, or what it will change. `update`
-# takes the change over once the bytes are in the log. What a change is, `producers` defines; what
-# is refused, `producer_checks`. Here is the state that grows with the log: what readers may see of
-# transactions, expiry, and snapshots as bytes.
-#
-# No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: whoever appends holds the
-# log's lock.
-#
-# Invariants:
-#
-# * `check` changes nothing, so a write that fails leaves the state of the log as it is;
-# * a transaction blocks the last stable offset until the high watermark is above its marker, so
-#   what
-#   is written between `update` and then (the `.txnindex`) is there before a reader needs it;
-# * a producer leaves by expiry or by a reload, never because retention removed its records.
 
 LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
 
@@ -148,10 +66,10 @@ class ProducerStateConfig:
 
 
 class CheckedAppend(NamedTuple):
-    """The answer of `check`: a batch that the log already has, or what the append will change."""
+    """What `check` returns: a batch that the log already has, or what the append will change."""
 
     duplicate: CachedBatch | None = None
-    """Answer with its offsets and timestamp, and write nothing."""
+    """Return its offsets and timestamp, and write nothing."""
     changes: tuple[ProducerUpdate, ...] = ()
     transactional: tuple[int, ...] = ()
     """Producers whose transaction has data or a marker now."""
@@ -186,12 +104,12 @@ class ProducerStateManager:
 
     @property
     def producers(self) -> Mapping[int, ProducerState]:
-        """By producer id. To be looked at only."""
+        """By producer id. Do not change it."""
         return self._table.states
 
     @property
     def is_empty(self) -> bool:
-        """No producer and no transaction: nothing that a truncation could undo."""
+        """No producer and no transaction: nothing that a truncation could change."""
         return not self._table.states and not self._unreplicated
 
     # -- appending
@@ -247,7 +165,7 @@ class ProducerStateManager:
         return CheckedAppend(None, tuple(changes), tuple(transactional))
 
     def update(self, checked: CheckedAppend) -> tuple[CompletedTxn, ...]:
-        """Take over the changes of an append that was written.
+        """Apply the changes of an append that was written.
 
         Returns the transactions that its markers ended, in log order. Those that were aborted go
         into the `.txnindex` before the high watermark moves above their markers.
@@ -349,7 +267,7 @@ class ProducerStateManager:
 
     @property
     def needs_snapshot(self) -> bool:
-        """False when the newest one already tells everything below `map_end_offset`."""
+        """False if the newest one already covers everything below `map_end_offset`."""
         return self.map_end_offset > self.last_snapshot_offset
 
     def snapshot(self) -> bytes:
@@ -416,7 +334,7 @@ def _checked_change(
     markers: Mapping[int, EndMarker] | None,
     rules: ProducerCheckRules,
 ) -> ProducerUpdate | None:
-    """None for a control batch that is no marker."""
+    """None for a control batch that is not a marker."""
     if not header.is_control:
         check_data(before, header, rules)
         return ProducerUpdate.of_batch(before, header, None)

@@ -1,8 +1,12 @@
-"""What a log knows of its producers: the transitions that each batch causes, and their sum.
+"""What a log knows of its producers: the transitions that each batch causes, and what is refused.
 
-State is a function of the batches, so there is one set of transitions for everybody: a reader that
-replays a log, a writer that appends to it, recovery that rebuilds what was lost. They record what
-the log holds and refuse nothing; what a writer must refuse is decided before, in `producer_state`.
+State is a function of the batches, so there is one set of transitions for a reader that replays a
+log, a writer that appends to it, and recovery that rebuilds what was lost. They record what is in
+the log and refuse nothing. What a writer must refuse, the checks below decide before, with Kafka's
+error: pure functions of the producer's state before a batch and the batch's header. How strict they
+are depends on who appends: a client's batches are checked completely; a coordinator's for their
+epochs, as it counts no sequences; what comes from the leader of a partition was checked there,
+except that a batch outside the producer's open transaction is never right.
 
 Invariants:
 
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
     from stratalog.format.batch import BatchHeader
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
-    from stratalog.log.producer_state import TxnVerifications, VerificationGuard
 
 SEQUENCES: Final = 1 << 31  # they count to 2147483647 and then start over at 0
 CACHED_BATCHES_MAX: Final = 5  # as many as an idempotent producer may have in flight
@@ -49,7 +52,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class CachedBatch(NamedTuple):
-    """A batch of a producer, as far as it takes to know it again when it is sent twice."""
+    """A batch of a producer: what it takes to recognise it when it is sent twice."""
 
     last_sequence: int
     last_offset: int
@@ -68,7 +71,7 @@ class CachedBatch(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """One producer. A value: a transition gives another one."""
+    """One producer. A value: a transition returns another one."""
 
     producer_id: int
     producer_epoch: int
@@ -88,10 +91,10 @@ class ProducerState(NamedTuple):
 
     @classmethod
     def from_entry(cls, entry: ProducerEntry) -> Self:
-        """As a snapshot tells it: with its newest batch alone.
+        """From a snapshot: only with its newest batch.
 
         The file has one timestamp for both. If a marker came after the batch, it is the marker's,
-        and a retry of the batch will be answered with that: so does Kafka.
+        and a retry of the batch returns that one, as in Kafka.
         """
         batches: tuple[CachedBatch, ...] = ()
         if entry.has_batch:
@@ -110,7 +113,7 @@ class ProducerState(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest batch in this epoch; -1 when there is none."""
+        """Of the newest batch in this epoch; -1 without one."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -171,7 +174,7 @@ class ProducerState(NamedTuple):
         """The cached batch that has the same sequences in the same epoch."""
         if header.producer_epoch != self.producer_epoch:
             return None
-        if header.base_sequence == self.next_sequence:  # by far the most do, and are none
+        if header.base_sequence == self.next_sequence:  # by far the most are no duplicates
             return None
         delta, last_sequence = header.last_offset_delta, header.last_sequence
         for batch in self.batches:  # same last and same count, hence same first
@@ -204,7 +207,7 @@ class CompletedTxn(NamedTuple):
 
 
 class ProducerUpdate(NamedTuple):
-    """What one batch makes of its producer."""
+    """How one batch changes its producer."""
 
     state: ProducerState
     """After the batch."""
@@ -214,7 +217,7 @@ class ProducerUpdate(NamedTuple):
 
     @classmethod
     def of_batch(cls, before: ProducerState, header: BatchHeader, marker: EndMarker | None) -> Self:
-        """By a marker, or by a batch of data if there is none."""
+        """By a marker, or, without one, by a batch of data."""
         last_offset = header.base_offset + header.last_offset_delta
         if marker is None:
             return cls(before.after_data(header), last_offset)
@@ -234,15 +237,15 @@ class ProducerTable:
         }
         """Producer id to the first offset of its open transaction."""
         self.first_open_offset = min(self.ongoing.values(), default=None)
-        """Of the oldest open transaction. Kept, for a log with many of them asks at each append."""
+        """Of the oldest open transaction. Cached: each append needs it."""
 
     def state_of(self, producer_id: int) -> ProducerState:
-        """What is known of a producer; of an unknown one, that nothing is."""
+        """What is known of a producer."""
         state = self.states.get(producer_id)
         return ProducerState.unknown(producer_id) if state is None else state
 
     def apply(self, change: ProducerUpdate) -> CompletedTxn | None:
-        """Take over the change; the transaction that it ended, if it did."""
+        """Apply the change; returns the transaction that it ended, if any."""
         state = change.state
         producer_id, first_offset = state.producer_id, state.open_txn_first_offset
         self.states[producer_id] = state
@@ -267,7 +270,7 @@ class ProducerTable:
             self.first_open_offset = min(self.ongoing.values(), default=None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget the producers that have been idle for too long; their ids."""
+        """Forget the producers that have been idle for too long; returns their ids."""
         expired = [
             producer_id
             for producer_id, state in self.states.items()
@@ -290,7 +293,7 @@ class ProducerReplay(ProducerTable):
 
     @property
     def producers(self) -> dict[int, ProducerEntry]:
-        """By producer id, as a snapshot would tell them."""
+        """By producer id, as in a snapshot."""
         return {producer_id: state.to_entry() for producer_id, state in self.states.items()}
 
     @property
@@ -317,7 +320,7 @@ def markers_in(buf: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[
     """The transaction markers among `batches` (position in `buf`, header), by their offset.
 
     Costs nothing for data. Control batches of other types, and those that compaction emptied, are
-    left out. Damage raises CorruptError; the CRC is not checked again.
+    left out. Corruption raises CorruptError; the CRC is not checked again.
     """
     found = {}
     for position, header in batches:
@@ -330,12 +333,86 @@ def markers_in(buf: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[
     return found
 
 
-# What a log refuses of a producer, with Kafka's error for it.
-#
-# Pure functions of the producer's state before a batch and the batch's header. How strict they are
-# depends on who appends: a client's batches are checked in full; a coordinator's for their epochs,
-# as it counts no sequences; what comes from the leader of a partition was checked there, except
-# that a batch outside the producer's open transaction is never right.
+class VerificationGuard:
+    """Identifies one request to the transaction coordinator. Equal only to itself.
+
+    Before the first batch of a transaction a broker asks the coordinator whether this producer's
+    transaction really includes the partition: one that the coordinator does not know of would never
+    end. The response may be late: a marker may have ended that transaction meanwhile, and another
+    may have begun. So each request has a guard of its own, valid up to the first batch or marker
+    that is written; an append with an older guard is refused: there is no such transaction.
+    """
+
+    __slots__ = ()
+
+
+class _Pending:
+    """A request that is under way, or whose response has not been used yet."""
+
+    __slots__ = ("epoch", "guard", "lowest_sequence", "since_ms")
+
+    def __init__(self, header: BatchHeader, now_ms: int) -> None:
+        self.guard = VerificationGuard()
+        self.since_ms = now_ms
+        self.epoch = header.producer_epoch
+        self.lowest_sequence = header.base_sequence
+
+    def include(self, header: BatchHeader) -> None:
+        """Another batch waits for the same response; a new epoch counts from its own sequence."""
+        if header.producer_epoch > self.epoch:
+            self.epoch = header.producer_epoch
+            self.lowest_sequence = header.base_sequence
+        elif header.producer_epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, header.base_sequence)
+
+
+class TxnVerifications:
+    """The pending ones of a log, at most one per producer."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, _Pending] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def start(self, header: BatchHeader, now_ms: int) -> VerificationGuard:
+        """The guard for the transaction that this batch wants to open."""
+        pending = self._pending.get(header.producer_id)
+        if pending is None:
+            pending = self._pending[header.producer_id] = _Pending(header, now_ms)
+        else:
+            pending.include(header)
+        return pending.guard
+
+    def is_verified(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """Whether `guard` is the producer's current one."""
+        pending = self._pending.get(producer_id)
+        return pending is not None and pending.guard is guard
+
+    def check_sequence(self, header: BatchHeader) -> None:
+        """Refuse to let a later batch overtake one that still waits for the response.
+
+        Otherwise the earlier one would stay out of order, and its producer would retry in vain.
+        """
+        pending = self._pending.get(header.producer_id)
+        if pending is not None and header.base_sequence > pending.lowest_sequence:
+            raise OutOfOrderSequenceError(
+                f"batch at offset {header.base_offset} of producer {header.producer_id} has base "
+                f"sequence {header.base_sequence}, but {pending.lowest_sequence} has to come first"
+            )
+
+    def end(self, producer_id: int) -> None:
+        """The transaction has data or a marker now: the guard is used."""
+        self._pending.pop(producer_id, None)
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
+        """Drop requests that nobody came back to."""
+        self._pending = {
+            producer_id: pending
+            for producer_id, pending in self._pending.items()
+            if now_ms - pending.since_ms < expiration_ms
+        }
+
 
 EPOCH_PER_TRANSACTION: Final = 2  # the transaction version from which each one has its own epoch
 

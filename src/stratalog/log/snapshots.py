@@ -1,11 +1,12 @@
-"""Which producer snapshots a log keeps. Decisions over offsets; deleting is for the caller.
+"""Producer snapshots: which ones a log keeps, their files, and producer state reloaded from them.
 
 A snapshot belongs to the segment that begins where it was taken, and one more belongs to the end of
-the log, left by a clean shutdown. It leaves with its segment, and any that lies outside the log is
-wrong: state is never loaded from it.
+the log, written by a clean shutdown. It is deleted with its segment, and any outside the log is
+wrong: state is never loaded from it. Snapshots are derived from the log, so a crash may leave them
+old or partial; loading sorts that out.
 
-When the log start moves inside a segment nothing is deleted: the snapshots below it go with their
-segments, or at the next load as `out_of_range`.
+When the log start moves inside a segment nothing is deleted: the snapshots below it are deleted
+with their segments, or at the next load as `out_of_range`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 def stray(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]:
     """Those to delete when a log is loaded: no segment begins there.
 
-    Except the newest such one if it lies above every segment's base offset: a clean shutdown left
+    Except the newest such one if it is above every segment's base offset: a clean shutdown wrote
     it at the end of the log.
     """
     bases = frozenset(segment_bases)
@@ -58,7 +59,7 @@ def out_of_range(snapshots: Iterable[int], log_start_offset: int, log_end_offset
 def of_segments(
     snapshots: Iterable[int], removed_bases: Collection[int], kept_bases: Collection[int] = ()
 ) -> list[int]:
-    """Those that leave with these segments, be it retention, truncation or compaction.
+    """Those that are deleted with these segments, by retention, truncation or compaction.
 
     Compaction removes segments and puts others in their place; where one of those (`kept_bases`)
     begins at the same offset, the snapshot stays.
@@ -75,10 +76,6 @@ def to_take_on_rebuild(segment_bases: Collection[int], end_offset: int) -> list[
     """
     return sorted({*sorted(segment_bases)[-2:], end_offset})
 
-
-# The files of a partition beside its segments: producer snapshots and the leader epochs.
-#
-# Both are derived from the log, so a crash may leave them old or partial; loading sorts that out.
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +116,7 @@ class SnapshotFiles:
             yield offset, self._disk.read_bytes(self.path_of(offset))
 
     def take(self, producers: ProducerStateManager, *, is_synced: bool = True) -> None:
-        """Write what is known at the end of the map, unless the newest file says it already."""
+        """Write what is known at the end of the map, unless the newest file covers it."""
         if not producers.needs_snapshot:
             return
         offset = producers.map_end_offset
@@ -138,7 +135,7 @@ class SnapshotFiles:
             self._offsets.discard(offset)
 
     def mark_deleted(self, offsets: Collection[int]) -> None:
-        """Give them the suffix of files that wait for their deletion."""
+        """Rename them to `.deleted`."""
         for offset in self._offsets.intersection(offsets):
             name = segment_file_name(offset, FileKind.PRODUCER_SNAPSHOT, FileState.DELETED)
             self._disk.rename(self.path_of(offset), self._directory / name)
@@ -155,11 +152,9 @@ def _snapshot_offset(name: str) -> int | None:
     return file.base_offset if file.state is FileState.LIVE else None
 
 
-# Producer state from the log itself: the newest good snapshot, and the batches after it.
-
-
 class ProducerReload:
-    """Brings producer state and snapshots in line with a log that was loaded or cut."""
+    """Reloads producer state after a log was loaded or truncated: the newest valid snapshot, and the
+    batches after it."""
 
     def __init__(
         self,
@@ -174,29 +169,29 @@ class ProducerReload:
         self._log_start_offset = log_start_offset
 
     def run(self, end_offset: int, now_ms: int, *, is_clean: bool = False) -> None:
-        """State of everything below `end_offset`, with snapshots where a reload may want them.
+        """State of everything below `end_offset`, with snapshots where a reload may need them.
 
-        After a clean stop without any snapshot there never was a producer: brokers before 0.11
-        had none. Then nothing is replayed.
+        After a clean shutdown without any snapshot there never was a producer (brokers before 0.11
+        had none): then nothing is replayed.
         """
         bases = [segment.base_offset for segment in self._segments]
-        due = to_take_on_rebuild(bases, end_offset)
+        pending = to_take_on_rebuild(bases, end_offset)
         if is_clean and not self._snapshots.offsets:
             self._producers.truncate_fully_and_start_at(self._log_start_offset)
-            self._take(due)
+            self._take(pending)
             return
         self._restore(end_offset, now_ms)
         for header, marker in self._batches_up_to(end_offset):
-            reached = [offset for offset in due if offset <= header.base_offset]
-            due = due[len(reached) :]
+            reached = [offset for offset in pending if offset <= header.base_offset]
+            pending = pending[len(reached) :]
             self._take(reached)
             self._producers.replay(header, marker)
-            if marker is not None:  # nobody reads meanwhile, so an ended transaction blocks nobody
+            if marker is not None:  # nobody reads meanwhile: an ended transaction blocks no reader
                 self._producers.on_high_watermark_updated(header.next_offset)
-        self._take(due)
+        self._take(pending)
 
     def _batches_up_to(self, end_offset: int) -> Iterable[tuple[BatchHeader, EndMarker | None]]:
-        """Those that the snapshot does not tell; often there are none, and nothing is read."""
+        """Those that the snapshot does not cover; often none, and nothing is read."""
         start_offset = self._producers.map_end_offset
         if start_offset >= end_offset:
             return ()
