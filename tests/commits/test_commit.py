@@ -252,7 +252,7 @@ def test_a_corrupt_run_is_refused(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    refused(tmp_path, commit, "the CRC is wrong. Nothing was written")
+    refused(tmp_path, commit, "CRC mismatch. Nothing was written")
     fewer = replace(commit.runs[0], record_count=9)
     data[-1] ^= 1
     path.write_bytes(data)

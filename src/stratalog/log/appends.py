@@ -1,4 +1,15 @@
-"""Who appends. What has to be checked, and whether offsets are assigned, depends on it."""
+"""An append as values: who appends, the topic's rules, offsets to assign, and the result.
+
+`validation` turns bytes, rules and an assignment into a `ValidatedAppend`. Batches keep their bytes
+where possible. Then only the header changes: base offset and leader epoch, which no CRC covers,
+and timestamp type, max timestamp and CRC if the first two changed. Compressed records
+stay byte for byte what the producer sent. All others become one new batch: records of another codec
+than the topic's, of magic 0 or 1 (Kafka 4.0 stores magic 2 only), or with offsets that do not count
+0, 1, 2.
+
+Batches that were encoded elsewhere and staged in a file need only those 12 bytes: `place` patches
+them in memory, a `SegmentPlan` in the file, which then becomes a segment without being copied.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +48,8 @@ if TYPE_CHECKING:
 
 
 class AppendOrigin(enum.Enum):
-    """Where a batch comes from. The names are Kafka's."""
+    """Where a batch comes from: it decides what is checked, and whether offsets are assigned. The
+    names are Kafka's."""
 
     CLIENT = "client"
     """A producer: everything is checked."""
@@ -48,10 +60,6 @@ class AppendOrigin(enum.Enum):
     REPLICATION = "replication"
     """The leader of the partition, which has checked everything before."""
 
-
-# What an append is asked with and what it is answered with: rules, assignment, result.
-#
-# All values; `validation.py` turns the first two and bytes into the third.
 
 NO_OFFSET: Final = -1
 _DEFAULTS: Final = LogConfig()
@@ -92,7 +100,7 @@ class AppendRules:
 
 
 class Assignment(NamedTuple):
-    """What the leader gives to the batches it appends."""
+    """What the leader assigns to the batches it appends."""
 
     next_offset: int
     """The log end offset: what the first record gets."""
@@ -118,7 +126,7 @@ class ValidatedAppend(NamedTuple):
     data: Buffer
     """Whole batches end to end, with their offsets, epoch and timestamps."""
     spans: tuple[BatchSpan, ...]
-    """Where they lie in `data`, in order."""
+    """Where they are in `data`, in order."""
     headers: tuple[EntryHeader, ...]
     """Of the same batches."""
     first_offset: int
@@ -127,7 +135,7 @@ class ValidatedAppend(NamedTuple):
     offset_of_max_timestamp: int
     """Last offset of the first batch that reaches `max_timestamp`: what a time index stores."""
     log_append_time_ms: int = NO_TIMESTAMP
-    """The broker's time where the topic asks for it: what a producer is told, else -1."""
+    """The time of the append, which the producer gets, if the topic uses LogAppendTime; else -1."""
     was_rewritten: bool = False
     """The records were put into new batches: another codec, format or offsets inside."""
 
@@ -157,10 +165,10 @@ AppendResult: TypeAlias = ValidatedAppend | AppendError
 
 
 class GroupAppend:
-    """Several requests that are written together. Each stands or falls on its own.
+    """Several requests that are written together. Each succeeds or fails on its own.
 
-    The usual group, in which every request is one batch that is stored as it came, is kept as its
-    batches; results of single requests are made of them when somebody asks.
+    The usual group, in which every request is one batch that is stored as it came, is held as its
+    batches; the results of single requests are created on demand.
     """
 
     __slots__ = ("_results", "data", "headers", "log_append_time_ms", "next_offset", "spans")
@@ -175,15 +183,15 @@ class GroupAppend:
     ) -> None:
         """Of requests that are one batch each."""
         self.data = data
-        """What is to be written: the accepted requests end to end."""
+        """The accepted requests end to end."""
         self.spans = spans
-        """Where their batches lie in `data`."""
+        """Where their batches are in `data`."""
         self.headers = headers
         """Of the same batches."""
         self.next_offset = next_offset
         """The log end offset once this is written."""
         self.log_append_time_ms = log_append_time_ms
-        """The broker's time where the topic asks for it, else -1."""
+        """The time of the append if the topic uses LogAppendTime; else -1."""
         self._results: tuple[AppendResult, ...] | None = None
 
     @classmethod
@@ -236,7 +244,7 @@ class GroupAppend:
 def one_batch(
     data: Buffer, header: BatchHeader, log_append_time_ms: int = NO_TIMESTAMP
 ) -> ValidatedAppend:
-    """The result for one batch, which has its place in the log by now."""
+    """The result for one batch, whose offsets are assigned."""
     base_offset, last_offset = header.base_offset, header.last_offset
     max_timestamp = header.max_timestamp
     return ValidatedAppend(
@@ -256,15 +264,6 @@ def next_assignment(assign: Assignment, result: AppendResult) -> Assignment:
     if isinstance(result, AppendError) or not result.spans:
         return assign
     return assign._replace(next_offset=result.next_offset)
-
-
-# Offsets, epoch and timestamps for batches that were checked, in place where the bytes allow it.
-#
-# In place only the header changes: base offset and leader epoch, which the CRC does not cover, and
-# timestamp type, max timestamp and CRC if those two changed. Compressed records stay byte for byte
-# what the producer sent. Everything else becomes one new batch: records of another codec than the
-# topic's, of magic 0 or 1 (Kafka 4.0 stores magic 2 only), or with offsets that do not count 0, 1,
-# 2.
 
 
 def keeps_codec(codec_id: int, is_control: bool, rules: AppendRules) -> bool:
@@ -289,7 +288,7 @@ def assign_in_place(
     rules: AppendRules,
     assign: Assignment,
 ) -> ValidatedAppend:
-    """A copy of `batch` with its place in the log. `max_timestamp` is the records' own."""
+    """A copy of `batch` with its offsets. `max_timestamp` is the records' own."""
     if rules.is_log_append_time:
         max_timestamp = assign.now_ms
     stamped = header._replace(
@@ -325,7 +324,7 @@ def rewrite(
     rules: AppendRules,
     assign: Assignment,
 ) -> ValidatedAppend:
-    """The records of the batches that were sent, in one batch as the topic wants it."""
+    """The records of the batches that were sent, in one batch by the topic's rules."""
     _check_timestamps(records)
     placed = [
         record._replace(offset=offset) for offset, record in enumerate(records, assign.next_offset)
@@ -363,7 +362,7 @@ def max_timestamp_of(records: Sequence[Record]) -> int:
 
 
 def _check_timestamps(records: Sequence[Record]) -> None:
-    """Kafka leaves negative timestamps alone in place, and does not write them anew."""
+    """Kafka keeps negative timestamps in place, but refuses to rewrite them."""
     errors = tuple(
         RecordError(index, f"timestamp {record.timestamp} is negative")
         for index, record in enumerate(records)
@@ -380,16 +379,6 @@ def _log_append_time(rules: AppendRules, assign: Assignment) -> int:
     return assign.now_ms if rules.is_log_append_time else NO_TIMESTAMP
 
 
-# Batches that were put together elsewhere get their place in a log: 12 bytes of each change.
-#
-# Base offset and leader epoch lie outside a batch's CRC, so nothing is encoded or summed up anew.
-# The CRC is checked all the same: between the encoder and here there was a disk.
-#
-# `place` does so in memory, for batches that are appended. A file with many of them may become a
-# segment as it is (`SegmentPlan`): the 12 bytes are changed in the file, nothing is copied. The
-# segment is what single appends would have made, but for where it begins: the one before it may
-# not have been full.
-
 _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
 _PLACE: Final = struct.Struct(
@@ -400,14 +389,14 @@ _PLACE: Final = struct.Struct(
 _OFFSET_ENTRY_BYTES: Final = 8
 _TIME_ENTRY_BYTES: Final = 12
 _SPARE_ENTRIES: Final = 2
-"""An index counts as full before its last entry is used."""
+"""An index is full before its last entry is used."""
 
 
 def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
     """Give the batches of `data` offsets from `next_offset` on, in place.
 
-    Raises CorruptBatchError for anything but whole, undamaged batches of records without a
-    producer id.
+    Raises CorruptBatchError for anything but complete, valid batches of records without a producer
+    id. The CRC is checked: the batches were read from a disk.
     """
     spans: list[BatchSpan] = []
     headers: list[EntryHeader] = []
@@ -428,15 +417,15 @@ def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
 
 
 def checked_header(data: Buffer, at: int) -> BatchHeader:
-    """The header of the batch at `at`, of which every byte is there and as it was written."""
+    """The header of the batch at `at`, which is complete and has a right CRC."""
     if len(data) - at < HEADER_BYTES:
         raise CorruptBatchError("the file ends inside a batch", position=at)
     header = BatchHeader.unpack(data, at)
     size_bytes = header.size_bytes
     if not HEADER_BYTES <= size_bytes <= len(data) - at or header.magic != MAGIC_2:
-        raise CorruptBatchError("no whole batch begins here", position=at)
+        raise CorruptBatchError("no complete batch begins here", position=at)
     if header.crc != crc32c(memoryview(data)[at + ATTRIBUTES_AT : at + size_bytes]):
-        raise CorruptBatchError("the CRC is wrong", position=at)
+        raise CorruptBatchError("CRC mismatch", position=at)
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
         raise CorruptBatchError(f"{header.record_count} records, or holes between", position=at)
     if header.producer_id >= 0 or header.is_control:
@@ -453,7 +442,7 @@ class SegmentPlan(NamedTuple):
     next_offset: int
 
     def patches(self) -> Iterator[tuple[int, bytes]]:
-        """Where the file changes, and to what."""
+        """The bytes to write, with their positions."""
         position, offset = 0, self.indexes.base_offset
         for size_bytes, records in zip(self.batches.sizes, self.batches.counts, strict=True):
             yield position, _PLACE.pack(offset, size_bytes - PREFIX_BYTES, self.leader_epoch)
@@ -462,7 +451,7 @@ class SegmentPlan(NamedTuple):
 
 
 class FileBatches:
-    """What a file of batches holds, as far as a segment's indexes need it. All were checked."""
+    """The checked batches of a file, as far as a segment's indexes need them."""
 
     def __init__(self) -> None:
         self.sizes = array("q")

@@ -1,8 +1,8 @@
-"""Reading a range of a log as Arrow columns: the fast twin of `reading`.
+"""Reading a range of a log as Arrow columns: the fast twin of `reader.read_records`.
 
 The log is read in chunks of bounded size, each decoded by compiled kernels. No Python object is
-made per record, and per batch only when something is wrong with it. Importing this module loads
-the kernels, so it is imported when columns are first asked for.
+created per record, and per batch only if something is wrong with it. Importing this module loads
+the kernels, so it is imported when columns are first requested.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ColumnReader:
         self._plan = plan
         self._columns = list(RECORD_COLUMNS if columns is None else columns)
         self._chunk_bytes = chunk_bytes
-        # The offset column is needed to cut the first and the last batch to the range.
+        # The offset column is needed to limit the first and the last batch to the range.
         self._decoder = Decoder(dict.fromkeys([*self._columns, "offset"]))
         self._bytes_left = plan.bytes_max
         self._records_left = plan.records_max
         self._is_first = True
-        self._is_cut_short = False
+        self._is_limited = False
         self._is_done = plan.records_max <= 0
         self._expected_offset = 0
 
@@ -78,7 +78,7 @@ class ColumnReader:
                 position = self._resume_after_records(part, error)
 
     def _load(self, part: SegmentPart, position: int) -> tuple[bytes, BatchTable]:
-        """A chunk that begins with at least one whole batch."""
+        """A chunk that begins with at least one complete batch."""
         file = part.segment.file
         left = part.end_position - position
         chunk = file.read(position, min(self._chunk_bytes, left))
@@ -105,14 +105,14 @@ class ColumnReader:
     def _trusted(
         self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
     ) -> BatchTable:
-        """The batches before the first that is out of order, or damaged and not to be decoded."""
+        """The batches before the first that is out of order, or corrupt and not decoded."""
         table = self._within_range(table)
         rows = table.rows
         base, last = rows["base_offset"], rows["last_offset"]
-        due = np.concatenate(([self._expected_offset], last[:-1] + 1))
-        is_bad = (np.where(base < 0, last, base) < due) | (last >= part.end_offset)
+        expected = np.concatenate(([self._expected_offset], last[:-1] + 1))
+        is_bad = (np.where(base < 0, last, base) < expected) | (last >= part.end_offset)
         passed_over = ~self._visible(part, rows)
-        if passed_over.any():  # their header says so: it must be right
+        if passed_over.any():  # by their header, which must be right then
             is_bad[passed_over] |= ~check_crcs(chunk, table.select(passed_over))
         if not is_bad.any():
             return table
@@ -138,9 +138,9 @@ class ColumnReader:
         wanted = self._within_limits(rows, self._visible(part, rows))
         try:
             for batch in self._decoder.decode(chunk, table.select(wanted)):
-                cut = self._cut(part, batch)
-                if cut.num_rows:
-                    yield cut.select(self._columns)
+                within = self._within_range_of(part, batch)
+                if within.num_rows:
+                    yield within.select(self._columns)
                 if self._records_left <= 0:
                     self._is_done = True
                     return
@@ -151,10 +151,10 @@ class ColumnReader:
         self._note(rows, wanted)
         is_past = int(rows["last_offset"][-1]) >= self._plan.end_offset - 1
         is_spent = self._bytes_left <= 0 and not self._is_first
-        self._is_done = is_past or is_spent or self._is_cut_short
+        self._is_done = is_past or is_spent or self._is_limited
 
     def _note(self, rows: NDArray[Any], wanted: NDArray[np.bool_]) -> None:
-        """These batches are done with; the wanted ones were handed over."""
+        """These batches are done; the wanted ones were returned."""
         if len(rows):
             self._expected_offset = int(rows["last_offset"][-1]) + 1
         self._bytes_left -= int(rows["size_bytes"][wanted].sum())
@@ -182,11 +182,11 @@ class ColumnReader:
         exceeds = visible & (spent > self._bytes_left)
         if self._is_first and visible.any():
             exceeds[np.argmax(visible)] = False
-        self._is_cut_short = bool(exceeds.any())
+        self._is_limited = bool(exceeds.any())
         within: NDArray[np.bool_] = visible & (np.cumsum(exceeds) == 0)
         return within
 
-    def _cut(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _within_range_of(self, part: SegmentPart, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Only the records in the range, within the limit on records."""
         offsets = int64_numbers(batch.column("offset"))
         start, end = np.searchsorted(offsets, (part.start_offset, self._plan.end_offset))

@@ -78,7 +78,7 @@ class CompiledValidation:
         )
 
     def validate(self, data: Buffer, assign: Assignment) -> ValidatedAppend | None:
-        """One request, or None if the kernel does not take it."""
+        """One request, or None if the kernel does not accept it."""
         codec = self._kept_codec(data)
         if codec is None:
             return self._rewritten(data, assign)
@@ -91,7 +91,7 @@ class CompiledValidation:
     def validate_group(
         self, requests: Sequence[Buffer], assign: Assignment, readably: Readable
     ) -> GroupAppend:
-        """All requests in order. `readably` answers for those the kernel does not take."""
+        """All requests in order. `readably` validates those that the kernel does not accept."""
         data = bytearray().join(requests)
         spans: list[BatchSpan] = []
         headers: list[EntryHeader] = []
@@ -114,7 +114,7 @@ class CompiledValidation:
         assign: Assignment,
         found: tuple[list[BatchSpan], list[EntryHeader]],
     ) -> int:
-        """Let the kernel do requests up to the first it does not take; the offset after them."""
+        """Let the kernel do requests up to the first it does not accept; the offset after them."""
         spans, headers = found
         view = memoryview(data)
         start, next_offset = 0, assign.next_offset
@@ -188,10 +188,10 @@ class CompiledValidation:
         if not canonical.is_canonical(plain, header.record_count, header.base_timestamp):
             return None
         header = header._replace(attributes=_rewritten_attributes(header, target))
-        made = seal_batch(header, compress(target, bytes(plain), level=rules.level))
-        if len(made) > min(rules.max_message_bytes, rules.segment_bytes):
+        batch = seal_batch(header, compress(target, bytes(plain), level=rules.level))
+        if len(batch) > min(rules.max_message_bytes, rules.segment_bytes):
             return None
-        append = one_batch(made, BatchHeader.unpack(made), self._log_append_time(assign))
+        append = one_batch(batch, BatchHeader.unpack(batch), self._log_append_time(assign))
         return append._replace(was_rewritten=True)
 
     def _log_append_time(self, assign: Assignment) -> int:

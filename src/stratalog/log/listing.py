@@ -1,8 +1,9 @@
-"""What a partition directory holds, told from its file names as Kafka's loader would.
+"""Which segments a partition directory has, by its file names, as Kafka's loader decides it.
 
-A directory may be caught in the middle of compaction: `.cleaned` files are unfinished and worth
-nothing; `.swap` files are complete and stand for every segment in their offset range, whether the
-old ones are gone yet or not. Kafka settles this by renaming at load; a reader, in its head.
+Compaction may be under way, or was interrupted: `.cleaned` files are unfinished and do not count;
+`.swap` files are complete and replace every segment in their offset range, whether the old ones
+are gone yet or not. Kafka renames the files when it loads the log; a reader only decides, and never
+writes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stratalog.storage.log_file import FileIdentity
 from stratalog.storage.segment_view import SegmentView
 
 RETRIES_MAX: Final = 10
-"""A directory that changes faster than it can be read so often is taken as it was met last."""
+"""A directory that changes more often than that while it is read is taken as it was last seen."""
 
 
 class ListedFile(NamedTuple):
@@ -42,22 +43,22 @@ class Listing(NamedTuple):
 
     files: tuple[ListedFile, ...]
     segments: tuple[SegmentView, ...]
-    """In offset order, compaction in flight already settled."""
+    """In offset order; an interrupted compaction is resolved."""
     snapshots: tuple[tuple[int, Path], ...]
     """Producer snapshots by their offset, oldest first."""
 
 
 def list_partition(path: Path) -> Listing:
-    """The directory at one moment. Names that Kafka would refuse are left out."""
+    """The directory at one moment, without names that Kafka would refuse."""
     for _ in range(RETRIES_MAX - 1):
         try:
-            return _look(path)
+            return _list_once(path)
         except SegmentGoneError:
-            continue  # compaction finished while its files were looked at
-    return _look(path)
+            continue  # compaction finished meanwhile
+    return _list_once(path)
 
 
-def _look(path: Path) -> Listing:
+def _list_once(path: Path) -> Listing:
     files = tuple(sorted(_scan(path), key=lambda listed: listed.path.name))
     snapshots = tuple(
         (listed.file.base_offset, listed.path)
@@ -66,15 +67,15 @@ def _look(path: Path) -> Listing:
         and listed.file.state is FileState.LIVE
         and listed.file.base_offset is not None
     )
-    return Listing(files, _settle(files), snapshots)
+    return Listing(files, _resolve_swaps(files), snapshots)
 
 
 def _scan(path: Path) -> list[ListedFile]:
-    """What the directory holds, with sizes.
+    """The files of the directory, with sizes.
 
-    Reading a directory is not atomic: a file that is renamed meanwhile may be met twice or not at
-    all. So it is read until nothing has moved. Sizes come after names: a segment that has a
-    successor does not grow any more, so its size is then its last.
+    Reading a directory is not atomic: a file that is renamed meanwhile may be listed twice or not
+    at all. So it is read until nothing has changed. Sizes are read after names: a segment that has
+    a successor does not grow any more, so its size is final.
     """
     changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(RETRIES_MAX):
@@ -132,7 +133,7 @@ def _classify(name: str) -> PartitionFile | None:
         return None
 
 
-def _settle(files: tuple[ListedFile, ...]) -> tuple[SegmentView, ...]:
+def _resolve_swaps(files: tuple[ListedFile, ...]) -> tuple[SegmentView, ...]:
     live = _logs(files, FileState.LIVE)
     unfinished = _bases(files, FileState.CLEANED)
     # A swap file at or above an unfinished one belongs to a replacement that never completed.

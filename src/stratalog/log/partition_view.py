@@ -1,13 +1,13 @@
 """One partition, read-only: its segments as one log.
 
-Opening takes no lock and writes nothing, so it works on a directory that a broker is appending to,
-on a copy, and on a medium mounted read-only. A view is a moment: it sees the segments that were
-listed, up to the end of the last whole batch then; `refresh` looks again. So does the view itself
-when a broker has deleted or compacted a segment before it was opened. Records that retention has
-taken meanwhile are an OffsetOutOfRangeError then, never a silent gap.
+Opening takes no lock and never writes, so it works on a directory that a broker is appending to, on
+a copy, and on a read-only file system. A view shows one moment: the segments that were listed, up
+to the end of the last complete batch then; `refresh` lists them again. So does the view itself if a
+broker has deleted or compacted a segment before it was opened. Records that retention has deleted
+meanwhile raise OffsetOutOfRangeError, never leave a silent gap.
 
-Offsets in order: log start <= last stable <= log end. There is no high watermark here: on disk a
-log ends with its last whole batch.
+Offsets in order: log start <= last stable <= log end. There is no high watermark: on disk a log
+ends with its last complete batch.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class PartitionView(LogReader):
         self.topic_partition, self.state = identity_of(path)
         self._checkpointed_start = log_start_offset
         self._base_offset = base_offset
-        self._listing = self._look()
+        self._listing = self._list()
         if not self._listing.segments:
             raise _without_segments(path, self._listing)
         self._segments = SegmentList(self._listing.segments)
 
-    def _look(self) -> Listing:
+    def _list(self) -> Listing:
         listing = list_partition(self.path)
         if self._base_offset is None:
             return listing
@@ -92,12 +92,12 @@ class PartitionView(LogReader):
         return f"PartitionView({str(self.path)!r})"
 
     def close(self) -> None:
-        """Give back open files. The view may still be used and opens them anew."""
+        """Close the open files. The view may still be used and opens them again."""
         self._segments.close()
 
     def refresh(self) -> None:
-        """Look at the directory again: new segments, more bytes, moved log start."""
-        listing = self._look()
+        """List the directory again: new segments, more bytes, moved log start."""
+        listing = self._list()
         if listing.segments:
             self._listing = listing
             self._segments.close()
@@ -105,11 +105,11 @@ class PartitionView(LogReader):
         for name in ("log_start_offset", "_replay", "leader_epochs"):
             self.__dict__.pop(name, None)
 
-    # -- what the partition holds
+    # -- what the partition has
 
     @property
     def listing(self) -> Listing:
-        """Every recognised file, as of the last look."""
+        """Every recognised file, when the directory was last listed."""
         return self._listing
 
     @property
@@ -145,24 +145,24 @@ class PartitionView(LogReader):
     def check_end(self) -> None:
         """Raise FlushedCorruptionError if the log ends in corruption, not in a torn write.
 
-        Bytes behind the last whole batch look the same in both cases; what tells is the log
-        directory's checkpoint of how far the log was flushed, if it has one.
+        Bytes after the last complete batch look the same in both cases; the log directory's
+        checkpoint of how far the log was flushed, if it has one, tells them apart.
         """
         points = read_offset_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
         flushed = points.get(self.topic_partition, 0)
-        if self._base_offset is not None or self._damaged_end(flushed) is None:
+        if self._base_offset is not None or self._corrupt_end(flushed) is None:
             return
-        with PartitionView(self.path) as again:  # a broker may have gone on since the last look
-            end = again._damaged_end(flushed)
+        with PartitionView(self.path) as again:  # a broker may have appended since
+            end = again._corrupt_end(flushed)
             if end is not None:
                 raise FlushedCorruptionError(
-                    f"damaged: the log was flushed up to offset {flushed}, and its last whole "
+                    f"corrupt: the log was flushed up to offset {flushed}, but its last complete "
                     f"batch ends at {end.next_offset}",
                     path=again._listing.segments[-1].path,
                     position=end.position,
                 )
 
-    def _damaged_end(self, flushed: int) -> SegmentEnd | None:
+    def _corrupt_end(self, flushed: int) -> SegmentEnd | None:
         end = self.retry_if_gone(lambda: self._segments.end)
         has_rest = end.position < self._listing.segments[-1].size_bytes
         return end if has_rest and end.next_offset < flushed else None
@@ -207,7 +207,7 @@ class PartitionView(LogReader):
         segments; each is also logged as a warning, once.
 
         Costs a small read per segment, and a walk over the headers of a segment only where
-        transactions ended. `aborted_transactions` may find more: it trusts no sample.
+        transactions ended. `aborted_transactions` may find more: it does not sample.
         """
         return self.retry_if_gone(lambda: self._aborted_lookup(None).missing())
 
@@ -226,7 +226,7 @@ class PartitionView(LogReader):
 
 
 def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """What a small file holds; None when there is no such file."""
+    """The content of a small file; None if there is no such file."""
     try:
         return decode(read_file(path))
     except FileNotFoundError:
@@ -242,7 +242,7 @@ def read_topic_id(directory: Path) -> uuid.UUID | None:
 
 
 def _without_segments(path: Path, listing: Listing) -> NotALogDirError:
-    """A directory that a broker is just making has no file of a segment yet."""
+    """A directory that a broker is just creating has no file of a segment yet."""
     for listed in listing.files:
         if listed.file.state is FileState.LIVE and listed.file.base_offset is not None:
             return NotALogDirError(
@@ -253,8 +253,8 @@ def _without_segments(path: Path, listing: Listing) -> NotALogDirError:
 
 
 def identity_of(path: Path) -> tuple[TopicPartition, DirState]:
-    """Of a directory, by its name. A copy under another name is a log all the same: its partition
-    is unknown, -1."""
+    """Of a directory, by its name. A copy under another name is a log, too: its partition is
+    unknown, -1."""
     name = path.resolve().name
     try:
         directory = parse_partition_dir(name)

@@ -1,9 +1,15 @@
-"""What a reader may see: isolation levels, and which batches belong to aborted transactions.
+"""Reading a log: finding an offset or a time, and the records of a range.
 
-Kafka's consumer walks the aborted list beside the batches and keeps a set of producer ids. A reader
-that may start anywhere and skip ahead wants a predicate instead: a producer's transactions never
-overlap, so a transactional batch is aborted exactly when its base offset lies in one of its
-producer's aborted ranges.
+`LogReader` is what every log offers, one that is only read (`PartitionView`) and one that is being
+written (`PartitionLog`). They differ in how they know their segments and offsets; finding and
+reading are the same, and need nothing but a `SegmentList`. Both may lose segments while they are
+read: retention deletes, compaction replaces, a follower truncates. Then the reader takes a fresh
+list.
+
+Finding takes Kafka's two steps: choose the segment, then let its sparse index say where a short
+scan begins. Pass a `Trace` to see every comparison. Reading passes the parts of the log in order,
+lets the `CorruptionPolicy` decide at bad bytes, and leaves out what the isolation level hides;
+`column_reading` does the same for Arrow columns.
 """
 
 from __future__ import annotations
@@ -50,7 +56,13 @@ class IsolationLevel(enum.Enum):
 
 
 class AbortedRanges:
-    """The aborted transactions of a log, ready to be asked about one batch at a time."""
+    """The aborted transactions of a log, as a predicate over batches.
+
+    Kafka's consumer walks the list of aborted transactions along with the batches and keeps a set
+    of producer ids. This works for a reader that starts anywhere and skips ahead: a producer's
+    transactions never overlap, so a transactional batch is aborted exactly if its base offset is in
+    one of its producer's aborted ranges.
+    """
 
     def __init__(self, transactions: Iterable[AbortedTxn]) -> None:
         ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -70,19 +82,16 @@ class AbortedRanges:
         return slot >= 0 and base_offset <= ranges[slot][1]
 
 
-# What a reader does at damaged bytes: stop with an error, or go on and say what was skipped.
-
-
 class Skipped(NamedTuple):
-    """A run of bytes that a reader passed over."""
+    """Corrupt bytes that a reader skipped."""
 
     path: Path
     position: int
     size_bytes: int
     first_offset: int
-    """The offset that was due here; it and those up to `next_offset` may be lost."""
+    """The offset that was expected here; it and those up to `next_offset` may be lost."""
     next_offset: int | None
-    """Base offset of the next good batch; None when the segment has no more."""
+    """Base offset of the next valid batch; None if the segment has no more."""
     reason: str
 
     def __str__(self) -> str:
@@ -112,9 +121,9 @@ class CorruptionPolicy:
             raise SegmentGoneError(path)
 
     def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
-        """Where to go on after a batch whose CRC is right and whose records are not.
+        """Where to continue after a batch whose CRC is right and whose records are corrupt.
 
-        The header can be believed, so the next batch begins `size_bytes` further on.
+        The header can be trusted, so the next batch begins `size_bytes` further on.
         """
         if error.path is not None:
             self._check_not_truncated(error.path)
@@ -127,10 +136,10 @@ class CorruptionPolicy:
         return error.position + size_bytes
 
     def resume_after(self, part: SegmentPart, error: CorruptError, *, expected_offset: int) -> int:
-        """Where to go on in this part of the log after the damage that `error` tells of.
+        """Where to continue in this part of the log after the corruption that `error` reports.
 
-        Junk behind the last batch of a segment does no harm when the next segment begins with the
-        offset that is due: then nothing is missing, and nothing is said.
+        Junk after the last batch of a segment does no harm if the next segment begins with the
+        expected offset: then nothing is missing, and nothing is reported.
         """
         segment, end = part.segment, part.end_position
         self._check_not_truncated(segment.path)
@@ -154,9 +163,9 @@ class CorruptionPolicy:
 
     @staticmethod
     def _declared_end(segment: SegmentView, position: int, end: int) -> int | None:
-        """The end that the damaged batch declares, if a good batch begins there.
+        """The end that the corrupt batch declares, if a valid batch begins there.
 
-        Tried first: a search byte by byte could fall for a batch stored inside a record's value.
+        Tried first: a search byte by byte could find a batch that is stored in a record's value.
         """
         batch = segment.file.peek(position)
         if batch is None or batch.size_bytes <= 0:
@@ -166,7 +175,7 @@ class CorruptionPolicy:
 
 
 def _first_offset(segment: SegmentView, position: int) -> int:
-    """Of the good batch at `position`. A compressed set of old messages has to be opened for it."""
+    """Of the valid batch at `position`. A compressed set of old messages is decompressed for it."""
     batch = segment.load_batch(position)
     if batch.header.base_offset is not None:
         return batch.header.base_offset
@@ -176,14 +185,8 @@ def _first_offset(segment: SegmentView, position: int) -> int:
         return batch.entry.offset  # its last
 
 
-# From an offset or a time to a file, a position and a record.
-#
-# Both ways are Kafka's two steps: choose the segment, then let its sparse index say where a short
-# scan begins. Pass a `Trace` to see every comparison.
-
-
 class Location(NamedTuple):
-    """Where a record lies."""
+    """Where a record is."""
 
     path: Path
     position: int
@@ -193,7 +196,7 @@ class Location(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """What Kafka's offsetsForTimes answers."""
+    """What Kafka's offsetsForTimes returns."""
 
     offset: int
     timestamp: int
@@ -218,7 +221,7 @@ def locate_offset(parts: Iterable[SegmentPart], trace: Trace | None = None) -> L
 
 
 def _check_stop(part: SegmentPart, position: int, expected_offset: int) -> None:
-    """Raise if the batches of this part end at damage that may have held the record."""
+    """Raise if the batches of this part end at corruption that may have contained the record."""
     try:
         for _ in part.segment.batches(position, part.end_position, expected_offset=expected_offset):
             return
@@ -231,12 +234,12 @@ def find_time(
 ) -> OffsetAndTimestamp | None:
     """The earliest record at or above `start_offset` whose timestamp is `timestamp` or later.
 
-    When timestamps are out of order this does not part old from new: later records may be older.
+    If timestamps are out of order, later records may be older.
     """
     first = segments.slot_of_time(timestamp, trace)
     if first is None:
         return None
-    # Segments below the start may be there still; they need not be opened.
+    # Segments below the start may still exist; they need not be opened.
     for slot in range(max(first, segments.slot_of(start_offset)), len(segments)):
         if segments.largest_timestamp(slot).timestamp >= timestamp:
             hit = segments[slot].times.find(timestamp, start_offset, trace)
@@ -253,7 +256,7 @@ def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTim
         if largest[slot] < 0 or (found is not None and largest[slot] < found.timestamp):
             break
         times = segments[slot].times
-        # The newest may lie below the start, or have left an empty batch behind.
+        # The newest may be below the start, or be gone from a batch that is empty now.
         hit = times.find(largest[slot], start_offset) or times.find_newest(start_offset)
         if hit is not None and (found is None or _is_newer(hit, found)):
             found = OffsetAndTimestamp(hit.offset, hit.timestamp)
@@ -261,7 +264,7 @@ def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTim
 
 
 def _is_newer(hit: TimeHit, found: OffsetAndTimestamp) -> bool:
-    """Of equal timestamps the first counts."""
+    """Of equal timestamps the first one counts."""
     return (hit.timestamp, -hit.offset) > (found.timestamp, -found.offset)
 
 
@@ -280,30 +283,25 @@ def _first_record(
     return None
 
 
-# Reading a range of a log record by record; `column_reading` is the fast twin.
-#
-# Both go through the parts of the log in order, let the damage policy decide at bad bytes, leave
-# out what the isolation level hides, and cut to the offset range.
-
 NO_LIMIT: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """What is to be read, with every choice made."""
+    """What to read."""
 
     start_offset: int
     end_offset: int
     """Exclusive."""
     aborted: AbortedRanges
-    """Transactions to leave out; none for read_uncommitted."""
+    """Transactions to hide; none for read_uncommitted."""
     corruption: CorruptionPolicy
     bytes_max: int = NO_LIMIT
-    """Stop before the batch that would exceed it; the first batch is returned all the same."""
+    """Stop before the batch that would exceed it, but always return the first one."""
     records_max: int = NO_LIMIT
 
     def hides(self, header: EntryHeader) -> bool:
-        """Whether readers do not see this batch: markers, and data of aborted transactions."""
+        """Whether the batch is hidden: markers, and data of aborted transactions."""
         if header.is_control:
             return True
         if not header.is_transactional or header.base_offset is None:
@@ -329,7 +327,7 @@ def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Recor
 
 
 def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[LoadedBatch]:
-    """The batches of one part from its start on, damage handled."""
+    """The batches of one part from its start on, across corruption."""
     segment = part.segment
     position = segment.seek(part.start_offset).position
     expected_offset: int | None = None
@@ -350,7 +348,7 @@ def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[Load
 def _visible_batches(
     parts: Iterable[SegmentPart], plan: ReadPlan
 ) -> Iterator[tuple[SegmentPart, LoadedBatch]]:
-    """Every visible batch that touches the range, within the limit on bytes."""
+    """Every visible batch that overlaps the range, within the limit on bytes."""
     bytes_left = plan.bytes_max
     is_first = True
     for part in parts:
@@ -371,7 +369,7 @@ def _visible_batches(
 
 
 def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
-    """All records of a batch, or none of it: a bad record spoils those before it too."""
+    """All records of a batch, or none: if one is corrupt, those before it are not returned."""
     try:
         return list(records_of(batch.buf, batch.entry, check_crc=False))
     except CorruptRecordError as error:
@@ -381,28 +379,22 @@ def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
 
 
 def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> None:
-    """Raise what reading the batch at `position` raises; it is known to be damaged."""
+    """Raise what reading the corrupt batch at `position` raises."""
     for batch in part.segment.batches(position, part.end_position, expected_offset=expected_offset):
         _check_within(part, batch)
         return
 
 
 def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
-    """No CRC covers a base offset, but the batches behind it give a damaged one away."""
+    """No CRC covers a base offset; a corrupt one is recognised by the batches after it."""
     if batch.header.next_offset > part.end_offset:
         raise CorruptBatchError(
-            f"offset {batch.entry.offset} where all lie below {part.end_offset}",
+            f"offset {batch.entry.offset}, expected below {part.end_offset}",
             position=batch.position,
             path=part.segment.path,
             offsets=(batch.entry.offset, batch.header.next_offset - 1),
         )
 
-
-# What can be asked of any log, whether it is only looked at or being written.
-#
-# `PartitionView` (a directory, read-only) and the log of a writer differ in how they know their
-# segments and offsets; finding and reading are the same. Both may lose segments while they are
-# read: retention deletes, compaction replaces, a follower truncates. Then the reader looks again.
 
 T = TypeVar("T")
 
@@ -434,7 +426,7 @@ class LogReader(ABC):
 
     @property
     def high_watermark(self) -> int:
-        """Up to here (exclusive) records are safe to show. On disk that is the log end."""
+        """Up to here (exclusive) records are visible. On disk that is the log end."""
         return self.log_end_offset
 
     @abstractmethod
@@ -453,8 +445,8 @@ class LogReader(ABC):
         return 0
 
     def truncated_since(self, epoch: int) -> bool:
-        """Whether bytes that could be read at this `truncation_epoch` may be gone. What looks like
-        corruption then is none."""
+        """Whether bytes that could be read at this `truncation_epoch` may be gone. Then what looks
+        like corruption is not."""
         return self.truncation_epoch != epoch
 
     def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
@@ -479,8 +471,8 @@ class LogReader(ABC):
                 self.refresh_segments()
 
     def retry_if_gone(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns; asked again, with a fresh list of segments, if one of them is gone or
-        was truncated meanwhile."""
+        """What `ask` returns. It is called again, with a fresh list of segments, if one of them is
+        gone or was truncated meanwhile."""
         for _ in range(RETRIES_MAX):
             epoch = self.truncation_epoch
             try:
@@ -532,9 +524,9 @@ class LogReader(ABC):
     ) -> Iterator[Record]:
         """Records from `start` up to `end` (exclusive; all that may be seen if None).
 
-        `max_bytes` bounds the batches that are read, but the first one is always returned. Damage
-        in the middle of the log raises CorruptError; give `on_skip` to be told and go on instead.
-        A torn tail is no damage: the log simply ends before it.
+        `max_bytes` limits the batches that are read, but the first one is always returned.
+        Corruption in the middle of the log raises CorruptError; with `on_skip` it is reported and
+        skipped instead. A torn tail is not corruption: the log ends before it.
         """
         plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
         return read_records(self.parts_from(plan.start_offset), plan)
@@ -550,7 +542,7 @@ class LogReader(ABC):
         max_records: int = NO_LIMIT,
         on_skip: Callable[[Skipped], None] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The same records as `read` gives, as Arrow record batches of bounded size.
+        """The same records as `read` returns, as Arrow record batches of bounded size.
 
         `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
         timestamp, timestampType, key, value and headers. What is not chosen is not copied.

@@ -1,7 +1,7 @@
-"""The segments of one log in offset order, and which of them holds what.
+"""The segments of one log in offset order, as a reader sees them, and which of them has what.
 
-A log of thousands of segments may be asked about all of them, so only the most recently used stay
-open; the others give back their file and whatever they read. Any number of threads may ask.
+A lookup may touch thousands of segments, so only the most recently used stay open; the others close
+their file and forget what they read. Any number of threads may use a list.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ OPEN_SEGMENTS_MAX: Final = 64
 
 
 class SegmentPart(NamedTuple):
-    """A segment, and how far it is to be read."""
+    """A segment, and how far to read it."""
 
     segment: SegmentView
     start_offset: int
-    """Records below it are not wanted, or were read from an earlier part."""
+    """Records below it are not wanted, or belong to an earlier part."""
     end_position: int
     next_base: int | None
     """Base offset of the segment after it; None for the last."""
@@ -58,7 +58,7 @@ class SegmentList:
         return self._followed_by(after, 0, len(self) - 1)
 
     def updated(self, segments: Sequence[SegmentView]) -> SegmentList:
-        """A list of other segments, which remembers what is known of those that both have."""
+        """A list of other segments, which keeps what is known of those that both have."""
         start = bisect_left(self.bases, segments[0].base_offset)
         kept = 0
         for mine, other in zip(self._segments[start:], segments, strict=False):
@@ -132,7 +132,7 @@ class SegmentList:
         return slot
 
     def largest_timestamp(self, slot: int) -> LargestTimestamp:
-        """Of one segment, remembered."""
+        """Of one segment, cached."""
         with self._lock:
             while len(self._largest) <= slot:
                 self._note_largest()
@@ -155,7 +155,7 @@ class SegmentList:
         self._largest_so_far.append(max(before, largest.timestamp))
 
     def parts_from(self, offset: int, trace: Trace | None = None) -> Iterator[SegmentPart]:
-        """The segments that hold `offset` and everything after it, in order."""
+        """The segments that have `offset` and everything after it, in order."""
         for slot in range(self.slot_of(offset, trace), len(self)):
             segment = self[slot]
             start_offset = max(offset, segment.base_offset)
@@ -167,7 +167,7 @@ class SegmentList:
 
 
 def _compared_by_bisection(bases: Sequence[int], offset: int) -> tuple[int, ...]:
-    """The base offsets that a binary search looks at, in order."""
+    """The base offsets that a binary search compares, in order."""
     low, high = 0, len(bases)
     compared = []
     while low < high:

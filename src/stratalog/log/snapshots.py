@@ -153,7 +153,7 @@ def _snapshot_offset(name: str) -> int | None:
 
 
 class ProducerReload:
-    """Reloads producer state after a log was loaded or truncated: the newest valid snapshot, and the
+    """Reloads producer state after a log was loaded or truncated: the newest valid snapshot and the
     batches after it."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Producers and transactions of a log, without a broker: from snapshots, indexes and a replay.
 
 The last stable offset is where the oldest open transaction begins. It is not stored anywhere, so it
-comes from the newest good producer snapshot and a walk over the batch headers after it.
+comes from the newest valid producer snapshot and a walk over the batch headers after it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def producer_batches(
     segments: SegmentList, start_offset: int, end_offset: int
 ) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
     """What changes producer state in [start, end): their data, and the markers that end
-    transactions. Control batches that are neither are left out. A log start may lie inside a batch;
+    transactions. Control batches that are neither are left out. A log start may be inside a batch;
     that batch belongs to it."""
     for part in segments.parts_from(max(start_offset, segments.bases[0])):
         if part.segment.base_offset >= end_offset:
@@ -134,7 +134,7 @@ class AbortedLookup:
     def missing(self) -> list[MissingIndex]:
         """The index files that are missing.
 
-        Cheap for logs without transactions. Where no producer snapshot tells whether a segment has
+        Cheap for logs without transactions. Where no producer snapshot shows whether a segment has
         any, only the first and the last batches are looked at before all headers are.
         """
         found = []
@@ -341,7 +341,7 @@ def _producer_batches_of(
 
 
 def _marker_at(segment: SegmentView, position: int, header: BatchHeader) -> EndMarker | None:
-    """None for another control type, a marker that compaction emptied, or a damaged one."""
+    """None for another control type, a marker that compaction emptied, or a corrupt one."""
     if not header.record_count:
         return None
     try:

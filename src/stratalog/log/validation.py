@@ -1,11 +1,19 @@
-"""What a leader checks before it appends, said plainly: the readable twin of the compiled kernel.
+"""Kafka's checks of an append, and the offsets that the leader assigns.
 
-Kafka's order of checks is kept, because it decides which error a client sees: first each batch by
-its header and CRC, then what the batches are together, then record by record. Nothing is changed
-before everything was checked.
+`LeaderValidator` is for data that producers and coordinators send, `validate_follower` for data to
+which a leader has assigned offsets. Both are functions of bytes and values: no file, no clock.
 
-Where Kafka itself stumbles, a typed refusal stands instead: records that cannot be decompressed, a
-batch smaller than its header or of an unknown codec.
+The order of checks is Kafka's, because it decides which error a client gets: each batch by its
+header and CRC, then the batches together, then record by record. Nothing is changed before
+everything was checked. Where Kafka fails with an unexpected error, there is a typed one: records
+that cannot be decompressed, a batch smaller than its header or of an unknown codec.
+
+The leader has two ways with the same result. The checks here are readable; a compiled kernel
+(`compiled_validation`) does the common case, batches that are stored as they came, at a hundred
+times the speed, but takes half a second to load. Which one pays off is not known beforehand, so the
+readable way is used until it has cost about as much as loading, or until something else has loaded
+the kernel. What the kernel does not accept goes the readable way, to be refused with a reason or to
+be rewritten.
 """
 
 from __future__ import annotations
@@ -78,7 +86,7 @@ _CODECS = frozenset(Codec)
 
 
 class SentBatch(NamedTuple):
-    """A whole batch of the data that was sent; its CRC is right."""
+    """A complete batch of the data that was sent; its CRC is right."""
 
     entry: Entry
     header: EntryHeader
@@ -87,9 +95,9 @@ class SentBatch(NamedTuple):
 def sent_batches(
     data: Buffer, assign: Assignment, *, max_message_bytes: int | None
 ) -> list[SentBatch]:
-    """The batches of `data`, each checked by its header and CRC. A partial one at the end is cut.
+    """The batches of `data`, each checked by its header and CRC, without a partial one at the end.
 
-    `max_message_bytes` None sets no limit, as for data that a leader has accepted before.
+    `max_message_bytes` None: no limit, for data that a leader has already accepted.
     """
     batches = []
     for entry in _entries(data):
@@ -99,16 +107,16 @@ def sent_batches(
             raise too_large(header.size_bytes, max_message_bytes)
         if not is_entry_crc_right(data, entry, header):
             raise CorruptMessageError(
-                f"batch at byte {entry.position}: its bytes do not give its CRC {header.crc:08x}"
+                f"batch at byte {entry.position}: CRC mismatch, the stored one is {header.crc:08x}"
             )
         if header.codec_id not in _CODECS:
-            raise UnsupportedCompressionTypeError(f"codec id {header.codec_id} names no codec")
+            raise UnsupportedCompressionTypeError(f"unknown codec id {header.codec_id}")
         batches.append(SentBatch(entry, header))
     return batches
 
 
 def too_large(size_bytes: int, bytes_max: int) -> MessageTooLargeError:
-    """The refusal of a batch of this size."""
+    """The error for a batch of this size."""
     return MessageTooLargeError(
         f"batch of {size_bytes} bytes is larger than max.message.bytes, which is {bytes_max}"
     )
@@ -168,7 +176,7 @@ def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
     first = batches[0].entry.magic
     is_compressed = any(batch.header.codec_id != Codec.NONE for batch in batches)
     if len(batches) > 1 and (first == MAGIC_2 or is_compressed):
-        raise InvalidRecordError(f"{len(batches)} batches, where there may be one")
+        raise InvalidRecordError(f"{len(batches)} batches in a request, expected one")
     for entry, header in batches:
         if entry.magic != first:
             raise InvalidRecordError(f"batches of magic {first} and {entry.magic} together")
@@ -177,7 +185,7 @@ def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
 
 
 def _check_batch(header: BatchHeader, origin: AppendOrigin) -> None:
-    """Kafka asks coordinators less; no coordinator's batch fails what is asked here."""
+    """Kafka checks coordinators less; no coordinator's batch fails these checks."""
     count, delta = header.record_count, header.last_offset_delta
     if count <= 0 or delta + 1 != count:
         raise InvalidRecordError(f"last offset delta is {delta} and record count {count}")
@@ -192,7 +200,7 @@ def _check_batch(header: BatchHeader, origin: AppendOrigin) -> None:
 
 
 def sent_records(data: Buffer, batch: SentBatch) -> list[Record]:
-    """The records of a batch, wholly decoded: what cannot be read must not be stored."""
+    """The records of a batch, all decoded: what cannot be read must not be stored."""
     at, header = batch.entry.position, batch.header
     try:
         if isinstance(header, BatchHeader):
@@ -216,11 +224,13 @@ def _legacy_records(data: Buffer, at: int, header: LegacyHeader) -> list[Record]
 def check_records(
     records: Sequence[Record], header: EntryHeader, rules: AppendRules, now_ms: int
 ) -> None:
-    """Raise if one record breaks the topic's rules. All that do are named."""
+    """Raise if a record breaks the topic's rules. The error names all that do."""
     key_errors, time_errors = [], []
     for index, record in enumerate(records):
         if rules.is_compacted and record.key is None:
-            key_errors.append(RecordError(index, "a compacted topic takes no record without key"))
+            key_errors.append(
+                RecordError(index, "a compacted topic accepts no record without a key")
+            )
         elif (reason := _time_error(record.timestamp, header, rules, now_ms)) is not None:
             time_errors.append(RecordError(index, reason))
     if key_errors or time_errors:
@@ -241,7 +251,7 @@ def _time_error(timestamp: int, header: EntryHeader, rules: AppendRules, now_ms:
         if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return "producers must not set the timestamp type to LogAppendTime"
         return None
-    age = wrapped_long(now_ms - timestamp)  # Java's arithmetic, for timestamps from beyond the sun
+    age = wrapped_long(now_ms - timestamp)  # Java's arithmetic, for extreme timestamps
     if age > rules.timestamp_before_max_ms:
         return (
             f"timestamp {timestamp} is more than {rules.timestamp_before_max_ms} ms before {now_ms}"
@@ -253,40 +263,26 @@ def _time_error(timestamp: int, header: EntryHeader, rules: AppendRules, now_ms:
     return None
 
 
-# Batches on their way into the log: checked, and given their offsets if this is the leader.
-#
-# `validate_leader` is for data that producers and coordinators send; `validate_follower` for data
-# that a leader has placed already. Both are functions of bytes and values: no file, no clock.
-# `LeaderValidator` does the same for several requests at once, so that they can be written at
-# once.
-#
-# The leader has two ways with one answer. `batch_checks` and `batch_assigning` say everything
-# readably; a compiled kernel does the common case (whole batches that are stored as they came) at
-# a hundred times the speed, but takes half a second to load. Which pays off is not known
-# beforehand, so the readable way is used until it has cost about as much as loading would have, or
-# until something else has loaded the kernel. What the kernel does not take goes the readable way,
-# to be refused with a reason or to be rewritten.
-
 LOAD_KERNEL_AFTER_RECORDS: Final = 100_000
 _KERNEL: Final = "stratalog.format.kernels.validate"
 _OFFSETS_PER_REQUEST_MAX: Final = 1 << 31
 
 
 def validate_leader(data: Buffer, rules: AppendRules, assign: Assignment) -> ValidatedAppend:
-    """The batches of one request, ready to be written, or the AppendError that refuses them.
+    """The batches of one request, ready to be written; raises an AppendError if they are refused.
 
-    `data` is not changed. Bytes after the last whole batch are cut off; without any whole batch the
-    result is empty.
+    `data` is not changed. Bytes after the last complete batch are dropped; without any complete
+    batch the result is empty.
     """
     return _SHARED.validate(data, rules, assign)
 
 
 def validate_follower(data: Buffer, *, log_end_offset: int) -> ValidatedAppend:
-    """The batches a leader has placed, of every magic, to be written as they are.
+    """Batches to which a leader has assigned offsets, of every magic, to be written as they are.
 
-    They may be larger than the topic allows by now: the leader has accepted them. Raises
-    CorruptMessageError for damage, UnexpectedAppendOffsetError for data that does not continue the
-    log.
+    They may be larger than the topic now allows: the leader has accepted them. Raises
+    CorruptMessageError for corrupt data, UnexpectedAppendOffsetError for data that does not
+    continue the log.
     """
     assign = Assignment(log_end_offset, NO_LEADER_EPOCH, NO_TIMESTAMP, AppendOrigin.REPLICATION)
     return _placed(data, sent_batches(data, assign, max_message_bytes=None), log_end_offset)
@@ -296,7 +292,7 @@ class LeaderValidator:
     """Validates requests for the leader, in compiled code once that pays off."""
 
     def __init__(self, *, compiled: bool | None = None) -> None:
-        """`compiled` None leaves it to be found out, True loads the kernel with the first use."""
+        """`compiled` None: when it pays off; True: load the kernel with the first use."""
         self._may_load = compiled is not False
         self._records_seen = LOAD_KERNEL_AFTER_RECORDS + 1 if compiled else 0
         self._compiled: CompiledValidation | None = None
@@ -329,7 +325,7 @@ class LeaderValidator:
     def validate_group(
         self, requests: Sequence[Buffer], rules: AppendRules, assign: Assignment
     ) -> GroupAppend:
-        """Several requests, each answered as if it came alone after those before it.
+        """Several requests, each with the result as if it came alone after those before it.
 
         A refused request takes no offsets, and its error is its result.
         """
@@ -425,7 +421,7 @@ def _assigned(
 
 
 def _placed(data: Buffer, batches: Sequence[SentBatch], log_end_offset: int) -> ValidatedAppend:
-    """Batches that bring their offsets along. As in Kafka, what must grow is the last offset."""
+    """Batches that have their offsets. As in Kafka, the last offsets must grow."""
     if not batches:
         return EMPTY_APPEND
     spans = []
@@ -470,7 +466,7 @@ def _span(data: Buffer, batch: SentBatch) -> BatchSpan:
 
 
 def _first_offset(data: Buffer, batch: SentBatch) -> int:
-    """Of a compressed legacy set. One that cannot be read is the leader's business."""
+    """Of a compressed legacy set. If it cannot be read, its last offset: the leader accepted it."""
     try:
         return next(records_of(data, batch.entry, check_crc=False)).offset
     except (CorruptError, StratalogError, StopIteration):
