@@ -16,8 +16,8 @@ from tests.opening import open_logs
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOLD = r"t-0/0{20}\.log at byte (?P<position>\d+): damaged: the log was "
-FLUSHED = TOLD + r"flushed up to offset 30, and its last whole batch ends at 20$"
+TOLD = r"t-0/0{20}\.log at byte (?P<position>\d+): corrupt: the log was "
+FLUSHED = TOLD + r"flushed up to offset 30, but its last complete batch ends at 20$"
 CLOSED = (
     r"t-0/0{20}\.log at byte \d+.*: corrupt \(.+\), although the log was closed cleanly at "
     r"offset 30; nothing was changed\. Restore .* truncated to offset 20$"
