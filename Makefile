@@ -9,6 +9,8 @@ INSTALLED := .venv/.installed
 EXTRAS := spark,test,lint
 # Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
 WORKERS ?= auto
+# How many times as many seeds, kills and examples `make test-long` tries.
+EFFORT ?= 10
 # Of `make torture`: how long, and the seed of a run that is to be repeated.
 TORTURE_SECONDS ?= 600
 SEED ?=
@@ -33,6 +35,10 @@ check: test ## The same as test
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## Tests only, without the slow ones
 	$(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
+
+.PHONY: test-long
+test-long: $(INSTALLED) java ## All tests with many more seeds, kills and examples (EFFORT=, hours)
+	STRATALOG_TEST_EFFORT=$(EFFORT) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: torture
 torture: $(INSTALLED) ## Random work, kills and full disks on one directory, with a checker (SEED=, TORTURE_SECONDS=)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.effort import scaled
 from tests.golden.cases import GoldenCase, compaction_cases
 
 if TYPE_CHECKING:
@@ -18,8 +19,27 @@ if TYPE_CHECKING:
 
 # A busy machine makes no example slow for a reason worth failing for; and what is checked in was
 # tried with the same examples: new ones are for who runs the tests by hand.
-settings.register_profile("stratalog", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile(
+    "stratalog", deadline=None, derandomize="CI" in os.environ, max_examples=scaled(50)
+)
 settings.load_profile("stratalog")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spread the tests over processes so that all processes end at about the same time.
+
+    Tests on the shared Spark session run in one process, tests that start JVMs of their own in
+    another, one after the other. pytest-xdist starts with such groups; slow tests follow, so that
+    none of them is left over when the other processes have finished.
+    """
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.xdist_group("processes"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """One Spark session for all tests of a run, on this machine.
 
-A JVM takes seconds to start and most of a gigabyte, so tests share it: pytest-xdist is told to run
-everything that uses it in one process. A test that needs a session of its own (to kill the driver,
-or another master) starts a subprocess.
+A JVM takes seconds to start and most of a gigabyte, so tests share it: pytest-xdist runs all that
+use it in one process (tests/conftest.py). A test that needs a session of its own (to kill the
+driver, or another master) starts a subprocess.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
-
-HERE = Path(__file__).resolve().parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses the session is a Spark test, and they all run in one process."""
-    for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from tests.spark.cluster_program import KEYS, PARTITIONS, ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 STARTED_S, FINISHED_S = 120, 600

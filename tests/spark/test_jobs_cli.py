@@ -13,7 +13,7 @@ from tests.golden.cases import GOLDEN_DIR
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CONF = ("--conf", "spark.driver.memory=512m", "--conf", "spark.sql.shuffle.partitions=1")
 
 

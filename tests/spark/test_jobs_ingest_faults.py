@@ -37,7 +37,6 @@ def write_rows(path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_tasks_that_fail_and_workers_that_are_killed(tmp_path: Path) -> None:
     write_rows(tmp_path / "in")
     with LogDir.open(tmp_path / "logs", background=False) as logs:

@@ -16,7 +16,7 @@ from tests.cli.command import COMMAND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 INTERRUPTED = "stratalog: interrupted"
 
 

@@ -27,7 +27,6 @@ with open_session("test", master="local[1]", conf={"spark.driver.memory": "512m"
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_workers_import_compiled_modules() -> None:
     env = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
     done = subprocess.run(
