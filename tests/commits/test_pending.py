@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from stratalog.bulk.row_staging import RowTerms
+from stratalog.commits.committer import SWEEP_INTERVAL_MS
 from stratalog.commits.journal import (
     JOURNAL_FILE,
     CommitIdentity,
@@ -183,6 +184,34 @@ def test_a_decision_whose_durability_is_unknown_is_pending(logs_dir: Path) -> No
     assert ours(logs_dir) == expected(10)
 
 
+class FullForProgress:
+    """A disk on which commits can be decided and installed, but that cannot be recorded."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.disk = Disk(replace(UNSYNCED, rename=self._rename))
+
+    def _rename(self, source: Path, target: Path) -> None:
+        if self.is_full and target.name == JOURNAL_FILE and target.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        source.replace(target)
+
+
+def test_a_pending_commit_is_finished_within_an_hour(logs_dir: Path) -> None:
+    """Its partitions are neither compacted nor retained until then."""
+    clock, full = Clock(), FullForProgress()
+    with open_logs(logs_dir, disk=full.disk, clock=clock) as logs:
+        with pytest.raises(CommitPendingError):
+            logs.commits.commit(staged(logs_dir))
+        full.is_full = False
+        clock.advance(SWEEP_INTERVAL_MS)
+        logs.run_pending_tasks()
+        assert not (logs_dir / JOURNAL_FILE).exists()
+        assert logs.commits.is_committed(CommitIdentity(QUERY, 0))
+        values = [record.value for record in logs.partition("orders", 0).read()]
+        assert values[10:] == expected(10)
+
+
 def test_a_commit_without_a_journal_is_not_pending(logs_dir: Path) -> None:
     def rename(source: Path, target: Path) -> None:
         if target.name == JOURNAL_FILE:
@@ -227,6 +256,43 @@ def test_what_may_be_of_a_pending_commit_is_not_compacted(tmp_path: Path) -> Non
         values = [record.value for record in logs.partition("orders", 0).read()]
         assert b"old" not in values
         assert values[-1] == b"new" * 30
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_retention_keeps_what_may_be_of_a_pending_commit(tmp_path: Path, policy: str) -> None:
+    """All runs are installed and can be read, but that could not be recorded. Retention would
+    remove what proves it, and readers would get the records a second time."""
+    config = {**CONFIG, "cleanup.policy": policy, "retention.bytes": 0}
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 1, config={**config, "retention.bytes": -1})
+        for number in range(30):
+            logs.append("orders", b"before %030d" % number, key=b"%d" % number)
+        start = logs.partition("orders", 0).log_end_offset
+        logs.alter_config("orders", {"retention.bytes": 0})
+    keys = pa.array([b"key %d" % number for number in range(10)])
+    some = pa.record_batch({"value": pa.array(expected(10)), "key": keys})
+    commit = StagedCommit(stage([tmp_path], [some]), JOB, 0, CommitIdentity(QUERY, 0))
+    full = FullForProgress()
+    for is_first in (True, False):  # the commit fails, and then finishing it when it is opened
+        with open_logs(tmp_path, disk=full.disk) as logs:
+            if is_first:
+                with pytest.raises(CommitPendingError):
+                    logs.commits.commit(commit)
+            for _ in range(30):
+                logs.append("orders", b"x" * 90, key=b"foreign")
+            logs.maintenance.run_once()
+            log = logs.partition("orders", 0)
+            assert 0 < log.log_start_offset <= start
+            count = len(log.segments)
+            logs.delete_records("orders", 0, log.log_start_offset if is_first else -1)
+            logs.maintenance.run_once()
+            assert len(log.segments) == count > 3
+    with open_logs(tmp_path) as logs:
+        assert not (tmp_path / JOURNAL_FILE).exists()
+        assert log.log_end_offset == logs.partition("orders", 0).log_end_offset
+        logs.maintenance.run_once()  # nothing is pending any more
+        assert len(logs.partition("orders", 0).segments) == 1
+    assert ours(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [-1, 1 << 63])

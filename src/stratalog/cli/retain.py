@@ -484,6 +484,9 @@ def _why_kept(plan: RetentionPlan, verdict: SegmentDecision, finding: RuleResult
         RetentionReason.ABOVE_HIGH_WATERMARK: (
             f"has records above the high watermark {plan.log.high_watermark}"
         ),
+        RetentionReason.PENDING_COMMIT: (
+            f"a bulk commit from offset {plan.log.pending_commit_offset} on is not finished"
+        ),
         RetentionReason.EMPTY_ACTIVE: "empty active segment",
     }
     return texts.get(finding.reason, "")

@@ -113,7 +113,7 @@ class Commits:
         """
         if self._catalog.missing_dirs:
             for slot in self._catalog.slots():
-                slot.has_pending_commit = has_staged_files(self._disk, slot.path)
+                slot.set_pending_commit(0 if has_staged_files(self._disk, slot.path) else None)
             return
         try:
             is_finished = self.finish()
@@ -124,7 +124,7 @@ class Commits:
                 self.sweep()
 
     def schedule_sweeps(self, schedule: Schedule) -> None:
-        """Remove stale staged files once an hour."""
+        """Finish a decided commit, and remove stale staged files, once an hour."""
         schedule.every(SWEEP_INTERVAL_MS, "removal of stale staged files", self._sweep)
 
     def last_number(self, writer: str, topic: str | None = None) -> int | None:
@@ -219,6 +219,12 @@ class Commits:
             )
 
     def _sweep(self) -> None:
+        """Finishes what was decided, too: its partitions are not compacted until then."""
+        if not self._catalog.missing_dirs:
+            try:
+                self.finish()
+            except StratalogError as error:
+                _log.warning("%s", error)
         self.sweep()
 
     # -- steps
@@ -284,7 +290,7 @@ class Commits:
         try:
             present = self._present(journal)
             for slot, part in present:
-                slot.has_pending_commit = not part.is_installed
+                slot.set_pending_commit(None if part.is_installed else part.start_offset)
             with _threads(len(present), "stratalog-install") as pool:
                 for _ in pool.map(partial(self._install, progress, checked), present):
                     pass
@@ -314,7 +320,7 @@ class Commits:
                     progress.record(left)
                 install_partition(log, left, checked)
             progress.record(replace(left, is_installed=True))
-            slot.has_pending_commit = False
+            slot.set_pending_commit(None)
         for run in part.runs:  # at once, so that a large commit does not need twice its space
             _remove_staged(self._disk, slot.path / run.name)
 

@@ -3,9 +3,10 @@
 `resume` finds out how much of the runs is in the log: nothing, all, or the first part, up to where
 it was interrupted. The log itself is the proof: a batch at its planned offset with the same size,
 number of records and CRC. Runs are installed in order, so such a batch proves that all before it
-were installed, even those that retention has deleted since. If nothing is proven (another writer
-has appended, and retention has moved the log start past the planned offsets), the rest is appended
-at the log's end: records that are not in the log cannot be duplicated, but they could be lost.
+were installed, even those that retention has deleted since. If nothing is proven (a broker has
+appended, and its retention has deleted everything at the planned offsets), the rest is appended at
+the log's end: readers may get records twice then, but none is lost. Stratalog's own retention and
+compaction keep what proves it (`PartitionSlot.set_pending_commit`).
 
 Every step can be repeated, so it may be interrupted at any time.
 """

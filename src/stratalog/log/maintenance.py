@@ -79,6 +79,9 @@ class LogMaintenance:
         self.last_index_sizes: IndexSizes | None = None
         """How large the indexes of the last segment may be when the log is closed, if that is
         limited: if they are larger, the log gets a new, empty last segment."""
+        self.pending_commit_offset: int | None = None
+        """Where a bulk commit begins that is not recorded as installed. Retention keeps what
+        follows: it shows how much of the commit is installed."""
         self._topic_partition = state.topic_partition
         self._producers = state.producers
         self._epochs = state.epochs

@@ -66,6 +66,8 @@ class RetentionLog(NamedTuple):
     log_end_offset: int
     segments: tuple[RetentionSegment, ...]
     """In offset order, at least one; the last is active."""
+    pending_commit_offset: int | None = None
+    """Where a bulk commit begins that is not recorded as installed: see `LogMaintenance`."""
 
 
 class _Seen(NamedTuple):
@@ -81,7 +83,8 @@ def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
     with log.maintenance.lock:
         end_offset, segments = log.log_end_offset, log.maintenance.segments
     seen = [_Seen(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments]
-    return _facts_of(log, seen, end_offset, now_ms)
+    pending = log.maintenance.pending_commit_offset
+    return _facts_of(log, seen, end_offset, now_ms)._replace(pending_commit_offset=pending)
 
 
 def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
@@ -190,6 +193,7 @@ class RetentionReason(enum.StrEnum):
     REMOTE_STORAGE = "remote-storage"
     """Kafka deletes what it has copied to remote storage. Whether it has, the files do not tell."""
     ABOVE_HIGH_WATERMARK = "above-high-watermark"
+    PENDING_COMMIT = "pending-commit"
     EMPTY_ACTIVE = "empty-active"
     BEHIND_KEPT = "behind-kept"
 
@@ -208,9 +212,10 @@ class RuleResult(NamedTuple):
     reason: RetentionReason
     amount: int = 0
     """By how much. Offsets: from the log start to the end of the segment, or from the high
-    watermark. Bytes: how far the log is over the limit (over-size), or by how many more it would
-    have to be for this segment to go (within-size). Milliseconds: since it expired, until it does,
-    or how far its timestamp lies in the future. Behind a segment that is kept: its base offset."""
+    watermark, or from where a pending commit begins. Bytes: how far the log is over the limit
+    (over-size), or by how many more it would have to be for this segment to go (within-size).
+    Milliseconds: since it expired, until it does, or how far its timestamp lies in the future.
+    Behind a segment that is kept: its base offset."""
 
     @property
     def is_deletion(self) -> bool:
@@ -318,11 +323,9 @@ class _Judge:
 
     def look(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult:
         """What the pass says, provided that nothing before the segment is kept."""
-        if segment.is_active and not segment.size_bytes:
-            return RuleResult(by, RetentionReason.EMPTY_ACTIVE)
-        if segment.end_offset > self._log.high_watermark:
-            beyond = segment.end_offset - self._log.high_watermark
-            return RuleResult(by, RetentionReason.ABOVE_HIGH_WATERMARK, beyond)
+        kept = self._kept_by_any(by, segment)
+        if kept is not None:
+            return kept
         if by is RetentionRule.START_OFFSET:
             return self._by_start_offset(segment)
         if not self._config.is_deleted:
@@ -330,6 +333,18 @@ class _Judge:
         if self._config.remote_storage_enable:
             return RuleResult(by, RetentionReason.REMOTE_STORAGE)
         return self._by_size(segment) if by is RetentionRule.SIZE else self._by_time(segment)
+
+    def _kept_by_any(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult | None:
+        """If all passes keep the segment, whatever the limits."""
+        if segment.is_active and not segment.size_bytes:
+            return RuleResult(by, RetentionReason.EMPTY_ACTIVE)
+        if segment.end_offset > self._log.high_watermark:
+            beyond = segment.end_offset - self._log.high_watermark
+            return RuleResult(by, RetentionReason.ABOVE_HIGH_WATERMARK, beyond)
+        pending = self._log.pending_commit_offset
+        if pending is not None and segment.end_offset > pending:
+            return RuleResult(by, RetentionReason.PENDING_COMMIT, segment.end_offset - pending)
+        return None
 
     def _by_start_offset(self, segment: RetentionSegment) -> RuleResult:
         above = segment.end_offset - self._log_start_offset

@@ -47,12 +47,23 @@ class PartitionSlot:
         self.loaded: PartitionLog | None = None
         """The log, if it was opened."""
         self._epochs_before = 0  # truncation epochs of the logs that were opened before this one
-        self.has_pending_commit = False
-        """A bulk commit to it is not recorded as installed. Which of its batches are in the log
-        shows how much is installed, so the log is not compacted: without them the commit would
-        append its records again."""
+        self._pending_commit_offset: int | None = None
         self.remote_start: int | None = None
         """Where the log starts in a broker's remote storage, if before its first segment."""
+
+    @property
+    def has_pending_commit(self) -> bool:
+        """Whether a bulk commit to it is not recorded as installed. Which of its batches are in the
+        log shows how much is installed, so the log is not compacted, and retention stops where the
+        commit begins: without them the commit would append its records again."""
+        return self._pending_commit_offset is not None
+
+    def set_pending_commit(self, start_offset: int | None) -> None:
+        """A bulk commit that begins at this offset is not recorded as installed; None: it is."""
+        with self._lock:
+            self._pending_commit_offset = start_offset
+            if self.loaded is not None:
+                self.loaded.maintenance.pending_commit_offset = start_offset
 
     @property
     def truncation_epoch(self) -> int:
@@ -106,12 +117,14 @@ class PartitionSlot:
 
     def _open(self, point: LoadPoint) -> PartitionLog:
         try:
-            return self._load(self, point)
+            log = self._load(self, point)
         except FlushedCorruptionError:
             raise  # unchanged; an unclean shutdown would let the next writer truncate it
         except BaseException:
             self.root.needs_recovery = True  # a repair may be incomplete
             raise
+        log.maintenance.pending_commit_offset = self._pending_commit_offset
+        return log
 
     def delete_records(self, before_offset: int) -> int:
         """See `PartitionLog.delete_records`. Also applies to records in a broker's remote
