@@ -346,7 +346,7 @@ def test_what_kafka_wrote_has_no_limit_that_nobody_has_given(copied: Path) -> No
     result = inside("retain", copied)
     assert (result.lines, result.status) == (["1 partition: nothing to delete; 144.1 KiB kept"], 0)
     assert result.stderr == (
-        "stratalog: note: retention.ms and retention.bytes of 1 partition not known, and not "
+        "stratalog: note: retention.ms and retention.bytes are unknown for 1 partition, and not "
         "applied; give --config or --server-properties, or apply Kafka's defaults with --defaults\n"
     )
     (row,) = rows(inside("retain", copied, "--explain", "--json"), "partition")

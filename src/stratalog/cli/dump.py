@@ -308,7 +308,9 @@ def _find(
 ) -> list[str]:
     wanted = [f".{kind.removeprefix('.')}" for kind in kinds] or KINDS
     if unknown := set(wanted).difference(KINDS):
-        raise typer.BadParameter(f"unknown kind {', '.join(unknown)}", param_hint="--kind")
+        known = ", ".join(kind.removeprefix(".") for kind in KINDS)
+        reason = f"unknown kind {', '.join(unknown)}; use {known}"
+        raise typer.BadParameter(reason, param_hint="--kind")
     if log_dirs and not topics:
         targets, log_dirs = [*targets, *log_dirs], []
     found = [file for target in targets for file in files_of(target, wanted)]

@@ -316,10 +316,11 @@ def _note_unknown(outcomes: Sequence[RetentionOutcome]) -> None:
     plans = [each for each in outcomes if isinstance(each, PlannedRetention) and each.unknown]
     names = [name for name in LIMITS if any(name in outcome.unknown for outcome in plans)]
     if names:
+        verb = "is" if len(names) == 1 else "are"
         report_line(
-            f"stratalog: note: {' and '.join(names)} of {counted(len(plans), 'partition')} not "
-            "known, and not applied; give --config or --server-properties, or apply Kafka's "
-            "defaults with --defaults"
+            f"stratalog: note: {' and '.join(names)} {verb} unknown for "
+            f"{counted(len(plans), 'partition')}, and not applied; give --config or "
+            "--server-properties, or apply Kafka's defaults with --defaults"
         )
 
 
