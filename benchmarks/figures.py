@@ -135,7 +135,10 @@ def render(page: str, results: dict[str, Any]) -> str:
 
     def table(marked: re.Match[str]) -> str:
         name = marked[2]
-        text = _highlights(results) if name == "highlights" else _tables(results[name])
+        if name == "highlights":
+            text = _highlights(results)
+        else:
+            text = _tables(results[name]) if name in results else ""
         return f"{marked[1]}{text}{marked[3]}"
 
     return _MARKED.sub(table, page)
