@@ -375,7 +375,7 @@ def test_offsets_that_do_not_follow_are_an_error(tmp_path: Path) -> None:
     first = len(data) - BatchHeader.unpack(data, len(batches_of(data)[0].raw)).size_bytes
     moved = data[:first] + (7).to_bytes(8, "big") + data[first + 8 :]
     (path / LOG).write_bytes(moved)
-    with pytest.raises(CorruptError, match="offset 1 was to follow, not 7"):
+    with pytest.raises(CorruptError, match="expected offset 1, found 7"):
         read_cluster_metadata(path)
 
 
