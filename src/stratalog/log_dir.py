@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from stratalog.commits.committer import Commits
 from stratalog.config import BrokerConfig
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stratalog.partitions.state import MissingDirs
     from stratalog.partitions.topics import TopicInfo
     from stratalog.producing.batches import RecordMetadata
-    from stratalog.producing.producer import Headers
+    from stratalog.producing.producer import RecordFields
     from stratalog.storage.disk import Disk
 
 
@@ -269,21 +269,12 @@ class LogDir:
     # -- records
 
     def append(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp: int | None = None,
-        partition: int | None = None,
+        self, topic: str, value: bytes | None, **fields: Unpack[RecordFields]
     ) -> RecordMetadata:
-        """Append one record and return its offset, see `Producer.append`. To append many records,
-        use a `producer`."""
-        delivery = self._direct.append(
-            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
-        )
-        return delivery.result()
+        """Append one record and return its offset. Takes `key`, `headers`, `timestamp` (in
+        milliseconds) and `partition` as `Producer.append` does. To append many records, use a
+        `producer`."""
+        return self._direct.append(topic, value, **fields).result()
 
     def producer(
         self,

@@ -114,11 +114,6 @@ class LogRoot:
         self._cleaner_lock = threading.Lock()
         self._offsets: dict[RootFile, dict[TopicPartition, int]] = {}
 
-    @property
-    def meta_node(self) -> int | None:
-        """The id of the Kafka node that formatted the directory."""
-        return None if self.meta is None else self.meta.node_id
-
     def start(self) -> None:
         """Become the writer: from here on a crash is an unclean shutdown."""
         self.last_shutdown = self._take_clean_shutdown()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict
 
 from stratalog.errors import (
     AppendError,
@@ -49,6 +49,15 @@ if TYPE_CHECKING:
     from stratalog.producing.transaction_log import ProducerIdentity
 
 Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]"
+
+
+class RecordFields(TypedDict, total=False):
+    """What a record may have besides its topic and value: the keywords of `Producer.append`."""
+
+    key: bytes | None
+    headers: Headers
+    timestamp: int | None
+    partition: int | None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ with this id fences the previous one, and aborts the transaction that it left op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from stratalog.errors import InvalidTxnStateError, StratalogError
 from stratalog.producing.producer import Producer, SequenceNumbers
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stratalog.partitions.schedule import Schedule
     from stratalog.producing.batches import Delivery
     from stratalog.producing.coordinator import TransactionCoordinator
-    from stratalog.producing.producer import Headers, ProducerOptions
+    from stratalog.producing.producer import ProducerOptions, RecordFields
     from stratalog.producing.transaction_log import ProducerIdentity
 
 
@@ -132,21 +132,11 @@ class Transaction:
     def transactional_id(self) -> str:
         return self._owner.transactional_id
 
-    def append(
-        self,
-        topic: str,
-        value: bytes | None,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp: int | None = None,
-        partition: int | None = None,
-    ) -> Delivery:
-        """Append a record in the transaction, see `Producer.append`."""
+    def append(self, topic: str, value: bytes | None, **fields: Unpack[RecordFields]) -> Delivery:
+        """Append a record in the transaction. Takes `key`, `headers`, `timestamp` and `partition`
+        as `Producer.append` does."""
         self._check_open()
-        return self._records.append(
-            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
-        )
+        return self._records.append(topic, value, **fields)
 
     def commit(self) -> None:
         """Make all records visible to readers. If one could not be written, the transaction is
