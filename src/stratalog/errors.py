@@ -1,52 +1,52 @@
-"""Every exception Stratalog raises.
+"""Every exception that Stratalog raises on purpose.
 
 ::
 
     StratalogError
     ├── CorruptError                  bytes break a rule of the format
     │   ├── CorruptBatchError         a record batch: header, length or CRC
-    │   ├── FlushedCorruptionError        a log ends in damage, below what was flushed
+    │   ├── FlushedCorruptionError    corruption below the offset up to which a log was flushed
     │   ├── CorruptRecordError        a record inside a batch whose CRC is right
     │   ├── CorruptIndexError         .index, .timeindex or .txnindex
     │   ├── CorruptSnapshotError      .snapshot
-    │   └── CorruptCheckpointError    the text files: checkpoints, metadata, properties
-    ├── UnsupportedError              well-formed, but newer or other than what is understood here
-    │   ├── UnsupportedRecordsError   a codec not known here (a CorruptRecordError, too)
+    │   └── CorruptCheckpointError    a text file: checkpoint, metadata, properties
+    ├── UnsupportedError              well-formed, but of a version or type that is not supported
+    │   ├── UnsupportedRecordsError   an unknown codec (also a CorruptRecordError)
     │   └── UnknownGroupRecordError   a record type of __consumer_offsets of a later Kafka
     ├── LimitExceededError            a declared size is larger than the caller allows
-    │   └── RecordsTooLargeError      of records in a batch (a CorruptRecordError, too)
+    │   └── RecordsTooLargeError      the records of a batch (also a CorruptRecordError)
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
-    ├── UnknownSettingsError          nobody says whether a topic is compacted, or when it expires
+    ├── UnknownSettingsError          the cleanup.policy or retention of a topic is not known
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
-    │   ├── NoSegmentError            a partition's directory without a segment, as yet
-    │   └── PartitionGoneError        no such partition directory, or it was deleted meanwhile
+    │   ├── NoSegmentError            a partition directory that has no segment yet
+    │   └── PartitionGoneError        no such partition directory, or it was just deleted
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
     ├── OffsetOutOfRangeError         below the log start offset or above the log end offset
     ├── SegmentGoneError              a broker removed or replaced it since the directory was listed
     ├── CleaningAbortedError          the log changed while it was cleaned; nothing was replaced
-    ├── InvalidLeaderEpochError       no leader epoch can begin there
+    ├── InvalidLeaderEpochError       a leader epoch or its start offset is negative
     ├── OffsetOverflowError           too far above the segment's base offset; the log must roll
     ├── LockedError                   another process writes to the log directory
     │   └── LogDirLockedError         the same, with the directory and who holds it
-    ├── InconsistentLogDirsError      the directories do not belong together
+    ├── InconsistentLogDirsError      directories of different clusters, or the same partition twice
     │   └── MissingLogDirsError       some directories of a set were not opened
-    ├── CommitError                   staged batches that cannot be committed, or not finished
-    │   ├── CommitPendingError        a commit is decided, but could not be finished yet
-    │   └── CommitReplayError         a commit comes again with other rows, or too late to tell
-    ├── TopicError                    a topic that cannot be made, changed or removed, with the code
+    ├── CommitError                   staged batches that cannot be committed
+    │   ├── CommitPendingError        a decided commit that could not be finished yet
+    │   └── CommitReplayError         a repeated commit number with other rows
+    ├── TopicError                    a topic cannot be created, changed or deleted
     │   ├── InvalidTopicError                   17  a bad name, or one too close to another
-    │   ├── TopicAlreadyExistsError             36  there is one of that name
-    │   ├── InvalidPartitionsError              37  not a number of partitions to go to
+    │   ├── TopicAlreadyExistsError             36  a topic of that name exists
+    │   ├── InvalidPartitionsError              37  not positive, or not an increase
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
-    │   ├── BrokerDirectoryError                44  it is for the Kafka cluster to create or change
+    │   ├── BrokerDirectoryError                44  only the Kafka cluster may change this
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
-    ├── AccessDeniedError             no permission to read a file (a PermissionError, too)
+    ├── AccessDeniedError             no permission to read a file (also a PermissionError)
     ├── StorageError                  the disk refused: an I/O error on a file
     │   ├── DiskFullError             no space left, or the quota is spent
-    │   └── FsyncError                an fsync failed: what the disk holds has to be read again
-    ├── LogOfflineError               closed, or a write failed: open the log again
+    │   └── FsyncError                an fsync failed: reopen the log to read what is on disk
+    ├── LogOfflineError               closed, or a write failed: reopen the log
     ├── SourceError                   a Spark query that the log directory cannot serve
     │   └── DataLossError             records that the query should read are no longer in the log
     ├── WriteSchemaError              a DataFrame whose columns cannot become records
@@ -55,23 +55,23 @@
     ├── TextError                     a key or value that is not UTF-8 text
     ├── JobError                      a task of a bulk job failed on its worker
     ├── SparkStartError               Spark is not installed, or does not start
-    └── AppendError                   a batch that the log refuses, with Kafka's error code
-        ├── CorruptMessageError                  2  damaged on the way
+    └── AppendError                   a batch that the log rejects, with Kafka's error code
+        ├── CorruptMessageError                  2  corrupt in transit
         ├── MessageTooLargeError                10  larger than max.message.bytes
         ├── RecordListTooLargeError             18  larger than a segment
         ├── InvalidTimestampError               32  outside the topic's limits
         ├── UnsupportedForMessageFormatError    43  needs a newer message format
         ├── OutOfOrderSequenceError             45  a batch of the producer is missing before it
         ├── InvalidProducerEpochError           47  a newer instance of the producer has written
-        ├── InvalidTxnStateError                48  no batch for this state of the transaction
+        ├── InvalidTxnStateError                48  not allowed in this state of the transaction
         ├── TransactionCoordinatorFencedError   52  a newer coordinator has ended transactions
-        ├── UnknownProducerIdError              59  nothing is known of the producer
+        ├── UnknownProducerIdError              59  the producer is not known
         ├── UnsupportedCompressionTypeError     76  no such codec
         ├── InvalidRecordError                  87  breaks a rule for what clients may send
         ├── ProducerFencedError                 90  another producer has taken over
         └── UnexpectedAppendOffsetError         -1  does not continue the log of a follower
 
-Catch the narrow type. A corrupt error knows where: `path` if a file was read, `position` in bytes.
+Catch the narrowest type. A corrupt error has `path` (if a file was read) and `position` in bytes.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class StratalogError(Exception):
     """Base of everything raised on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors come back from other processes, facts and notes included. `Exception` would call
-        the class with the message alone, which most of them do not take."""
+        """Pickle with all attributes and notes. `Exception` would call the class with the message
+        alone, which most constructors do not accept."""
         return (_without_init, (type(self), self.args), self.__dict__)
 
 
@@ -98,8 +98,8 @@ def _without_init(kind: type[StratalogError], args: tuple[object, ...]) -> Strat
 class CorruptError(StratalogError):
     """Bytes break a rule of the format.
 
-    The format layer knows no files, so it raises without `path`; whoever read the bytes adds it
-    (and the position the buffer started at) with `located`.
+    The format layer does no I/O, so it raises without `path`. The caller that read the bytes adds
+    the path, and the position at which the buffer began, with `located`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class CorruptError(StratalogError):
         self.position = position
         self.path = path
         self.offsets = offsets
-        """First and last offset of the damaged batch, as far as its header can be believed."""
+        """First and last offset of the corrupt batch, according to its header."""
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -124,7 +124,8 @@ class CorruptError(StratalogError):
         return f"{where}: {self.reason}"
 
     def located(self, path: Path, *, buffer_start: int = 0) -> Self:
-        """The same error, told for a file whose byte `buffer_start` was byte 0 of the buffer."""
+        """The same error for the file `path`, whose byte `buffer_start` was byte 0 of the
+        buffer."""
         return type(self)(
             self.reason,
             position=self.position + buffer_start,
@@ -134,22 +135,22 @@ class CorruptError(StratalogError):
 
 
 class CorruptBatchError(CorruptError):
-    """A record batch: its header, length or CRC. Recovery may cut the log here."""
+    """A record batch: its header, length or CRC. Recovery may truncate the log here."""
 
 
 class FlushedCorruptionError(CorruptError):
-    """A log ends with bytes that are no batch, below the offset up to which it was flushed.
+    """A log is corrupt below the offset up to which it was flushed.
 
-    So no writer was interrupted there. Nothing was changed.
+    An interrupted write cannot explain that, so nothing was truncated or changed.
     """
 
 
 class CorruptRecordError(CorruptError):
-    """A record inside a batch whose CRC is right: the writer wrote nonsense, the disk did not."""
+    """A record inside a batch whose CRC is right: a fault of the writer, not of the disk."""
 
 
 class CorruptIndexError(CorruptError):
-    """An index file. Always rebuildable from the log."""
+    """An index file. It can always be rebuilt from the log (`stratalog reindex`)."""
 
 
 class CorruptSnapshotError(CorruptError):
@@ -162,7 +163,7 @@ class CorruptCheckpointError(CorruptError):
 
 
 class UnsupportedError(StratalogError):
-    """Well-formed, but newer or other than what is understood here."""
+    """Well-formed, but of a version or type that is not supported."""
 
 
 class LimitExceededError(StratalogError):
@@ -170,7 +171,7 @@ class LimitExceededError(StratalogError):
 
 
 class UnsupportedRecordsError(UnsupportedError, CorruptRecordError):
-    """The records of a batch whose CRC is right are in a codec that is not known here."""
+    """The records of a batch whose CRC is right use an unknown codec."""
 
 
 class UnknownGroupRecordError(UnsupportedError):
@@ -198,12 +199,12 @@ class ConfigError(StratalogError):
         path: Path | None = None,
     ) -> None:
         self.name = name
-        """Kafka's name of the setting, as the user wrote it; empty when a whole file is meant."""
+        """Kafka's name of the setting, as the user wrote it; empty if the error is about a file."""
         self.reason = reason
         self.value = value
-        """What was refused; None when the name itself was."""
+        """The rejected value; None if the name itself was rejected."""
         self.suggestions = suggestions
-        """Names that may have been meant, the closest first."""
+        """Similar names, the closest first."""
         self.path = path
         super().__init__(str(self))
 
@@ -212,7 +213,7 @@ class ConfigError(StratalogError):
         return ": ".join(part for part in (where, self.name, self.reason) if part)
 
     def located(self, path: Path) -> Self:
-        """The same error, told for a setting that stands in a file."""
+        """The same error for a setting in the file `path`."""
         return type(self)(
             self.name, self.reason, value=self.value, suggestions=self.suggestions, path=path
         )
@@ -223,19 +224,19 @@ class InvalidNameError(StratalogError):
 
 
 class NotALogDirError(StratalogError):
-    """The path does not exist, is no directory, or holds no Kafka log."""
+    """The path does not exist, is not a directory, or does not hold a Kafka log."""
 
 
 class PartitionGoneError(NotALogDirError):
-    """A partition's directory is not there. If it was listed before, it was deleted since."""
+    """A partition directory does not exist, or was deleted since it was listed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: no such directory")
 
 
 class NoSegmentError(NotALogDirError):
-    """A directory has the name of a partition and no segment. A broker makes the one before the
-    other, and begins an empty log where it finds such a directory."""
+    """A directory has the name of a partition but no segment. A broker creates the directory before
+    the segment, and starts an empty log where it finds one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: no segment (*.log) in this directory")
@@ -249,34 +250,36 @@ class UnknownTopicOrPartitionError(StratalogError):
 
 
 class OffsetOutOfRangeError(StratalogError):
-    """The offset lies below the log start offset or above the log end offset."""
+    """The offset is below the log start offset or above the log end offset."""
 
     def __init__(self, offset: int, *, log_start_offset: int, log_end_offset: int) -> None:
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         super().__init__(
-            f"offset {offset} is out of range: the log holds "
+            f"offset {offset} is out of range: the log has offsets "
             f"{log_start_offset} (log start offset) to {log_end_offset} (log end offset, exclusive)"
         )
 
 
 class SegmentGoneError(StratalogError):
-    """A broker removed or replaced a segment since the directory was listed. Look again."""
+    """A broker removed or replaced a segment since the directory was listed. List it again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(f"{path}: removed or replaced since the directory was listed")
+        super().__init__(
+            f"{path}: removed or replaced since the directory was listed; open the partition again"
+        )
 
 
 class CleaningAbortedError(StratalogError):
-    """The log was cut, or lost segments, while it was cleaned. Its files are as before: try again
-    with what it is now."""
+    """The log was truncated, or lost segments, while it was cleaned. Nothing was replaced; clean it
+    again."""
 
     def __init__(self, path: Path, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(f"{path}: cleaning was given up: {reason}")
+        super().__init__(f"{path}: cleaning was aborted: {reason}")
 
 
 class InvalidLeaderEpochError(StratalogError):
@@ -289,7 +292,9 @@ class OffsetOverflowError(StratalogError):
     def __init__(self, offset: int, *, base_offset: int) -> None:
         self.offset = offset
         self.base_offset = base_offset
-        super().__init__(f"offset {offset} does not fit the segment at base offset {base_offset}")
+        super().__init__(
+            f"offset {offset} is too far above base offset {base_offset} of its segment"
+        )
 
 
 class LockedError(StratalogError):
@@ -297,13 +302,13 @@ class LockedError(StratalogError):
 
 
 class LogDirLockedError(LockedError):
-    """A log directory has a writer already: a Kafka broker, or a `LogDir` somewhere."""
+    """A log directory has a writer already: a Kafka broker, or another `LogDir`."""
 
     def __init__(self, path: Path, holder: str | None = None) -> None:
         self.path = path
         """The log directory."""
         self.holder = holder
-        """Process id and name, where the system tells."""
+        """Process id and name, if the system reports them."""
         who = "a Kafka broker or another writer" if holder is None else holder
         super().__init__(
             f"{path}: locked by {who}; one process at a time may write to a log directory "
@@ -312,7 +317,8 @@ class LogDirLockedError(LockedError):
 
 
 class InconsistentLogDirsError(StratalogError):
-    """Log directories that one broker cannot have: of two clusters, or with the same partition."""
+    """Log directories that cannot belong to one broker: of two clusters, or with a partition
+    twice."""
 
 
 class MissingLogDirsError(InconsistentLogDirsError):
@@ -335,30 +341,30 @@ class CommitError(StratalogError):
 
 class CommitPendingError(CommitError):
     """A commit is decided, but could not be finished: the disk is full, or a staged file cannot be
-    read. Journal and staged files stay; the next commit, or the next opening, finishes it."""
+    read. Journal and staged files remain; the next commit or `LogDir.open` finishes it."""
 
 
 class CommitReplayError(CommitError):
-    """A commit has the number of an earlier one of the same writer to the same topic, but it cannot
-    be the same: other rows, or so old that this cannot be told. Nothing was written."""
+    """A commit repeats the number of an earlier one by the same writer to the same topic, but has
+    other rows, or is too old to be compared. Nothing was written."""
 
 
 class UnknownSettingsError(StratalogError):
-    """Nothing is deleted from a topic, and it is not compacted, while its settings are unknown."""
+    """A topic is neither compacted nor deleted from while its settings are not known."""
 
     def __init__(self, topic: str, reason: str) -> None:
         self.topic = topic
         self.reason = reason
         super().__init__(
             f"the cleanup.policy of {topic!r} is unknown, so nothing is deleted or compacted "
-            f"({reason}); say which one holds, such as cleanup.policy=compact"
+            f"({reason}); set it, for example cleanup.policy=compact"
         )
 
 
 class TopicError(StratalogError):
     """A topic cannot be created, changed or deleted; nothing was changed.
 
-    `code` and `kafka_name` are what a broker answers to the client.
+    `code` and `kafka_name` are what a broker returns to the client.
     """
 
     code: ClassVar[int] = -1
@@ -366,21 +372,21 @@ class TopicError(StratalogError):
 
 
 class InvalidTopicError(TopicError):
-    """The name breaks Kafka's rules, collides with another topic's, or is not for clients."""
+    """The name breaks Kafka's rules, collides with another topic's, or is reserved."""
 
     code = 17
     kafka_name = "INVALID_TOPIC_EXCEPTION"
 
 
 class TopicAlreadyExistsError(TopicError):
-    """There is a topic of that name."""
+    """A topic of that name exists."""
 
     code = 36
     kafka_name = "TOPIC_ALREADY_EXISTS"
 
 
 class InvalidPartitionsError(TopicError):
-    """The number of partitions is not positive, or no increase."""
+    """The number of partitions is not positive, or not an increase."""
 
     code = 37
     kafka_name = "INVALID_PARTITIONS"
@@ -394,10 +400,10 @@ class InvalidReplicationFactorError(TopicError):
 
 
 class BrokerDirectoryError(TopicError):
-    """The directory belongs to a Kafka broker, and the change is one for its cluster to make.
+    """The directory belongs to a Kafka broker, so only its cluster may make this change.
 
-    A broker renames the partitions of a topic that its cluster does not know to `-stray`, and
-    knows nothing of settings that are kept here.
+    A broker renames partitions of a topic that its cluster does not know to `-stray`, and does not
+    read settings that are stored here.
     """
 
     code = 44
@@ -419,7 +425,7 @@ class InvalidTransactionTimeoutError(StratalogError):
 
 
 class AccessDeniedError(StratalogError, PermissionError):
-    """This user may not read a file or directory. It says nothing about the data in it."""
+    """This user may not read a file or directory. The data in it may be fine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -427,7 +433,7 @@ class AccessDeniedError(StratalogError, PermissionError):
 
 
 class StorageError(StratalogError):
-    """The disk refused. Kafka answers clients with this code and takes the directory offline."""
+    """An I/O error. Kafka returns this code to clients and takes the directory offline."""
 
     code: ClassVar[int] = 56
     kafka_name: ClassVar[str] = "KAFKA_STORAGE_ERROR"
@@ -435,7 +441,7 @@ class StorageError(StratalogError):
     def __init__(self, path: Path, operation: str, errno: int, reason: str = "") -> None:
         self.path = path
         self.operation = operation
-        """What was tried: write, fsync, rename, …"""
+        """The operation that failed: write, fsync, rename, …"""
         self.errno = errno
         self.reason = reason
         super().__init__(f"{path}: cannot {operation}: {reason or f'errno {errno}'}")
@@ -446,15 +452,14 @@ class DiskFullError(StorageError):
 
 
 class FsyncError(StorageError):
-    """An fsync failed. The kernel may have dropped what it could not write, and a later fsync that
-    succeeds says nothing about it. The log directory is offline until it is opened again, which
-    reads what is really on the disk."""
+    """An fsync failed. The kernel may have dropped what it could not write, and a later fsync may
+    still succeed. The log directory is offline until it is reopened, which reads what is really on
+    the disk."""
 
 
 class LogOfflineError(StratalogError):
-    """The log is closed, or a write failed so that only opening it again can mend it; or its log
-    directory is offline after a failed fsync, or belongs to the process that this one was forked
-    from."""
+    """The log is closed, or a write failed and only reopening can recover it; or its log directory
+    is offline after a failed fsync, or belongs to the process that this one was forked from."""
 
     code: ClassVar[int] = 56
     kafka_name: ClassVar[str] = "KAFKA_STORAGE_ERROR"
@@ -503,18 +508,18 @@ class SparkStartError(StratalogError):
 
 
 class RecordError(NamedTuple):
-    """Why one record of a refused batch is not accepted."""
+    """Why one record of a rejected batch is not accepted."""
 
     batch_index: int
-    """Its place in the batch, counted from 0."""
+    """Its index in the batch, from 0."""
     message: str
 
 
 class AppendError(StratalogError):
-    """The log refuses a batch; nothing was written.
+    """The log rejects a batch; nothing was written.
 
-    `code` and `kafka_name` are what a broker answers to the producer; `record_errors` names the
-    records that are to blame, where single records are.
+    `code` and `kafka_name` are what a broker returns to the producer; `record_errors` lists the
+    records at fault, if the fault is in single records.
     """
 
     code: ClassVar[int] = -1
@@ -527,7 +532,7 @@ class AppendError(StratalogError):
 
 
 class CorruptMessageError(AppendError):
-    """The bytes break the batch format, or do not give the stored CRC."""
+    """The bytes break the batch format, or the CRC does not match."""
 
     code = 2
     kafka_name = "CORRUPT_MESSAGE"
@@ -548,21 +553,21 @@ class RecordListTooLargeError(AppendError):
 
 
 class InvalidTimestampError(AppendError):
-    """A record's timestamp lies outside the topic's limits, or claims to be the broker's."""
+    """A record's timestamp is outside the topic's limits, or its type is LogAppendTime."""
 
     code = 32
     kafka_name = "INVALID_TIMESTAMP"
 
 
 class UnsupportedForMessageFormatError(AppendError):
-    """What was sent needs a newer message format than it is to be stored in."""
+    """The records need a newer message format than the one they are stored in."""
 
     code = 43
     kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
 
 
 class OutOfOrderSequenceError(AppendError):
-    """The batch does not follow the last one of its producer: one before it is missing."""
+    """The batch does not follow the producer's last one: a batch in between is missing."""
 
     code = 45
     kafka_name = "OUT_OF_ORDER_SEQUENCE_NUMBER"
@@ -583,21 +588,21 @@ class InvalidTxnStateError(AppendError):
 
 
 class TransactionCoordinatorFencedError(AppendError):
-    """The marker comes from a coordinator that has since been replaced."""
+    """The marker is from a coordinator that has been replaced since."""
 
     code = 52
     kafka_name = "TRANSACTION_COORDINATOR_FENCED"
 
 
 class UnknownProducerIdError(AppendError):
-    """Nothing is known of the producer, though its sequence number says that it wrote before."""
+    """The producer is not known, although its sequence number shows that it wrote before."""
 
     code = 59
     kafka_name = "UNKNOWN_PRODUCER_ID"
 
 
 class UnsupportedCompressionTypeError(AppendError):
-    """The batch names a codec that does not exist."""
+    """The batch has an unknown codec."""
 
     code = 76
     kafka_name = "UNSUPPORTED_COMPRESSION_TYPE"
@@ -618,7 +623,7 @@ class ProducerFencedError(AppendError):
 
 
 class UnexpectedAppendOffsetError(AppendError):
-    """Data that brings its own offsets does not continue the log it is appended to.
+    """A batch with assigned offsets does not continue the log.
 
-    Clients never see this: it is between a follower and its leader, and Kafka has no code for it.
+    It occurs between a follower and its leader only; Kafka has no error code for it.
     """

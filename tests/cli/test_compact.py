@@ -194,7 +194,7 @@ def test_a_key(made: Path) -> None:
     assert lines[0] == "orders-0: 5 records with key key 0"
     assert "removes it: superseded by a newer record of its key at 20" in lines[2]
     assert "keeps it: tombstone that readers may still need" in lines[6]
-    assert lines[6].endswith("gets its delete horizon with the next round")
+    assert lines[6].endswith("gets its delete horizon from the next pass")
     assert lines[-1].startswith("The partition is eligible for compaction: ")
 
 
@@ -206,7 +206,7 @@ def test_a_key_after_compaction(directory: Path) -> None:
     (record,) = row["records"]
     assert record["valueBytes"] is None
     assert record["isKept"] is True
-    assert record["next"] == "goes with the first round after its delete horizon"
+    assert record["next"] == "dropped by the first pass after its delete horizon"
     assert record["nextFromMs"] > 1_700_000_000_000
     later = ["--now", str(record["nextFromMs"])]
     (row,) = inside("compact", directory, "--key", "a2V5IDA=", "--key-format", "base64",

@@ -213,7 +213,7 @@ def test_decoder_classes(log_dir: Path) -> None:
         (["x.log", "--max-bytes", "-1"], "--max-bytes"),
         (["x.log", "--limit", "many"], "--limit"),
         (["x.log", "--kind", "lock"], "unknown kind .lock"),
-        (["x.log", "--value-decoder-class", "com.example.Avro"], "cannot be run here"),
+        (["x.log", "--value-decoder-class", "com.example.Avro"], "cannot be used here"),
         (["x.log", "--deep"], "--deep"),
     ],
 )

@@ -147,7 +147,7 @@ def test_nothing_there(args: list[str], text: str) -> None:
     assert text in line
 
 
-DAMAGE = "00000000000000000240.log at byte 978 (offsets 249 to 249): CRC is f3882c31"
+DAMAGE = "00000000000000000240.log at byte 978 (offsets 249 to 249): CRC mismatch: stored f3882c31"
 
 
 def _titles(lines: list[str]) -> list[str]:
@@ -203,7 +203,7 @@ def test_json_of_corruption_ends_with_the_error(args: list[str], steps: list[str
         "partition": 0,
         "file": str(DAMAGED / "00000000000000000240.log"),
         "position": 978,
-        "reason": "CRC is f3882c31, the bytes give d481628c",
+        "reason": "CRC mismatch: stored f3882c31, computed d481628c",
     }
     assert DAMAGE in result.stderr
 

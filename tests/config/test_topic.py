@@ -262,7 +262,7 @@ def test_levels_belong_to_codecs() -> None:
         (
             {"retention.msec": 1},
             "retention.msec",
-            "retention.msec: there is no such topic config; did you mean 'retention.ms' "
+            "retention.msec: unknown topic config; did you mean 'retention.ms' "
             "or 'retention.bytes' or 'local.retention.ms'?",
         ),
         (
@@ -270,16 +270,16 @@ def test_levels_belong_to_codecs() -> None:
             "log.retention.hours",
             "log.retention.hours: is a broker's name; a topic's name for it is 'retention.ms'",
         ),
-        ({"zzz": 1}, "zzz", "zzz: there is no such topic config"),
+        ({"zzz": 1}, "zzz", "zzz: unknown topic config"),
         (
             {"segment.bytes": "1k"},
             "segment.bytes",
-            "segment.bytes: '1k' is not a whole number; allowed: int (at least 14)",
+            "segment.bytes: '1k' is not an integer; allowed: int (at least 14)",
         ),
         (
             {"retention.bytes": "much"},
             "retention.bytes",
-            "retention.bytes: 'much' is not a whole number; allowed: long",
+            "retention.bytes: 'much' is not an integer; allowed: long",
         ),
         (
             {"compression.type": "GZIP"},
@@ -311,7 +311,7 @@ def test_levels_belong_to_codecs() -> None:
         (
             {"segment.ms": None},
             "segment.ms",
-            "segment.ms: None is not a whole number; allowed: long (at least 1)",
+            "segment.ms: None is not an integer; allowed: long (at least 1)",
         ),
         (
             {"min.compaction.lag.ms": 5, "max.compaction.lag.ms": 4},
@@ -321,7 +321,7 @@ def test_levels_belong_to_codecs() -> None:
         (
             {"remote.storage.enable": "true", "cleanup.policy": "compact"},
             "remote.storage.enable",
-            "remote.storage.enable: true is not for a topic whose cleanup.policy has compact",
+            "remote.storage.enable: true is not allowed if cleanup.policy has compact",
         ),
         (
             {"remote.storage.enable": "true", "local.retention.ms": 700000000},
@@ -373,7 +373,7 @@ def test_small_segments_are_told_to_those_who_ask() -> None:
     assert LogConfig().refused_by_later_kafka() == ()
     assert LogConfig(segment_bytes=1048576).refused_by_later_kafka() == ()
     assert LogConfig(segment_bytes=1048575).refused_by_later_kafka() == (
-        "segment.bytes is 1048575; Kafka 4.1 and later ask for 1048576 or more",
+        "segment.bytes is 1048575; Kafka 4.1 and later require 1048576 or more",
     )
 
 

@@ -66,7 +66,7 @@ def test_offset_index(segment: Path) -> None:
     [
         ((3, -1), "index points to position -1"),
         ((3, 100_000), "past the"),
-        ((3, 6 * SIZE), "no whole batch"),
+        ((3, 6 * SIZE), "no complete batch"),
         ((3, SIZE + 4), "batch length at position"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_batch_larger_than_the_largest_message_is_not_looked_at(segment: Path)
     index.write_bytes(offsets((1, 0)))
     assert dump([index], DumpOptions(max_message_bytes=SIZE)).problems == []
     found = dump([index], DumpOptions(max_message_bytes=SIZE - 1))
-    assert f"no whole batch of at most {SIZE - 1} bytes" in found.problems[0]
+    assert f"no complete batch of at most {SIZE - 1} bytes" in found.problems[0]
 
 
 def test_an_index_without_its_log_is_listed_unchecked(segment: Path) -> None:
@@ -101,7 +101,7 @@ def test_an_index_without_its_log_is_listed_unchecked(segment: Path) -> None:
         f"Dumping {time_index}\ntimestamp: 7 offset: 101\n"
     )
     assert [problem.partition(": ")[2] for problem in found.problems] == [
-        "there is no log beside it, so its entries are not checked"
+        "its .log file is missing, so entries are not checked"
     ] * 2
 
 
@@ -197,7 +197,7 @@ def test_snapshot(tmp_path: Path) -> None:
     snapshot.write_bytes(damaged)
     found = dump([snapshot], PLAIN)
     assert found.lines == []
-    assert "CRC is" in found.problems[0]
+    assert "CRC mismatch" in found.problems[0]
 
 
 def test_transaction_index(tmp_path: Path) -> None:

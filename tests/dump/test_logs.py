@@ -203,7 +203,7 @@ def test_an_unknown_codec(log: Path) -> None:
     log.write_bytes(seal_batch(template, b"xx"))
     found = dump([log], DEEP)
     assert "compresscodec: unknown(6)" in found.lines[1]
-    assert "codec id 6 names no codec" in found.problems[0]
+    assert "unknown codec id 6" in found.problems[0]
 
 
 def test_a_batch_shorter_than_its_header(log: Path) -> None:

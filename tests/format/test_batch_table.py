@@ -176,7 +176,7 @@ def test_wrong_crc_is_found_among_right_ones() -> None:
 
 def test_a_table_of_another_buffer_is_refused() -> None:
     table = scan_batches(DATA + DATA)
-    with pytest.raises(ValueError, match="not made from this buffer"):
+    with pytest.raises(ValueError, match="does not belong to this buffer"):
         check_crcs(DATA, table)
 
 

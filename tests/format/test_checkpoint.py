@@ -113,7 +113,8 @@ def test_damaged_offset_files(raw: bytes, position: int) -> None:
 
 
 def test_the_error_names_the_line() -> None:
-    with pytest.raises(CorruptCheckpointError, match=r"at byte 18: line 4: 'bad' has not 3 fields"):
+    reason = r"at byte 18: line 4: 'bad' does not have 3 fields"
+    with pytest.raises(CorruptCheckpointError, match=reason):
         decode_offsets(b"0\n2\norders 3 1024\nbad\n")
 
 

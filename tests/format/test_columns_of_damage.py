@@ -119,7 +119,7 @@ def test_error_kinds() -> None:
         columns.decode(big, decompressed_bytes_max=4999)
     broken = bytearray(DATA)
     broken[-1] ^= 1
-    with pytest.raises(CorruptBatchError, match="CRC is 98946281") as caught:
+    with pytest.raises(CorruptBatchError, match="CRC mismatch: stored 98946281") as caught:
         columns.decode(DATA + broken)
     assert (caught.value.position, caught.value.offsets) == (82, (0, 1))
     assert len(columns.scan_batches(broken)) == 1

@@ -165,7 +165,7 @@ def test_nothing_in_junk_or_zeros(size: int) -> None:
 def test_many_look_alikes_end_in_an_error_and_not_in_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "CHECKED_BYTES_MIN", 1 << 20)
     look_alike = BatchHeader.unpack(DATA)._replace(batch_length=1 << 20).pack()
-    with pytest.raises(LimitExceededError, match="look-alikes"):
+    with pytest.raises(LimitExceededError, match="too many candidates"):
         search(look_alike * (1 << 16))
 
 

@@ -95,7 +95,7 @@ def test_bytes_after_the_last_entry_are_refused() -> None:
 
 def test_entry_cut_short_and_entry_too_large() -> None:
     assert ProducerEntry.unpack(ONE, 10) == ONE_ENTRY
-    with pytest.raises(CorruptSnapshotError, match="cut short"):
+    with pytest.raises(CorruptSnapshotError, match="truncated"):
         ProducerEntry.unpack(ONE, 11)
     with pytest.raises(CorruptSnapshotError, match="does not fit"):
         ONE_ENTRY._replace(producer_epoch=40000).pack()

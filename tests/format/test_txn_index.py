@@ -41,7 +41,7 @@ def test_a_partial_entry_at_the_end_is_skipped() -> None:
 
 def test_entry_cut_short() -> None:
     for cut in range(34):
-        with pytest.raises(CorruptIndexError, match="cut short"):
+        with pytest.raises(CorruptIndexError, match="truncated"):
             AbortedTxn.unpack(VECTOR[:cut])
 
 
@@ -115,7 +115,7 @@ def test_check_refuses(second: AbortedTxn, reason: str) -> None:
 
 
 def test_check_refuses_a_partial_entry() -> None:
-    with pytest.raises(CorruptIndexError, match="cut short") as caught:
+    with pytest.raises(CorruptIndexError, match="truncated") as caught:
         txn_index.check_entries(GOLDEN[:-1], GOLDEN_BASE)
     assert caught.value.position == 68
 

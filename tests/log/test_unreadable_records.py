@@ -49,7 +49,7 @@ def test_unknown_codec_is_skipped(reader: Reader, view: PartitionView) -> None:
     skipped: list[Skipped] = []
     assert list(reader(view, on_skip=skipped.append)) == [*BEFORE, *AFTER]
     path = view.path / log_name(0)
-    assert skipped == [Skipped(path, AT, SIZE_BYTES, 2, 5, "codec id 7 names no codec")]
+    assert skipped == [Skipped(path, AT, SIZE_BYTES, 2, 5, "unknown codec id 7")]
 
 
 def test_lookup_in_an_unknown_codec(view: PartitionView) -> None:

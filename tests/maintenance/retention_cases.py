@@ -54,8 +54,8 @@ def facts(
 
 def outcome(plan: RetentionPlan) -> list[str]:
     """For each segment, which pass takes it; `keep` if none does."""
-    return [verdict.deleted_by or "keep" for verdict in plan.verdicts]
+    return [decision.deleted_by or "keep" for decision in plan.decisions]
 
 
 def reasons(plan: RetentionPlan, slot: int) -> list[tuple[str, str, int]]:
-    return [tuple(finding) for finding in plan.verdicts[slot].findings]  # type: ignore[misc]
+    return [tuple(result) for result in plan.decisions[slot].results]  # type: ignore[misc]

@@ -53,7 +53,7 @@ def test_the_same_bytes_as_recovery(case: GoldenCase, interval_bytes: int, tmp_p
     for path in list(partition.iterdir()):
         if path.suffix in DERIVED:
             path.unlink()
-    assert not [each.damage for each in reindex(partition, interval_bytes) if each.damage]
+    assert not [each.failure for each in reindex(partition, interval_bytes) if each.failure]
     assert files_of(partition, *DERIVED) == expected
 
 
@@ -98,9 +98,9 @@ def test_a_segment_damaged_in_its_middle_is_left_alone(tmp_path: Path) -> None:
     log.write_bytes(raw)
     (partition / "00000000000000000156.index").write_bytes(b"")
     before = files_of(partition)
-    damaged = [each for each in reindex(partition, 256) if each.damage]
+    damaged = [each for each in reindex(partition, 256) if each.failure]
     assert [each.path for each in damaged] == [str(log)]
-    assert "CRC" in damaged[0].damage
+    assert "CRC" in damaged[0].failure
     assert files_of(partition) == before
 
 
@@ -141,7 +141,7 @@ def test_a_transaction_index_that_lacks_an_entry_is_replaced(slot: int, tmp_path
     raw = path.read_bytes()
     path.write_bytes(raw[: slot * ENTRY_BYTES] + raw[(slot + 1) * ENTRY_BYTES :])
     changes = [change for each in reindex(partition) for change in each.changes]
-    assert [change.path for change in changes if change.is_made] == [str(path)]
+    assert [change.path for change in changes if change.is_change] == [str(path)]
     assert files_of(partition) == before
 
 
@@ -160,7 +160,7 @@ def test_what_is_not_right_is_replaced(name: str, data: bytes, tmp_path: Path) -
     before = files_of(partition)
     (partition / name).write_bytes(data)
     changes = [change for each in reindex(partition, 256) for change in each.changes]
-    assert [change.path for change in changes if change.is_made] == [str(partition / name)]
+    assert [change.path for change in changes if change.is_change] == [str(partition / name)]
     assert files_of(partition) == before
 
 

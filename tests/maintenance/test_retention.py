@@ -29,7 +29,7 @@ from tests.maintenance.retention_cases import (
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "finding"),
+    ("timestamp", "result"),
     [
         (NOW_MS - 501, RuleResult(RetentionRule.TIME, RetentionReason.EXPIRED, 1)),
         (
@@ -43,13 +43,13 @@ from tests.maintenance.retention_cases import (
     ],
 )
 def test_a_segment_goes_once_its_newest_record_is_older_than_the_limit(
-    timestamp: int, finding: RuleResult
+    timestamp: int, result: RuleResult
 ) -> None:
     plan = plan_retention(
         facts((100, timestamp), (100, NOW_MS)), LogConfig(retention_ms=500), NOW_MS
     )
-    assert plan.verdicts[0].finding(RetentionRule.TIME) == finding
-    assert plan.verdicts[0].is_deleted == (finding.reason is RetentionReason.EXPIRED)
+    assert plan.decisions[0].result_of(RetentionRule.TIME) == result
+    assert plan.decisions[0].is_deleted == (result.reason is RetentionReason.EXPIRED)
 
 
 def test_no_time_is_no_limit_and_zero_keeps_what_is_not_older_than_now() -> None:
@@ -69,11 +69,11 @@ def test_the_first_segment_that_stays_keeps_those_behind_it() -> None:
         ("time", "not-expired", 101),
     ]
     assert reasons(plan, 2) == [
-        ("start-offset", "behind-kept", 10),
-        ("size", "behind-kept", 10),
-        ("time", "behind-kept", 10),
+        ("start-offset", "after-kept", 10),
+        ("size", "after-kept", 10),
+        ("time", "after-kept", 10),
     ]
-    assert [verdict.leaves_ms for verdict in plan.verdicts] == [
+    assert [decision.expires_ms for decision in plan.decisions] == [
         None,
         NOW_MS + 101,
         NOW_MS + 101,
@@ -87,12 +87,12 @@ def test_a_timestamp_in_the_future_pins_its_segment_and_all_behind_it() -> None:
     log = facts((100, NOW_MS + HOUR_MS), (100, 0), (100, 0))
     plan = plan_retention(log, LogConfig(retention_ms=500), NOW_MS)
     assert outcome(plan) == ["keep"] * 3
-    assert plan.verdicts[0].finding(RetentionRule.TIME) == (
+    assert plan.decisions[0].result_of(RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.FUTURE_TIMESTAMP,
         HOUR_MS,
     )
-    assert [verdict.leaves_ms for verdict in plan.verdicts] == [NOW_MS + HOUR_MS + 501] * 3
+    assert [decision.expires_ms for decision in plan.decisions] == [NOW_MS + HOUR_MS + 501] * 3
     later = plan_retention(log, plan.config, NOW_MS + HOUR_MS + 501)
     assert outcome(later) == ["time"] * 3
     assert later.rolls
@@ -108,8 +108,8 @@ def test_the_file_time_counts_only_where_no_record_has_a_timestamp() -> None:
     young = log._replace(segments=(old._replace(mtime_ms=NOW_MS - 500), *others))
     plan = plan_retention(young, config, NOW_MS)
     assert outcome(plan) == ["keep"] * 3
-    assert plan.verdicts[0].segment.uses_mtime
-    assert plan.verdicts[0].finding(RetentionRule.TIME) == (
+    assert plan.decisions[0].segment.uses_mtime
+    assert plan.decisions[0].result_of(RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.NOT_EXPIRED,
         1,
@@ -127,10 +127,10 @@ def test_an_empty_active_segment_is_what_the_log_goes_on_with() -> None:
     log = facts((100, 0), (0, -1), end=10)
     plan = plan_retention(log, LogConfig(retention_ms=500, retention_bytes=0), NOW_MS)
     assert outcome(plan) == ["size", "keep"]
-    assert plan.verdicts[1].findings == tuple(
+    assert plan.decisions[1].results == tuple(
         RuleResult(by, RetentionReason.EMPTY_ACTIVE) for by in RetentionRule
     )
-    assert plan.verdicts[1].leaves_ms is None
+    assert plan.decisions[1].expires_ms is None
     assert not plan.rolls
     assert plan.new_log_start_offset == 10
 
@@ -161,17 +161,17 @@ def test_the_figures_of_the_size_pass() -> None:
     config = replace(UNLIMITED, retention_bytes=150)
     plan = plan_retention(facts((100, 0), (60, 0), (50, 0), (20, 0)), config, NOW_MS)
     assert outcome(plan) == ["keep"] * 4  # 230 bytes: 80 too many, the first has 100
-    assert plan.verdicts[0].finding(RetentionRule.SIZE) == (
+    assert plan.decisions[0].result_of(RetentionRule.SIZE) == (
         RetentionRule.SIZE,
         RetentionReason.WITHIN_SIZE,
         20,
     )
     plan = plan_retention(facts((60, 0), (100, 0), (50, 0), (20, 0)), config, NOW_MS)
     assert outcome(plan) == ["size", "keep", "keep", "keep"]
-    assert plan.verdicts[0].findings == (
+    assert plan.decisions[0].results == (
         RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, 80),
     )
-    assert plan.verdicts[1].finding(RetentionRule.SIZE) == (
+    assert plan.decisions[1].result_of(RetentionRule.SIZE) == (
         RetentionRule.SIZE,
         RetentionReason.WITHIN_SIZE,
         80,
@@ -219,7 +219,7 @@ def test_only_the_delete_policy_looks_at_size_and_time() -> None:
         ("size", "no-delete-policy", 0),
         ("time", "no-delete-policy", 0),
     ]
-    assert plan.verdicts[0].leaves_ms is None
+    assert plan.decisions[0].expires_ms is None
     assert outcome(plan_retention(log, replace(config, cleanup_policy=BOTH), NOW_MS)) == [
         "size",
         "size",
@@ -230,7 +230,7 @@ def test_what_only_kafka_knows_to_be_copied_elsewhere_stays() -> None:
     config = LogConfig(retention_ms=1, retention_bytes=0, remote_storage_enable=True)
     plan = plan_retention(facts((100, 0), (100, 0), (100, 0), start=10), config, NOW_MS)
     assert outcome(plan) == ["start-offset", "keep", "keep"]
-    assert plan.verdicts[1].finding(RetentionRule.TIME) == (
+    assert plan.decisions[1].result_of(RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.REMOTE_STORAGE,
         0,
@@ -243,10 +243,10 @@ def test_each_pass_goes_on_where_the_one_before_stopped() -> None:
     plan = plan_retention(log, config, NOW_MS)
     # 410 bytes, but 10 are gone before the size pass: 100 too many.
     assert outcome(plan) == ["start-offset", "size", "time", "keep", "keep"]
-    assert plan.verdicts[0].findings == (
+    assert plan.decisions[0].results == (
         RuleResult(RetentionRule.START_OFFSET, RetentionReason.BELOW_LOG_START, 0),
     )
-    assert plan.verdicts[1].findings == (
+    assert plan.decisions[1].results == (
         RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, 100),
     )
     assert plan.new_log_start_offset == 30
@@ -271,6 +271,6 @@ def test_nothing_above_the_high_watermark_goes(high_watermark: int, expected: li
     assert outcome(plan) == expected
     first_kept = expected.index("keep")
     beyond = min(10 * first_kept + 10, 30) - high_watermark
-    assert plan.verdicts[first_kept].findings == tuple(
+    assert plan.decisions[first_kept].results == tuple(
         RuleResult(by, RetentionReason.ABOVE_HIGH_WATERMARK, beyond) for by in RetentionRule
     )

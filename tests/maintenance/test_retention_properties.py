@@ -57,7 +57,7 @@ def test_what_goes_is_a_prefix_below_the_high_watermark(
     log: RetentionLog, config: LogConfig, now_ms: int
 ) -> None:
     plan = plan_retention(log, config, now_ms)
-    assert tuple(verdict.segment for verdict in plan.verdicts) == log.segments
+    assert tuple(decision.segment for decision in plan.decisions) == log.segments
     assert plan.deleted + plan.kept == log.segments
     assert log.log_start_offset <= plan.new_log_start_offset <= log.high_watermark
     if plan.kept:
@@ -66,9 +66,9 @@ def test_what_goes_is_a_prefix_below_the_high_watermark(
         assert plan.new_log_start_offset == log.log_end_offset
     for segment in plan.deleted:
         assert segment.end_offset <= log.high_watermark
-    for verdict in plan.verdicts:
-        assert len(verdict.findings) == (1 if verdict.is_deleted else 3)
-        assert all(f.is_deletion == verdict.is_deleted for f in verdict.findings)
+    for decision in plan.decisions:
+        assert len(decision.results) == (1 if decision.is_deleted else 3)
+        assert all(f.is_deletion == decision.is_deleted for f in decision.results)
     assert pickle.loads(pickle.dumps(plan)) == plan
 
 
@@ -82,13 +82,13 @@ def test_a_second_plan_finds_nothing_and_a_later_one_no_less(
     left = log._replace(log_start_offset=plan.new_log_start_offset, segments=plan.kept)
     again = plan_retention(left, config, now_ms)
     assert not again.deleted
-    assert again.verdicts == plan.verdicts[len(plan.deleted) :]
-    for verdict in plan.verdicts:
-        if verdict.leaves_ms is not None:
-            at = log.segments.index(verdict.segment)
-            assert at < len(plan_retention(log, config, verdict.leaves_ms).deleted)
+    assert again.decisions == plan.decisions[len(plan.deleted) :]
+    for decision in plan.decisions:
+        if decision.expires_ms is not None:
+            at = log.segments.index(decision.segment)
+            assert at < len(plan_retention(log, config, decision.expires_ms).deleted)
             if config.retention_bytes < 0:
-                early = plan_retention(log, config, verdict.leaves_ms - 1)
+                early = plan_retention(log, config, decision.expires_ms - 1)
                 assert at >= len(early.deleted)
 
 

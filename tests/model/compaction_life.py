@@ -293,7 +293,7 @@ class CompactionLife:
         self.rounds += 1
         assert result.end_offset == expected.end_dirty_offset > selection.first_dirty_offset
         self._checkpoint = result.end_offset
-        self.fates.update((e.fate, e.reason) for group in expected.groups for e in group.entries)
+        self.fates.update((e.action, e.reason) for group in expected.groups for e in group.entries)
         self._check_files(expected)
         assert bounds == (log.log_start_offset, log.last_stable_offset, log.log_end_offset)
         self._check_readers(before)

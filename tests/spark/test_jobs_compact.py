@@ -139,7 +139,7 @@ def damage_met_locally(root: Path) -> CorruptBatchError:
 
 
 def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> None:
-    """A round that is given up, no failure: the partition is cleaned the next time."""
+    """A pass that is aborted is no failure: the partition is cleaned the next time."""
     root = tmp_path / "logs"
     shutil.copytree(dirty, root)
     state = TopicPartition("state", 0)

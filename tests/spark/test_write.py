@@ -304,7 +304,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], str]] = {
     "too large": (
         "repeat('x', 2000000) value",
         {"topic": "orders"},
-        "row 0 makes a batch of .* more than max.message.bytes",
+        "row 0 needs a batch of .* more than max.message.bytes",
     ),
     "future": (
         f"{VALUE}; timestamp'2100-01-01 00:00:00' timestamp",

@@ -36,11 +36,11 @@ class ReindexResult(JobResult):
 
     @property
     def changed_files(self) -> int:
-        return sum(change.is_made for segment in self.segments for change in segment.changes)
+        return sum(change.is_change for segment in self.segments for change in segment.changes)
 
     @property
     def damaged(self) -> tuple[Reindexed, ...]:
-        return tuple(segment for segment in self.segments if segment.damage)
+        return tuple(segment for segment in self.segments if segment.failure)
 
 
 def reindex(

@@ -544,18 +544,18 @@ def _pass_row(done: CleaningResult) -> dict[str, Any]:
 def _trace_row(trace: KeyTrace) -> dict[str, Any]:
     return {
         "kind": "partition",
-        **trace.selection.topic_partition._asdict(),
+        **trace.plan.topic_partition._asdict(),
         "key": trace.key.hex(),
-        "isEligible": trace.selection.is_selected,
-        "reasons": list(trace.selection.reasons),
-        "bound": _bound_text(trace.selection.bound),
+        "isEligible": trace.plan.is_selected,
+        "reasons": list(trace.plan.reasons),
+        "bound": _bound_text(trace.plan.bound),
         "recordCount": trace.record_count,
         "records": [_record_row(record) for record in trace.records],
     }
 
 
 def _record_row(record: RecordTrace) -> dict[str, Any]:
-    verdict = record.verdict
+    verdict = record.decision
     is_superseded = verdict is not None and verdict.newer_offset >= 0
     return {
         "offset": record.offset,
@@ -707,7 +707,7 @@ def _result_cells(result: CompactedPartition) -> tuple[str, ...]:
 
 def _print_trace(trace: KeyTrace) -> None:
     """Where the records of a key are in one partition, and what happens to each."""
-    plan = trace.selection
+    plan = trace.plan
     shown = visible("utf-8")(trace.key)
     more = trace.record_count - len(trace.records)
     print(
@@ -736,7 +736,7 @@ def _record_cells(record: RecordTrace, plan: CleaningPlan) -> tuple[str, ...]:
 
 
 def _verdict_text(record: RecordTrace) -> str:
-    verdict = record.verdict
+    verdict = record.decision
     if verdict is None:
         return "does not reach it"
     if verdict.is_kept:
@@ -746,7 +746,7 @@ def _verdict_text(record: RecordTrace) -> str:
 
 
 def _next_text(record: RecordTrace, plan: CleaningPlan) -> str:
-    if record.verdict is None:
+    if record.decision is None:
         return f"{record.next_event}; compaction stops at {_bound_text(plan.bound)}"
     if record.next_event_ms is not None:
         return f"{record.next_event}, {format_time(record.next_event_ms)}"

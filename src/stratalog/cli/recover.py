@@ -101,7 +101,7 @@ def _plan(dirs: LogDirsView, wanted: Sequence[TopicPartition]) -> RecoveryResult
             max(start, 0),
             points.get(topic_partition, 0),
             log_dir.has_clean_shutdown,
-            is_start_told=start >= 0,
+            is_start_checkpointed=start >= 0,
         )
         try:
             plan = plan_recovery(log_dir.path / str(topic_partition), point)

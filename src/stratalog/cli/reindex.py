@@ -70,7 +70,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     segments = _run(partitions, options, master, conf)
     seconds = time.perf_counter() - started
     _print(segments, seconds, as_json=as_json, is_dry_run=dry_run)
-    if any(segment.damage for segment in segments):
+    if any(segment.failure for segment in segments):
         raise typer.Exit(1)
 
 
@@ -132,16 +132,16 @@ def _print(
     segments: Sequence[Reindexed], seconds: float, *, as_json: bool, is_dry_run: bool
 ) -> None:
     files = [change for segment in segments for change in segment.changes]
-    changes = [change for change in files if change.is_made]
+    changes = [change for change in files if change.is_change]
     kept = [change for change in files if change.change == _KEPT]
-    corrupt = [segment for segment in segments if segment.damage]
+    corrupt = [segment for segment in segments if segment.failure]
     size_bytes = sum(segment.size_bytes for segment in segments)
     if as_json:
         for change in (*changes, *kept):
             row = json_names({**change._asdict(), "change": str(change.change)})
             print(json_line({"kind": "file", **row}))
         for segment in corrupt:
-            print(json_line({"kind": "corrupt", "path": segment.path, "reason": segment.damage}))
+            print(json_line({"kind": "corrupt", "path": segment.path, "reason": segment.failure}))
         summary = {
             "segments": len(segments),
             "changed_files": len(changes),
@@ -158,7 +158,7 @@ def _print(
         sizes = f"{change.bytes_before} to {counted(change.bytes_after, 'byte')}"
         print(f"{change.path}: {would}{change.change} ({sizes})")
     for segment in corrupt:
-        report_error(f"not reindexed: {segment.damage}; run stratalog verify")
+        report_error(f"not reindexed: {segment.failure}; run stratalog verify")
     verb = "to change" if is_dry_run else "changed"
     amount = rate_text(0, size_bytes, seconds)
     others = f", {len(kept):,} right but different from recovery's (see --force)" if kept else ""

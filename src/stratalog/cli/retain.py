@@ -254,8 +254,8 @@ def _json_rows(outcome: RetentionOutcome, *, is_done: bool) -> Iterator[dict[str
         report_error(_failure_text(outcome))
         yield {"kind": "partition", "topic": topic, "partition": number, "error": outcome.message}
         return
-    for verdict in outcome.plan.verdicts:
-        yield _segment_row(outcome.plan, verdict)
+    for decision in outcome.plan.decisions:
+        yield _segment_row(outcome.plan, decision)
     yield _partition_row(outcome, is_done=is_done)
 
 
@@ -273,7 +273,7 @@ def _partition_row(outcome: PlannedRetention, *, is_done: bool) -> dict[str, Any
             name: None if name in unknown else settings.source_of(name).value for name in SETTINGS
         },
         "settingsUnknown": settings.unknown,
-        "segments": len(plan.verdicts),
+        "segments": len(plan.decisions),
         "deletedSegments": len(plan.deleted),
         "deletedBytes": plan.deleted_bytes,
         "keptBytes": plan.kept_bytes,
@@ -286,8 +286,8 @@ def _partition_row(outcome: PlannedRetention, *, is_done: bool) -> dict[str, Any
     }
 
 
-def _segment_row(plan: RetentionPlan, verdict: SegmentDecision) -> dict[str, Any]:
-    segment = verdict.segment
+def _segment_row(plan: RetentionPlan, decision: SegmentDecision) -> dict[str, Any]:
+    segment = decision.segment
     return {
         "kind": "segment",
         **plan.log.topic_partition._asdict(),
@@ -299,13 +299,13 @@ def _segment_row(plan: RetentionPlan, verdict: SegmentDecision) -> dict[str, Any
         "largestTimestamp": None if segment.uses_mtime else segment.largest_timestamp,
         "timestampOffset": None if segment.uses_mtime else segment.timestamp_offset,
         "modifiedMs": segment.mtime_ms if segment.uses_mtime else None,
-        "action": "delete" if verdict.is_deleted else "keep",
+        "action": "delete" if decision.is_deleted else "keep",
         "findings": [
             {"pass": found.by.value, "reason": found.reason.value, "amount": found.amount}
-            for found in verdict.findings
+            for found in decision.results
         ],
-        "leavesMs": verdict.leaves_ms,
-        "why": _reason(plan, verdict),
+        "leavesMs": decision.expires_ms,
+        "why": _reason(plan, decision),
     }
 
 
@@ -360,24 +360,24 @@ def _explain(outcome: PlannedRetention) -> None:
             f"{outcome.settings.unknown}"
         )
     columns = columns_of("SEGMENT | SIZE#/2 | NEWEST/1 | ACTION", Column("REASON", fold_at=40))
-    print_table(columns, [_segment_cells(plan, verdict) for verdict in plan.verdicts])
+    print_table(columns, [_segment_cells(plan, decision) for decision in plan.decisions])
     print("  * the active segment")
-    if any(verdict.segment.uses_mtime for verdict in plan.verdicts):
+    if any(decision.segment.uses_mtime for decision in plan.decisions):
         print("  ~ the modification time of the file, because no record has a timestamp")
-    leaves_ms = next((v.leaves_ms for v in plan.verdicts if not v.is_deleted), None)
-    if leaves_ms is not None:
-        print(f"  the next segment expires at {format_time(leaves_ms)}")
+    expires_ms = next((v.expires_ms for v in plan.decisions if not v.is_deleted), None)
+    if expires_ms is not None:
+        print(f"  the next segment expires at {format_time(expires_ms)}")
     print()
 
 
-def _segment_cells(plan: RetentionPlan, verdict: SegmentDecision) -> Row:
-    segment = verdict.segment
+def _segment_cells(plan: RetentionPlan, decision: SegmentDecision) -> Row:
+    segment = decision.segment
     return (
         f"{segment.base_offset:020d}" + (" *" if segment.is_active else ""),
         human_size(segment.size_bytes),
         table_time(segment.newest_ms) + ("~" if segment.uses_mtime else ""),
-        "delete" if verdict.is_deleted else "keep",
-        _reason(plan, verdict),
+        "delete" if decision.is_deleted else "keep",
+        _reason(plan, decision),
     )
 
 
@@ -394,7 +394,7 @@ def _print_total(plans: Sequence[RetentionPlan], *, is_done: bool) -> None:
 
 def _summary(plan: RetentionPlan, *, is_done: bool) -> str:
     """One line for the partition."""
-    label, count = label_of(plan.log.topic_partition), len(plan.verdicts)
+    label, count = label_of(plan.log.topic_partition), len(plan.decisions)
     if not plan.deleted:
         return f"{label}: nothing to delete in {counted(count, 'segment')}"
     size_bytes = plan.deleted_bytes + plan.kept_bytes
@@ -428,13 +428,13 @@ def _settings_text(outcome: PlannedRetention) -> str:
 # -- why a segment is deleted or kept
 
 
-def _reason(plan: RetentionPlan, verdict: SegmentDecision) -> str:
-    first = verdict.findings[0]
+def _reason(plan: RetentionPlan, decision: SegmentDecision) -> str:
+    first = decision.results[0]
     if first.is_deletion:
         return _why_deleted(plan, first)
-    if first.reason is RetentionReason.BEHIND_KEPT:
-        return _kept_by_earlier(plan, verdict)
-    texts = [_why_kept(plan, verdict, finding) for finding in verdict.findings]
+    if first.reason is RetentionReason.AFTER_KEPT:
+        return _kept_by_earlier(plan, decision)
+    texts = [_why_kept(plan, decision, finding) for finding in decision.results]
     return "; ".join(dict.fromkeys(text for text in texts if text))
 
 
@@ -447,11 +447,11 @@ def _why_deleted(plan: RetentionPlan, finding: RuleResult) -> str:
     return f"expired {duration_text(finding.amount)} ago"
 
 
-def _kept_by_earlier(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+def _kept_by_earlier(plan: RetentionPlan, decision: SegmentDecision) -> str:
     """The earlier segment that is kept longest, unless its own records keep it longer."""
-    segment = verdict.segment
-    own = _own_age(plan, verdict)
-    if verdict.leaves_ms is None:
+    segment = decision.segment
+    own = _own_age(plan, decision)
+    if decision.expires_ms is None:
         holder = plan.kept[0]
         text = f"after {holder.base_offset:020d}, which is kept"
     else:
@@ -459,18 +459,18 @@ def _kept_by_earlier(plan: RetentionPlan, verdict: SegmentDecision) -> str:
         holder = max(before, key=lambda kept: kept.newest_ms)
         if holder.newest_ms == segment.newest_ms:
             return own
-        until = format_time(verdict.leaves_ms)
+        until = format_time(decision.expires_ms)
         text = f"after {holder.base_offset:020d}, which is kept until {until}"
     return text + (f"; this one {own}" if own else "")
 
 
-def _why_kept(plan: RetentionPlan, verdict: SegmentDecision, finding: RuleResult) -> str:
+def _why_kept(plan: RetentionPlan, decision: SegmentDecision, finding: RuleResult) -> str:
     """Empty for the obvious: there is no size limit, or records are above the log start offset."""
     amount = finding.amount
     if finding.reason is RetentionReason.FUTURE_TIMESTAMP:
         return (
-            f"{_future(plan, verdict)}, which keeps this and all later segments until "
-            f"{format_time(verdict.leaves_ms or NO_TIMESTAMP)}"
+            f"{_future(plan, decision)}, which keeps this and all later segments until "
+            f"{format_time(decision.expires_ms or NO_TIMESTAMP)}"
         )
     if finding.reason is RetentionReason.WITHIN_SIZE:
         return f"{human_size(amount)} below the size at which retention.bytes deletes it"
@@ -493,20 +493,20 @@ def _why_kept(plan: RetentionPlan, verdict: SegmentDecision, finding: RuleResult
     return texts.get(finding.reason, "")
 
 
-def _own_age(plan: RetentionPlan, verdict: SegmentDecision) -> str:
+def _own_age(plan: RetentionPlan, decision: SegmentDecision) -> str:
     """What retention.ms alone would do to a segment that an earlier one keeps."""
-    segment, config = verdict.segment, plan.config
+    segment, config = decision.segment, plan.config
     if not config.is_deleted or config.retention_ms < 0 or not segment.size_bytes:
         return ""
     left_ms = segment.newest_ms + config.retention_ms - plan.now_ms
     if left_ms < 0:
         return f"expired {duration_text(-left_ms)} ago"
     if segment.largest_timestamp > plan.now_ms:
-        return _future(plan, verdict)
+        return _future(plan, decision)
     return f"expires in {duration_text(left_ms + 1)}"
 
 
-def _future(plan: RetentionPlan, verdict: SegmentDecision) -> str:
-    segment = verdict.segment
+def _future(plan: RetentionPlan, decision: SegmentDecision) -> str:
+    segment = decision.segment
     ahead = duration_text(segment.largest_timestamp - plan.now_ms)
     return f"has a timestamp {ahead} in the future (offset {segment.timestamp_offset})"

@@ -1,15 +1,15 @@
-"""BrokerConfig: what a broker's `server.properties` says about storage.
+"""BrokerConfig: the storage settings in a broker's `server.properties`.
 
-Three kinds of names stand in such a file:
+Such a file has three kinds of names:
 
 * settings of the broker itself: the fields below;
 * defaults for topics, under the broker's names (`log.retention.hours`): they become `log_config`,
   where of several names for one setting the finest unit wins, as in Kafka;
-* settings of Kafka's other parts (listeners, security, quorum, quotas): kept in `others`, unread.
+* settings of Kafka's other parts (listeners, security, quorum, quotas): kept in `others`, not
+  parsed.
 
-Any other name is an error, because it is most likely a typing mistake in one of the first two.
-Kafka only logs a warning there, and then runs with the default.
-"""
+Any other name is an error, because it is most likely a typo in one of the first two. Kafka only
+logs a warning and uses the default."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stratalog.config.definitions import (
     Synonym,
     definitions_of,
     setting,
-    settle_values,
     unknown_name,
+    validate_values,
 )
 from stratalog.config.other_names import OTHER_NAMES, is_other_name
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
@@ -69,7 +69,7 @@ class BrokerConfig:
     )
     log_cleaner_enable: bool = setting(Boolean(), True, "Whether compaction runs at all.")
     log_cleaner_io_buffer_load_factor: float = setting(
-        Decimal(), 0.9, "Part of the memory for keys that is filled before a round ends."
+        Decimal(), 0.9, "Part of the memory for keys that is filled before a cleaning pass ends."
     )
     log_cleaner_io_buffer_size: int = setting(
         integer(0),
@@ -90,7 +90,7 @@ class BrokerConfig:
     log_dirs: tuple[str, ...] = setting(
         TextList(described="paths, none twice", drops_empty=True),
         ("/tmp/kafka-logs",),
-        "The log directories; a new partition goes to the one with the fewest.",
+        "The log directories; a new partition is placed in the one with the fewest.",
         Synonym("log.dirs"),
         Synonym("log.dir"),
     )
@@ -98,7 +98,7 @@ class BrokerConfig:
         integer(0), MINUTE_MS, "Time between two writes of the recovery-point checkpoint."
     )
     log_flush_scheduler_interval_ms: int = setting(
-        long_integer(), LONG_MAX, "Time between two looks for logs whose `flush.ms` has passed."
+        long_integer(), LONG_MAX, "Time between two checks for logs whose `flush.ms` has passed."
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         integer(0), MINUTE_MS, "Time between two writes of the log-start-offset checkpoint."
@@ -107,7 +107,7 @@ class BrokerConfig:
         long_integer(0), 30_000, "Time from the start to the first background task."
     )
     log_retention_check_interval_ms: int = setting(
-        long_integer(1), 5 * MINUTE_MS, "Time between two looks for segments to delete."
+        long_integer(1), 5 * MINUTE_MS, "Time between two checks for segments to delete."
     )
     node_id: int = setting(
         integer(0, also=-1),
@@ -143,7 +143,7 @@ class BrokerConfig:
     offsets_retention_check_interval_ms: int = setting(
         long_integer(1),
         10 * MINUTE_MS,
-        "Time between two looks for expired offsets.",
+        "Time between two checks for expired offsets.",
         is_carried=True,
     )
     offsets_retention_minutes: int = setting(
@@ -174,7 +174,7 @@ class BrokerConfig:
         is_carried=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        integer(1), 10 * MINUTE_MS, "Time between two looks for expired producers."
+        integer(1), 10 * MINUTE_MS, "Time between two checks for expired producers."
     )
     producer_id_expiration_ms: int = setting(
         integer(1), DAY_MS, "Time without a write after which a producer's state is forgotten."
@@ -183,7 +183,7 @@ class BrokerConfig:
         long_integer(), 5_000, "Time between two writes of the high-watermark checkpoint."
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        integer(1), 10_000, "Time between two looks for transactions that took too long."
+        integer(1), 10_000, "Time between two checks for transactions that took too long."
     )
     transaction_max_timeout_ms: int = setting(
         integer(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may ask for."
@@ -195,7 +195,7 @@ class BrokerConfig:
         is_carried=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        integer(1), HOUR_MS, "Time between two looks for expired transactional ids."
+        integer(1), HOUR_MS, "Time between two checks for expired transactional ids."
     )
     transaction_state_log_load_buffer_size: int = setting(
         integer(1),
@@ -216,18 +216,18 @@ class BrokerConfig:
         integer(1), 100 * _MIB, "`segment.bytes` of the transaction topic."
     )
     transactional_id_expiration_ms: int = setting(
-        integer(1), 7 * DAY_MS, "Time without a change after which a transactional id goes."
+        integer(1), 7 * DAY_MS, "Time without a change after which a transactional id expires."
     )
 
     log_config: LogConfig = dataclasses.field(default_factory=LogConfig)
-    """What a topic has where it overrides nothing."""
+    """The defaults of topics."""
     topic_settings: frozenset[str] = dataclasses.field(default=frozenset(), repr=False)
-    """Topics' names of the settings for which `log_config` is not merely Kafka's default."""
+    """Topics' names of the settings that are configured, not Kafka's default."""
     others: tuple[tuple[str, str], ...] = dataclasses.field(default=(), repr=False)
     """Names and texts that other parts of Kafka read. Not shown: passwords are among them."""
 
     def __post_init__(self) -> None:
-        settle_values(self, BROKER_DEFINITIONS)
+        validate_values(self, BROKER_DEFINITIONS)
         topic_settings = self.topic_settings.union(self.log_config.overrides())
         object.__setattr__(self, "topic_settings", topic_settings)
         _check_dirs(self.log_dirs)
@@ -235,7 +235,7 @@ class BrokerConfig:
 
     @classmethod
     def parse(cls, properties: Mapping[str, object]) -> BrokerConfig:
-        """The config that a broker's `properties` give: its own names, texts or values."""
+        """The config in a broker's `properties`: the broker's names, with texts or values."""
         others = []
         for name, raw in properties.items():
             if name in _NAMES:
@@ -298,7 +298,7 @@ _NAMES = frozenset(
 
 
 def unknown_broker_config(name: str) -> ConfigError:
-    """The error for a name that no broker reads; knows the topics' names."""
+    """The error for an unknown broker setting; recognises the topics' names."""
     definition = TOPIC_DEFINITIONS.get(name)
     if definition is None:
         return unknown_name(name, "broker config", _NAMES | OTHER_NAMES)
@@ -319,7 +319,7 @@ def _chosen(
 
 
 def _in_broker_words(error: ConfigError) -> ConfigError:
-    """An error between two topic settings, told about the broker's name."""
+    """An error between two topic settings, with the broker's name."""
     synonyms = TOPIC_DEFINITIONS[error.name].synonyms
     name = synonyms[0].name if synonyms else error.name
     return ConfigError(name, f"as {error.name}: {error.reason}", value=error.value)

@@ -1,6 +1,6 @@
 """How a setting is declared: name, kind, default, one sentence, and the broker's names for it.
 
-A config class is a frozen dataclass whose fields are made by `setting`. The class body is the
+A config class is a frozen dataclass whose fields are declared with `setting`. The class body is the
 table: parsing, checks, error messages and docs/configuration.md all read it through
 `definitions_of`. The field's name is Kafka's name with `_` for `.`.
 """
@@ -44,9 +44,9 @@ class Definition:
     synonyms: tuple[Synonym, ...] = ()
     """A broker's names for it, the strongest first."""
     is_carried: bool = False
-    """Kept and handed back, but nothing here acts on it."""
+    """Validated and kept for a broker; nothing in this package uses it."""
     later_minimum: int | None = None
-    """What Kafka after 4.0 asks for, where that is more."""
+    """The minimum of Kafka after 4.0, if it is larger."""
 
     @property
     def name(self) -> str:
@@ -58,9 +58,9 @@ class Definition:
         return _parse_as(self.kind, self.name, raw)
 
     def choose(self, properties: Mapping[str, object]) -> Any:
-        """The value that a broker's `properties` give: the first synonym that is there, or None.
+        """The value in a broker's `properties`: that of the first synonym that is present, or None.
 
-        The synonyms that lose are checked all the same: a file with a wrong value is wrong.
+        The other synonyms are validated as well.
         """
         chosen = None
         for synonym in self.synonyms:
@@ -78,11 +78,11 @@ def _parse_as(kind: Kind[T], name: str, raw: object) -> T:
         return kind.parse(raw)
     except ValueError as error:
         allowed = f" ({kind.allowed})" if kind.allowed else ""
-        reason = f"{_cut(repr(raw))} {error}; allowed: {kind.type_name}{allowed}"
+        reason = f"{_shortened(repr(raw))} {error}; allowed: {kind.type_name}{allowed}"
         raise ConfigError(name, reason, value=raw) from None
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
@@ -118,16 +118,16 @@ def definitions_of(config_class: type[Any]) -> Mapping[str, Definition]:
     return found
 
 
-def settle_values(config: object, definitions: Mapping[str, Definition]) -> None:
-    """Check every setting of a config under construction and store it as its proper value."""
+def validate_values(config: object, definitions: Mapping[str, Definition]) -> None:
+    """Parse and check every setting of a config under construction."""
     for definition in definitions.values():
         value = definition.parse(getattr(config, definition.field))
         object.__setattr__(config, definition.field, value)
 
 
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name nobody knows, with the likeliest ones that were meant."""
-    shown = _cut(name)
+    """The error for an unknown name, with similar ones."""
+    shown = _shortened(name)
     close = difflib.get_close_matches(shown, list(known), n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-    return ConfigError(shown, f"there is no such {what}{hint}", suggestions=tuple(close))
+    return ConfigError(shown, f"unknown {what}{hint}", suggestions=tuple(close))

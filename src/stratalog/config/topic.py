@@ -1,4 +1,7 @@
-"""What topic settings may be where Kafka has a list of words, or a grammar, for it."""
+"""LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
+
+Invariant: a `LogConfig` that exists is valid. Constructor and `parse` reject what Kafka 4.0
+rejects."""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from stratalog.config.definitions import (
     Synonym,
     definitions_of,
     setting,
-    settle_values,
     unknown_name,
+    validate_values,
 )
 from stratalog.config.values import (
     DAY_MS,
@@ -55,7 +58,7 @@ class TopicCompression(enum.StrEnum):
 
     @property
     def codec(self) -> Codec | None:
-        """The codec to store with; None leaves each batch as it came."""
+        """The codec to store with; None keeps that of the producer."""
         return _CODECS[self]
 
 
@@ -80,10 +83,10 @@ THROTTLED = TextList(
 )
 
 
-# What Kafka 4.0 asks of a topic's settings together, each of them being right alone.
+# Kafka 4.0's rules between settings of a topic.
 
 LOCAL_AS_TOTAL: Final = -2
-"""As `local.retention.*`: what `retention.*` is."""
+"""`local.retention.*` has the value of `retention.*`."""
 
 
 def check_rules(config: LogConfig) -> None:
@@ -105,7 +108,7 @@ def _check_lags(config: LogConfig) -> None:
 def _check_remote(config: LogConfig) -> None:
     """Kafka's rules between tiered storage and the rest."""
     if config.is_compacted:
-        reason = "true is not for a topic whose cleanup.policy has compact"
+        reason = "true is not allowed if cleanup.policy has compact"
         raise ConfigError("remote.storage.enable", reason, value=True)
     _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
     _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
@@ -119,11 +122,6 @@ def _check_local(name: str, local: int, total: int) -> None:
         reason = f"{shown} is more than {name.removeprefix('local.')}, which is {total}"
         raise ConfigError(name, reason, value=local)
 
-
-# LogConfig: the settings of one topic's logs, by Kafka's names, checked and frozen.
-#
-# Invariant: a `LogConfig` that exists is valid. Constructor and `parse` refuse what Kafka 4.0
-# does.
 
 _LATER_SEGMENT_BYTES_MIN = 1 << 20
 
@@ -153,7 +151,7 @@ class LogConfig:
     compression_type: TopicCompression = setting(  # noqa: RUF009 - makes a field
         COMPRESSION,
         TopicCompression.PRODUCER,
-        "Codec that batches are stored with; `producer` stores them as they come.",
+        "Codec that batches are stored with; `producer` stores them as they are sent.",
         Synonym("compression.type"),
     )
     compression_zstd_level: int = setting(
@@ -234,13 +232,13 @@ class LogConfig:
     message_timestamp_after_max_ms: int = setting(
         long_integer(0),
         HOUR_MS,
-        "With CreateTime, how far a record's timestamp may lie in the future.",
+        "With CreateTime, how far a record's timestamp may be in the future.",
         Synonym("log.message.timestamp.after.max.ms"),
     )
     message_timestamp_before_max_ms: int = setting(
         long_integer(0),
         LONG_MAX,
-        "With CreateTime, how far a record's timestamp may lie in the past.",
+        "With CreateTime, how far a record's timestamp may be in the past.",
         Synonym("log.message.timestamp.before.max.ms"),
     )
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
@@ -264,7 +262,7 @@ class LogConfig:
     min_insync_replicas: int = setting(
         integer(1),
         1,
-        "Replicas that must have a record before `acks=all` is answered.",
+        "Replicas that must have a record before `acks=all` is acknowledged.",
         Synonym("min.insync.replicas"),
         is_carried=True,
     )
@@ -294,13 +292,13 @@ class LogConfig:
     retention_bytes: int = setting(
         long_integer(),
         -1,
-        "Size of a partition above which its oldest segments go; below 0 there is no limit.",
+        "Size of a partition above which its oldest segments are deleted; negative: no limit.",
         Synonym("log.retention.bytes"),
     )
     retention_ms: int = setting(
         long_integer(-1),
         7 * DAY_MS,
-        "Age of a segment's newest record at which the segment goes; -1 is no limit.",
+        "Age of a segment's newest record at which the segment is deleted; -1: no limit.",
         Synonym("log.retention.ms", Lifetime(64)),
         Synonym("log.retention.minutes", Lifetime(32), MINUTE_MS),
         Synonym("log.retention.hours", Lifetime(32), HOUR_MS),
@@ -335,13 +333,13 @@ class LogConfig:
     unclean_leader_election_enable: bool = setting(
         Boolean(),
         False,
-        "Whether a replica that is not in sync may become leader, at the price of records.",
+        "Whether a replica that is not in sync may become leader, which can lose records.",
         Synonym("unclean.leader.election.enable"),
         is_carried=True,
     )
 
     def __post_init__(self) -> None:
-        settle_values(self, TOPIC_DEFINITIONS)
+        validate_values(self, TOPIC_DEFINITIONS)
         check_rules(self)
 
     @classmethod
@@ -390,7 +388,7 @@ class LogConfig:
 
     @property
     def codec(self) -> Codec | None:
-        """The codec every batch is stored with; None leaves each as it came."""
+        """The codec every batch is stored with; None keeps that of the producer."""
         return self.compression_type.codec
 
     def level_of(self, codec: Codec) -> int | None:
@@ -402,9 +400,9 @@ class LogConfig:
         }.get(codec)
 
     def refused_by_later_kafka(self) -> tuple[str, ...]:
-        """What Kafka 4.0 takes and Kafka 4.1 would not, one line each; to warn, not to refuse."""
+        """What Kafka 4.0 accepts and Kafka 4.1 rejects, one line each; for a warning."""
         return tuple(
-            f"{definition.name} is {value}; Kafka 4.1 and later ask for {minimum} or more"
+            f"{definition.name} is {value}; Kafka 4.1 and later require {minimum} or more"
             for definition in TOPIC_DEFINITIONS.values()
             if (minimum := definition.later_minimum) is not None
             and (value := getattr(self, definition.field)) < minimum
@@ -416,7 +414,7 @@ TOPIC_DEFINITIONS: Mapping[str, Definition] = definitions_of(LogConfig)
 
 
 def unknown_topic_config(name: str) -> ConfigError:
-    """The error for a name that is no topic setting; knows the broker's names for them."""
+    """The error for an unknown topic setting; recognises the broker's names."""
     for definition in TOPIC_DEFINITIONS.values():
         if any(synonym.name == name for synonym in definition.synonyms):
             reason = f"is a broker's name; a topic's name for it is {definition.name!r}"

@@ -1,8 +1,8 @@
-"""What a setting may hold: Kafka's types, read as Kafka reads them and told in its words.
+"""The types of settings, parsed and formatted as Kafka does.
 
-A `Kind` turns what a user wrote (text of a properties file, or a native value) into the value the
-code works with, checks it, and writes it back as Kafka's text. Every refusal is a `ValueError` with
-the reason; whoever knows the setting's name makes a `ConfigError` of it.
+A `Kind` converts what a user wrote (text of a properties file, or a Python value) into the value
+that the code uses, checks it, and formats it as Kafka's text. It raises ValueError with the reason;
+`definitions` adds the name of the setting.
 
 * Text is trimmed first. Numbers are plain decimal digits with an optional sign: no `1k`, no `7d`.
 * `int` is 32 bits wide and `long` 64, whatever range comes on top.
@@ -107,7 +107,7 @@ def _whole(raw: object) -> int:
             return int(match[1] + match[2])
     elif isinstance(raw, int) and not isinstance(raw, bool):
         return int(raw)
-    raise ValueError("is not a whole number")
+    raise ValueError("is not an integer")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Lifetime(Integer):
 
 @dataclass(frozen=True)
 class Decimal(Kind[float]):
-    """A `double`. Java's NaN and Infinity are refused: no setting means anything by them."""
+    """A `double`. NaN and Infinity are rejected: no setting has a use for them."""
 
     low: float | None = None
     high: float | None = None
@@ -201,7 +201,7 @@ class Boolean(Kind[bool]):
 
 @dataclass(frozen=True)
 class Choice(Kind[T]):
-    """One of some words, case-sensitive as in Kafka; each stands for a value of our own."""
+    """One of some words, case-sensitive as in Kafka; each stands for a Python value."""
 
     words: tuple[tuple[str, T], ...]
 
@@ -228,7 +228,7 @@ class Choice(Kind[T]):
 
 @dataclass(frozen=True)
 class Choices(Kind[frozenset[T]]):
-    """A list of such words, in which neither order nor repetition means anything."""
+    """A list of such words; order and repetition do not matter."""
 
     one: Choice[T]
 

@@ -1,4 +1,7 @@
-"""Dump lines of whole ranges of batches, written by a compiled kernel in blocks of MiBs.
+"""The lines of a large log, written by a compiled kernel: the same bytes as `text` writes.
+
+The readable code handles what the kernel does not: control batches, the old formats, corruption,
+and the end of the file.
 
 Importing this module loads compiled kernels; import it where many records are dumped.
 """
@@ -50,13 +53,13 @@ class LineOptions(NamedTuple):
             (render.DEEP if self.is_deep else 0)
             | (render.DATA if self.has_data else 0)
             | (render.METADATA if self.has_metadata else 0)
-            | (render.FILTERED if self.filters.binds_batches else 0)
-            | (render.RECORDS_FILTERED if self.filters.binds_records else 0)
+            | (render.FILTERED if self.filters.excludes_batches else 0)
+            | (render.RECORDS_FILTERED if self.filters.excludes_records else 0)
         )
 
 
 class OddBatch(NamedTuple):
-    """A batch that the kernel leaves to others, from one of its records on."""
+    """A batch that the kernel does not render, from one of its records on."""
 
     position: int
     """In the buffer."""
@@ -67,8 +70,8 @@ class OddBatch(NamedTuple):
 
 
 class LineRenderer:
-    """Renders buffer after buffer of one log. Counters carry over; whoever shows an odd batch in
-    between keeps them up to date.
+    """Renders the buffers of one log, one after the other. Counters carry over; the caller updates
+    them after it shows an odd batch.
     """
 
     def __init__(self, options: LineOptions) -> None:
@@ -108,7 +111,7 @@ class LineRenderer:
         return self._gaps[: 2 * count].tobytes()
 
     def scan(self, data: bytes) -> NDArray[Any]:
-        """The whole batches at the start of `data`, as far as their lengths make sense."""
+        """The complete batches at the start of `data`, as long as their lengths are plausible."""
         parts = []
         address, at, why = _address(np.frombuffer(data, np.uint8)), 0, scan.FULL
         while why == scan.FULL:
@@ -118,7 +121,7 @@ class LineRenderer:
         return np.concatenate(parts)
 
     def blocks(self, data: bytes, rows: NDArray[Any], position: int) -> Iterator[bytes | OddBatch]:
-        """Lines of `rows`, which lie in `data`, which lies at `position` of the log.
+        """Lines of `rows`, the batches in `data`, which is at `position` of the log.
 
         Ends early when as much is shown as is wanted.
         """
@@ -200,7 +203,7 @@ class LineRenderer:
         return bounds
 
     def _payloads(self, data: bytes, rows: NDArray[Any]) -> NDArray[Any]:
-        """Where the plain records of the first of `rows` lie; of how many, memory decides."""
+        """Where the records of the first of `rows` are; how many depends on memory."""
         payloads = np.empty(len(rows), PAYLOAD)
         start = _address(np.frombuffer(data, np.uint8)) + HEADER_BYTES
         payloads["address"] = rows["position"] + start
@@ -244,18 +247,11 @@ def _before(end: int | None) -> int:
     return _or(None if end is None else end - 1, _LONG_MAX)
 
 
-# The lines of a large log, by compiled kernel: byte for byte those of the readable path.
-#
-# The readable path stays in charge of what the kernel leaves alone: control batches, the old
-# formats, damage, the end of the file.
-#
-# Importing this module loads compiled kernels.
-
 WINDOW_BYTES: Final = 4 << 20
 
 
 class BulkDump:
-    """Shows what is left of a walk. `show` turns values into blocks of text, for the odd ones."""
+    """Dumps the rest of a log. `show` renders odd batches."""
 
     def __init__(
         self,
@@ -284,7 +280,7 @@ class BulkDump:
         while walk.position < walk.end and not self._is_enough():
             position = walk.position
             yield from self._window_blocks(self._read(position))
-            if walk.position == position:  # nothing whole here: large, odd, damaged or the end
+            if walk.position == position:  # no batch for the kernel: large, corrupt, or the end
                 yield from self._show(walk.values(batches_max=1))
                 if walk.position == position:
                     return

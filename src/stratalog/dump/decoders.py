@@ -1,8 +1,8 @@
 """How keys and values of records are shown: as text, hex, base64, JSON or integers.
 
-A decoder gives (key, payload); None means there is nothing to show. What an internal topic's
-records mean is told by `internal.py`.
-"""
+A decoder returns (key, payload); None means that there is nothing to show. Records of internal
+topics are decoded in the words of Kafka's own tool; what cannot be decoded is reported in its
+place."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Format(NamedTuple):
 
 
 def _parse_json(data: bytes) -> Value:
-    """`data` parsed as JSON, or its text where it is none."""
+    """`data` parsed as JSON, or its text if it is not JSON."""
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError):
@@ -61,7 +61,7 @@ def _parse_json(data: bytes) -> Value:
 
 
 def _json_line(data: bytes) -> str:
-    """`data` as JSON in one line, or its text where it is none."""
+    """`data` as JSON in one line, or its text if it is not JSON."""
     try:
         parsed = json.loads(data.decode())
         line = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))
@@ -78,7 +78,7 @@ def _base64(data: bytes) -> str:
 
 
 def _integer(size_bytes: int) -> Format:
-    """As Kafka's decoders: the first bytes count. Too few of them are told as they are, in hex."""
+    """As Kafka's decoders: the first bytes count. If there are too few, they are shown in hex."""
 
     def to_json(data: bytes) -> Value:
         if len(data) < size_bytes:
@@ -138,7 +138,7 @@ def format_of_class(name: str) -> str:
         if short != name and short in _KAFKA_CLASSES:
             return _KAFKA_CLASSES[short]
     known = ", ".join(_PACKAGE + short for short in _KAFKA_CLASSES)
-    raise UnsupportedError(f"{name} is a Java class that cannot be run here; known are {known}")
+    raise UnsupportedError(f"{name} is a Java class, which cannot be used here; use one of {known}")
 
 
 def deprecation_notice(name: str) -> str | None:
@@ -149,9 +149,7 @@ def deprecation_notice(name: str) -> str | None:
     return f"{name} is deprecated. Please use {_PACKAGE}{short} instead"
 
 
-# Decoders for the records of internal topics, in the words of Kafka's own tool.
-#
-# What cannot be decoded is told in its place, and the dump goes on.
+# Decoders for the records of internal topics.
 
 _TOMBSTONE = "<DELETE>"
 
@@ -266,7 +264,7 @@ class RemoteLogMetadataDecoder:
 
 
 def _remote_text(found: remote.RemoteLogRecord) -> str:
-    """The object that Kafka makes of the record, as it prints it."""
+    """The Java object of the record, as Kafka prints it."""
     of = found.fields
     event = {"eventTimestampMs": of["eventTimestampMs"], "brokerId": of["brokerId"]}
     if found.type_id == remote.PARTITION_DELETE:
@@ -278,10 +276,10 @@ def _remote_text(found: remote.RemoteLogRecord) -> str:
     partition = _topic_id_partition(segment["topicIdPartition"])
     names = {"topicIdPartition": partition, "id": segment["id"]}
     head = {"remoteLogSegmentId": _java_object("RemoteLogSegmentId", names)}
-    told = "Optional.empty"
+    custom_text = "Optional.empty"
     if custom is not None:
-        told = f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
-    tail = {"customMetadata": told, "state": of["remoteLogSegmentState"]}
+        custom_text = f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
+    tail = {"customMetadata": custom_text, "state": of["remoteLogSegmentState"]}
     if found.type_id == remote.SEGMENT_UPDATE:
         return _java_object("RemoteLogSegmentMetadataUpdate", {**head, **tail, **event})
     epochs = sorted((each["leaderEpoch"], each["offset"]) for each in of["segmentLeaderEpochs"])

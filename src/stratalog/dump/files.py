@@ -1,4 +1,8 @@
-"""Batches of a `.log` file by position, headers only: what index entries are checked against."""
+"""The files to dump, and the entries of indexes and snapshots, checked against the log.
+
+As in Kafka's tool, the kind of a file is what follows the last dot of its name. Indexes and
+snapshots are read completely (10 MiB by default, never more than the file), logs in windows. Paths
+stay the strings that the user wrote, since they are printed: `./x` is not `x`."""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ BATCH_BYTES_MAX: Final = 128 << 20
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch lies and where it ends."""
+    """The position, size and last offset of a batch."""
 
     position: int
     size_bytes: int
@@ -85,16 +89,16 @@ class LogHeaders:
         seen = self._read(position, min(self._size_bytes, position + bytes_max))
         if seen is None:
             raise CorruptIndexError(
-                f"index points to position {position}, where no whole batch of at most "
-                f"{bytes_max} bytes lies"
+                f"index points to position {position}, where there is no complete batch of at most "
+                f"{bytes_max} bytes"
             )
         return seen
 
     def first_ending_at_or_after(self, offset: int, position: int) -> BatchPosition | None:
         """The first batch from `position` on whose last offset is at least `offset`.
 
-        Entries come in order and mostly far apart, but a missing or damaged `.index` sends every
-        search to the start of the log: then it goes on from where the last one ended.
+        Entries are in order and usually far apart. With a missing or corrupt `.index` every search
+        would begin at the start of the log: then it continues where the last one ended.
         """
         if position < 0 or position > self._size_bytes:
             raise CorruptIndexError(f"offset index points to position {position}")
@@ -148,16 +152,14 @@ class LogHeaders:
         return BatchPosition(position, size, wrapped_long(BatchHeader.unpack(data).last_offset))
 
 
-# The contents of `.index` and `.timeindex` files as values, each checked against the log.
-#
-# Entries are read as they are stored, up to the zero tail of a preallocated file: the first slot
-# after slot 0 whose offset is the base offset. What the log does not bear out goes into the
-# report; an entry that leads nowhere at all is an error, and ends the file.
+# Entries of `.index` and `.timeindex` files are read up to the zero tail of a preallocated file:
+# the first slot after slot 0 whose offset is the base offset. Mismatches with the log are reported;
+# an entry that points outside the log is an error and ends the file.
 
 
 @contextmanager
 def _at_slot(slot: int, entry_bytes: int) -> Iterator[None]:
-    """Errors are told for the entry that led to them."""
+    """Raise errors for the index entry, not for the log."""
     try:
         yield
     except CorruptError as error:
@@ -210,7 +212,7 @@ class SegmentIndexes:
     def _check_time(self, entry: TimeEntry, before: int, name: str, report: DumpReport) -> None:
         assert self.log is not None
         slots = len(self.offset_index) // offset_index.ENTRY_BYTES
-        # A trace makes the search Kafka's own, which matters where entries are not in order.
+        # With a trace the search is Kafka's own, which matters if entries are not in order.
         hit = offset_index.lookup(
             self.offset_index, slots, self.base_offset, entry.offset, trace=[]
         )
@@ -227,11 +229,6 @@ class SegmentIndexes:
         if before >= entry.timestamp:
             report.time_disorders[name].add(entry.timestamp, before)
 
-
-# The contents of a file of any kind as values, filtered and limited.
-#
-# Kafka chooses the kind by what follows the last dot of a name, and so does this. Indexes and
-# snapshots are read whole (10 MiB by default, never more than the file), logs in windows.
 
 LOG: Final = ".log"
 CHECKPOINT: Final = ".checkpoint"
@@ -269,7 +266,7 @@ def is_done(options: DumpOptions, report: DumpReport) -> bool:
 
 
 def describe_error(path: str, error: StratalogError) -> str:
-    """An error of the format layer, which knows no paths, told for a file."""
+    """An error of the format layer, with the path of the file."""
     if isinstance(error, CorruptError):
         return f"{path} at byte {error.position}: {error.reason}"
     return f"{path}: {error}"
@@ -300,7 +297,7 @@ def _index_entries(
     try:
         log = LogFile(Path(sibling_of(path, LOG)))
     except FileNotFoundError:
-        report.problem(f"{path}: there is no log beside it, so its entries are not checked")
+        report.problem(f"{path}: its .log file is missing, so entries are not checked")
         yield from _index_entries_of(path, None, options, report)
         return
     with log:
@@ -336,13 +333,11 @@ def read_whole(path: str) -> bytes:
     with LogFile(Path(path)) as file:
         size = file.size_bytes
         if size > WHOLE_FILE_BYTES_MAX:
-            raise LimitExceededError(f"{size} bytes are too many for a file of this kind")
+            raise LimitExceededError(f"{size} bytes are too many for an index or a snapshot")
         return file.read(0, size)
 
 
-# Which files a user means: a file, a partition directory, a topic, a whole log directory.
-#
-# Paths stay the strings they were given as, since they are printed: `./x` is not `x`.
+# The files that a user names: a file, a partition directory, a topic, or a log directory.
 
 
 class _Found(NamedTuple):
@@ -363,7 +358,7 @@ def java_path(path: str) -> str:
 
 
 def absolute_path(path: str) -> str:
-    """`path` as Java's File.getAbsolutePath gives it: dots are not resolved."""
+    """Java's File.getAbsolutePath: dots are not resolved."""
     return path if path.startswith("/") else f"{str(Path.cwd()).rstrip('/')}/{path}"
 
 

@@ -1,4 +1,12 @@
-"""Which batches, records and entries somebody wants to see, by what is in them."""
+"""What to dump, and the contents of a `.log` or `.checkpoint` file: batches and their records.
+
+Files are read as Kafka's tool reads them: it trusts the lengths, stops silently at a partial batch,
+and shows headers and records of a batch whose CRC is wrong. Where Kafka's tool would throw, the
+report gets a problem; if the length of the batch is plausible, the dump continues after it.
+
+Files are read in windows of bounded size. Only a batch larger than a window is read completely, and
+one larger than `BATCH_BYTES_MAX` only if its CRC is right.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Filters:
-    """What to show. A bound that is None does not bind; upper bounds are exclusive."""
+    """What to show. A bound that is None does not apply; upper bounds are exclusive."""
 
     offset_min: int | None = None
     offset_end: int | None = None
@@ -50,12 +58,12 @@ class Filters:
     producer_id: int | None = None
 
     @property
-    def binds_batches(self) -> bool:
+    def excludes_batches(self) -> bool:
         """Whether there may be batches that do not pass."""
-        return self.binds_records or self.producer_id is not None
+        return self.excludes_records or self.producer_id is not None
 
     @property
-    def binds_records(self) -> bool:
+    def excludes_records(self) -> bool:
         """Whether a batch that passes may still hold records that do not."""
         bounds = (self.offset_min, self.offset_end, self.timestamp_min, self.timestamp_end)
         return self.key is not None or any(bound is not None for bound in bounds)
@@ -64,7 +72,7 @@ class Filters:
         """Whether a batch with this header may hold records that pass.
 
         A header bounds timestamps from above only (the base timestamp may be a delete horizon), and
-        that of an old compressed set does not tell its first offset.
+        that of an old compressed set does not have its first offset.
         """
         if self.producer_id is not None and header.producer_id != self.producer_id:
             return False
@@ -108,15 +116,13 @@ class Filters:
         )
 
 
-# What to dump of a file and how: the options of Kafka's tool, and some it does not have.
-
 MAX_BYTES_DEFAULT: Final = (1 << 31) - 1
 MESSAGE_BYTES_MAX_DEFAULT: Final = 5 << 20
 
 
 @dataclass(frozen=True)
 class DumpOptions:
-    """Names follow Kafka's flags."""
+    """The options of Kafka's tool, by the names of its flags, and some more."""
 
     print_data: bool = False
     deep_iteration: bool = False
@@ -134,7 +140,7 @@ class DumpOptions:
     is_bulk: bool | None = None
     """Whether compiled kernels render logs; None: where that is faster. The text is the same."""
     limit: int | None = None
-    """Of records, or of batches when records are not looked at, or of entries; over a whole run."""
+    """Of records, or of batches if records are not shown, or of entries; for the whole run."""
 
     @property
     def is_deep(self) -> bool:
@@ -142,20 +148,10 @@ class DumpOptions:
         return self.deep_iteration or self.print_data or self.filters.key is not None
 
     @property
-    def is_whole(self) -> bool:
-        """Whether logs are read to their end, so that trailing bytes are worth a word."""
+    def reads_all(self) -> bool:
+        """Whether logs are read to their end, so that trailing bytes are reported."""
         return self.max_bytes == MAX_BYTES_DEFAULT
 
-
-# The contents of a `.log` or `.checkpoint` file as values: batches, each followed by its records.
-#
-# The walk is that of Kafka's tool: it believes the lengths, ends quietly at a partial batch, and
-# shows headers and records of a batch whose CRC is wrong. Where Kafka's tool would throw, the
-# report gets a problem; if the length of the batch can still be believed, the walk goes on behind
-# it.
-#
-# Files are read in windows of bounded size. Only a batch larger than a window is read whole, and
-# one larger than `BATCH_BYTES_MAX` only if its CRC is right.
 
 WINDOW_BYTES: Final = 1 << 20
 BATCH_BYTES_MAX: Final = 128 << 20
@@ -196,10 +192,10 @@ class LogDump:
     def __init__(self, file: LogFile, path: str, options: DumpOptions, report: DumpReport) -> None:
         self.file = file
         size = file.size_bytes
-        self.end = size if options.is_whole else min(size, options.max_bytes)
+        self.end = size if options.reads_all else min(size, options.max_bytes)
         """Where reading ends: the size at the start, or the limit given."""
         self.position = 0
-        """Behind the last batch shown."""
+        """After the last batch that was shown."""
         self.last_offset = -1
         """Of the last record; -1 before the first."""
         self.gaps = report.gaps_of(path)
@@ -242,7 +238,7 @@ class LogDump:
             self._report.shown += 1
             yield batch
             return
-        if not is_shown and not self._options.filters.binds_records:
+        if not is_shown and not self._options.filters.excludes_records:
             is_shown = True
             yield batch
         for seen in islice(self._records(window, entry, batch), records_done, None):
@@ -281,7 +277,7 @@ class LogDump:
             at = window.position + entry.end
 
     def _read_around(self, at: int) -> FileWindow:
-        """A window that starts at `at` and holds the whole entry there, if it is not oversized."""
+        """A window that starts at `at` and holds the entry there, unless it is oversized."""
         window = FileWindow(self.file.read(at, WINDOW_BYTES), at)
         size = declared_size(window.data)
         if len(window.data) < size <= min(self.end - at, BATCH_BYTES_MAX):
@@ -289,7 +285,8 @@ class LogDump:
         return window
 
     def _oversized(self, window: FileWindow, at: int) -> Entry | None:
-        """The entry at `at` when it lies in the file but is too large to read unseen."""
+        """The entry at `at` if it is in the file but too large to read without checking it
+        first."""
         size = declared_size(window.data)
         if not BATCH_BYTES_MAX < size <= self.end - at:
             return None

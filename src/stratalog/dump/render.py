@@ -1,7 +1,7 @@
-"""Lines of a dump straight from batch bytes, the same that `maintenance/dump/text.py` makes.
+"""The kernel that writes the lines of a dump from batch bytes: the same as `text` writes.
 
-Reading is as strict as `record.decode_records`. What it would refuse, control batches and the old
-formats are ODD: the caller shows that batch, from the record reached on, in the readable way.
+Reading is as strict as `record.decode_records`. What it would reject, control batches and the old
+formats are ODD: the caller renders that batch, from the current record on, with the readable code.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ def _show_batch(batch: Any, is_valid: bool, state: Any) -> None:
 
 @spliced
 def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
-    """Show a batch's line if that is due now; GO_ON when its records are to follow."""
+    """Write a batch's line unless it must wait for a record; GO_ON if records follow."""
     mode = state[MODE]
     if batch.magic != MAGIC_2 or batch.attributes & CODEC_MASK > _ZSTD:
         return ODD
@@ -367,10 +367,10 @@ def _render_batch(
     )
 )
 def render(batches: Any, valid: Any, payloads: Any, state: Any, bounds: Any, gaps: Any) -> int:
-    """Write the lines of `batches` from `state` on, and tell why it stopped before their end.
+    """Write the lines of `batches` from `state` on, and return why it stopped.
 
-    `valid` says whose CRC is right; `payloads` where the plain records lie, with a negative size
-    where they could not be had. Reads only payloads, and bounds[KEY_BYTES] bytes at bounds[KEY].
+    `valid` says whose CRC is right; `payloads` where the records are, with a negative size if they
+    could not be decompressed. Reads only payloads, and bounds[KEY_BYTES] bytes at bounds[KEY].
     Writes below state[OUT_END] + SLACK_BYTES only. FULL wants room for state[NEEDED] bytes, or for
     more in `gaps`.
     """

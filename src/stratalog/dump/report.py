@@ -1,8 +1,9 @@
-"""The order in which Kafka's tool lists what it keeps in Scala's hash maps and hash sets.
+"""What a dump finds wrong: printed at its end, in the words and the order of Kafka's tool.
 
-Such a table has 16 slots at first and doubles when three quarters full. An element goes to the slot
-that the low bits of its hash name (the high half folded in); those of one slot lie by hash.
-"""
+Kafka's tool keeps these findings by absolute file name in Scala hash maps, and lists mismatches and
+gaps newest first. Such a table begins with 16 slots and doubles when it is three quarters full. An
+element is in the slot of the low bits of its hash (with the high half folded in); the elements of
+one slot are ordered by hash."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def partition_hash(topic: str, partition: int) -> int:
 def slots_after(lots: Iterable[int], *, announced: bool = True) -> int:
     """Slots of a table that had so many distinct elements added, lot by lot.
 
-    A lot whose size is `announced` makes room at once, before any of it is added.
+    If the size of a lot is `announced`, the table grows before any of it is added.
     """
     slots, size = _SLOTS_MIN, 0
     for count in lots:
@@ -65,12 +66,6 @@ def _power_of_two(capacity: int) -> int:
 
 def _signed(value: int) -> int:
     return value - (1 << 32) if value & _INT_SIGN else value
-
-
-# What a dump finds wrong: told at its end, in the words and the order of Kafka's tool.
-#
-# Kafka keeps these findings by absolute file name in hash maps, and lists mismatches and gaps
-# newest first.
 
 
 class Pairs:
@@ -109,8 +104,9 @@ def _ignore(_line: str) -> None:
 class DumpReport:
     """Findings over all files of a run, and how far it got.
 
-    `on_problem` is called at once with what keeps a file from being shown whole, `on_remark` with
-    what Kafka's tool says at once. `absolute` makes the file names that findings are listed under.
+    `on_problem` is called immediately with what prevents a file from being shown completely,
+    `on_remark` with what Kafka's tool prints immediately. `absolute` returns the file name under
+    which findings are listed.
     """
 
     def __init__(
@@ -139,7 +135,7 @@ class DumpReport:
         self._on_problem = on_problem
 
     def problem(self, text: str) -> None:
-        """Something that Kafka's tool would have thrown at."""
+        """Something for which Kafka's tool would throw."""
         self.problems += 1
         self._on_problem(text)
 

@@ -38,7 +38,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 def dump_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
-    """One row per batch, record or entry. Whatever is wrong with the file goes into the report."""
+    """One row per batch, record or entry. What is wrong with the file is reported."""
     if is_done(options, report):
         return
     kind = kind_of(path)
@@ -62,7 +62,7 @@ def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[R
             yield _batch_row(seen) if isinstance(seen, DumpedBatch) else _record_row(seen, options)
             if is_done(options, report):
                 return
-        if options.is_whole and walk.position < walk.end:
+        if options.reads_all and walk.position < walk.end:
             yield {"kind": "trailing", "position": walk.position, "size": walk.end - walk.position}
 
 

@@ -1,4 +1,5 @@
-"""The lines that Kafka's DumpLogSegments prints, from values. Pure."""
+"""The lines that Kafka's DumpLogSegments prints: of single values, and of a file as blocks of
+text."""
 
 from __future__ import annotations
 
@@ -204,17 +205,15 @@ def _producer_line(entry: ProducerEntry) -> str:
     return line
 
 
-# A file of any kind as blocks of text: byte for byte what Kafka's tool prints for it.
-
 BULK_LINES_MIN: Final = 50_000
 _BLOCK_LINES: Final = 512
 _BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
 
 
 def dump_text(path: str, options: DumpOptions, report: DumpReport) -> Iterator[bytes]:
-    """Blocks of whole lines. Whatever is wrong with the file goes into the report.
+    """Blocks of complete lines. What is wrong with the file is reported.
 
-    `path` is shown as it is given; `targets.java_path` makes it what Java would show.
+    `path` is shown as it is; `files.java_path` makes it what Java would show.
     """
     if is_done(options, report):
         return
@@ -239,7 +238,7 @@ def _encoded(lines: Iterable[str]) -> bytes:
 
 
 def _blocks(lines: Iterable[str]) -> Iterator[bytes]:
-    """Lines in blocks; those before an error are handed over before it is raised."""
+    """Lines in blocks; those before an error are yielded before it is raised."""
     block: list[str] = []
     try:
         for line in lines:
@@ -281,7 +280,7 @@ def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator
             yield from BulkDump(walk, options, report, show).blocks()
         else:
             yield from show(walk.values())
-        if options.is_whole and walk.position < walk.end and not is_done(options, report):
+        if options.reads_all and walk.position < walk.end and not is_done(options, report):
             size, name = walk.end - walk.position, path.rpartition("/")[2]
             yield _encoded([f"Found {size} invalid bytes at the end of {name}"])
 

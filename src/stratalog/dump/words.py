@@ -16,7 +16,7 @@ _texts: list[bytes] = []
 
 
 class Word(NamedTuple):
-    """Where a word lies in `TABLE`, and its size."""
+    """The position of a word in `TABLE`, and its size."""
 
     at: int
     size: int
@@ -80,10 +80,9 @@ def put_boolean(out: int, table: int, value: bool) -> int:
     return put_word(out, table, TRUE) if value else put_word(out, table, FALSE)
 
 
-# Text written by kernels: decimal integers, fixed words, UTF-8 as Java shows it.
-#
-# Every function takes the address to write at and gives the address behind what it wrote. They may
-# write up to 31 bytes more, which the target must have room for.
+# Text written by kernels: decimal integers, fixed words, UTF-8 as Java shows it. Every function
+# takes the address to write at and returns the address after what it wrote. They may write up to 31
+# bytes more, for which the target must have room.
 
 _HIGH_BITS: Final = -0x7F7F_7F7F_7F7F_7F80  # 0x8080808080808080 as a signed long
 _PAIRS: Final = np.frombuffer(

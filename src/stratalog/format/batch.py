@@ -203,7 +203,7 @@ def advance_sequence(sequence: int, by: int) -> int:
 
 
 class Entry(NamedTuple):
-    """Where one batch (or legacy message) lies, and how it is to be decoded."""
+    """The position, size and magic of one batch or legacy message."""
 
     position: int
     offset: int
@@ -234,7 +234,7 @@ def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
 
 
 def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
-    """The magic-2 header at `at`, checked for what can be told without the CRC."""
+    """The magic-2 header at `at`, with all checks except the CRC."""
     stop = len(buf) if end is None else min(end, len(buf))
     if stop - at < HEADER_BYTES:
         raise CorruptBatchError(f"{stop - at} bytes are too few for a batch header", position=at)
@@ -262,7 +262,7 @@ def check_crc(buf: Buffer, at: int, header: BatchHeader) -> None:
     """Raise unless the stored CRC matches the bytes. `buf` must hold the whole batch."""
     computed = crc32c(memoryview(buf)[at + ATTRIBUTES_AT : at + header.size_bytes])
     if computed != header.crc:
-        raise _wrong(header, at, f"CRC is {header.crc:08x}, the bytes give {computed:08x}")
+        raise _wrong(header, at, f"CRC mismatch: stored {header.crc:08x}, computed {computed:08x}")
 
 
 def _wrong(header: BatchHeader, at: int, reason: str) -> CorruptBatchError:
@@ -270,11 +270,8 @@ def _wrong(header: BatchHeader, at: int, reason: str) -> CorruptBatchError:
     return CorruptBatchError(reason, position=at, offsets=offsets)
 
 
-# Where a batch lies in a run of batches, and what the indexes want to know of it.
-
-
 class BatchSpan(NamedTuple):
-    """One batch or legacy entry. `position` counts from the start of the bytes it came in."""
+    """What indexes need of one batch or legacy entry. `position` is relative to its buffer."""
 
     position: int
     size_bytes: int
@@ -283,12 +280,10 @@ class BatchSpan(NamedTuple):
     max_timestamp: int
 
 
-# The few header fields that look-ups and walks need, for every magic, in one unpack.
-#
-# A walk over a log touches millions of headers and wants five numbers of each, so it reads these
-# instead of a whole `BatchHeader`. A peek is only *plausible*, never proven: it does not check the
-# CRC. A random position passes `plausible` about once in 2**40 tries, because offset, length and
-# magic must all fit their ranges.
+# The few header fields that lookups and scans need, for every magic, in one unpack: a scan reads
+# millions of headers. A peek does not check the CRC, so it is only plausible. A random position
+# passes `is_plausible` about once in 2**40 tries, because offset, length and magic must all be in
+# range.
 
 _PEEK = struct.Struct(
     ">q"  # offset
@@ -317,7 +312,7 @@ assert _LEGACY.size == CLASSIFY_BYTES
 
 
 class Peek(NamedTuple):
-    """One batch or legacy message, seen from its first bytes."""
+    """The first bytes of one batch or legacy message."""
 
     base_offset: int
     """Of a compressed legacy set it is the LAST offset: the first needs decompression."""
@@ -327,7 +322,7 @@ class Peek(NamedTuple):
     magic: int
 
     def is_plausible(self, offset_min: int, bytes_left: int) -> bool:
-        """Whether this can be a whole batch of `bytes_left` bytes, at `offset_min` or above."""
+        """Whether this can be a batch within `bytes_left` bytes, at `offset_min` or above."""
         if not 0 <= self.magic <= MAGIC_2 or self.size_bytes > bytes_left:
             return False
         return self.size_bytes >= size_bytes_min(self.magic) and (
@@ -343,7 +338,7 @@ def size_bytes_min(magic: int) -> int:
 
 
 def peek(buf: Buffer, at: int = 0) -> Peek | None:
-    """What the first bytes of the entry at `at` say, or None when there are too few of them."""
+    """The first fields of the entry at `at`, or None if there are too few bytes."""
     if len(buf) - at >= PEEK_BYTES:
         offset, length, magic, delta, max_timestamp = _PEEK.unpack_from(buf, at)
         if magic >= MAGIC_2:

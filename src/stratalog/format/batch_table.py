@@ -1,7 +1,8 @@
-"""Headers of whole ranges of batches, as one numpy table: what walks over large logs work on.
+"""Ranges of batches as one numpy table: scan them, check CRCs, find their records, index them.
 
-A row is one batch, or one legacy message with -1 for what its header does not tell (a compressed
-legacy set tells neither its first offset nor its count). Names and meaning are `BatchHeader`'s.
+A row is one batch or one legacy message; -1 stands for what a legacy header does not have (a
+compressed set has neither its first offset nor its count). The columns are named as in
+`BatchHeader`.
 
 Importing this module loads compiled kernels; import it where many batches are read.
 """
@@ -37,10 +38,10 @@ _FIRST_ROWS = 1024
 
 
 class Stop(enum.Enum):
-    """Why a walk over batches ended."""
+    """Why a scan of batches ended."""
 
     END = "end of the bytes"
-    PARTIAL = "the last batch is not whole"
+    PARTIAL = "the last batch is incomplete"
     CORRUPT = "no batch can start here"
     FULL = "as many batches as were asked for"
 
@@ -106,7 +107,7 @@ _STOPS: Final = {
 
 
 def check_crcs(buf: Buffer, table: BatchTable) -> NDArray[np.bool_]:
-    """Whether each batch's bytes give its CRC. `table` must come from `buf`."""
+    """Whether the CRC of each batch is right. `table` must come from `buf`."""
     out = np.zeros(len(table), np.bool_)
     check_inside(buf, table.rows)
     crc.check(pa.py_buffer(buf).address, table.rows, out)
@@ -118,21 +119,18 @@ def check_crcs(buf: Buffer, table: BatchTable) -> NDArray[np.bool_]:
 
 
 def check_inside(buf: Buffer, rows: NDArray[Any]) -> None:
-    """Refuse rows that reach beyond `buf`: kernels would follow them anywhere."""
+    """Raise if rows reach beyond `buf`: kernels do not check this."""
     if not len(rows):
         return
     ends = rows["position"] + rows["size_bytes"]
     if rows["position"].min() < 0 or ends.max() > len(buf) or rows["size_bytes"].min() < 0:
-        raise ValueError("the table was not made from this buffer")
+        raise ValueError("the table does not belong to this buffer")
 
 
-# Where the plain records of batches lie: in the caller's buffer, or decompressed beside it.
-#
-# The kernels of codecs are loaded when the first compressed batch is read: they take seconds to
-# compile on a first start, which readers of plain logs need not wait for.
-#
-# Batches are divided into parts of about `part_bytes` of plain records, so that memory stays
-# bounded however well the records were compressed.
+# The uncompressed records of batches: in the caller's buffer, or decompressed into scratch memory,
+# in parts of about `part_bytes`, so that memory stays bounded however well records were compressed.
+# The kernels of codecs are loaded with the first compressed batch: they take seconds to compile on
+# a first start.
 
 _COMPILED: Final = frozenset({Codec.NONE, Codec.SNAPPY, Codec.LZ4})
 _INT32_MAX: Final = (1 << 31) - 1
@@ -140,7 +138,7 @@ _PART_BYTES_MAX: Final = 1 << 30
 
 
 class Part(NamedTuple):
-    """Batches that are decoded together, and their plain records. Valid until the next part."""
+    """Batches that are decoded together, and their records. Valid until the next part."""
 
     rows: NDArray[Any]
     payloads: NDArray[Any]
@@ -149,11 +147,11 @@ class Part(NamedTuple):
     is_next_bad: bool = False
     """The batch after these cannot be decompressed, or cannot hold the records it declares."""
     is_unchecked: bool = False
-    """Their CRCs are still to be checked."""
+    """Their CRCs have not been checked yet."""
 
 
 class PayloadReader:
-    """Finds or makes the plain records of runs of magic-2 batches whose headers are good."""
+    """Finds or decompresses the records of magic-2 batches whose headers are valid."""
 
     def __init__(self, *, part_bytes: int, decompressed_bytes_max: int) -> None:
         # A part and one batch more stay below what Arrow's offsets can count.
@@ -162,7 +160,7 @@ class PayloadReader:
         self._scratch = Scratch()
 
     def parts(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[Part]:
-        """The batches in order. The last part tells if the batch after it is bad."""
+        """The batches in order. The last part says whether the batch after it is bad."""
         while len(rows):
             is_compressed = (rows["attributes"] & CODEC_MASK).any()
             part = self._decompressed(buf, rows) if is_compressed else self._plain(buf, rows)
@@ -180,22 +178,22 @@ class PayloadReader:
         return Part(rows, payloads, *totals(rows, payloads))
 
     def count_in_part(self, rows: NDArray[Any]) -> int:
-        """How many of these batches, as they are stored, make a part: one at least."""
+        """How many of these batches form a part, by their stored size: at least one."""
         ends = np.cumsum(rows["size_bytes"], dtype=np.int64)
         return max(1, int(np.searchsorted(ends, self.part_bytes, "right")))
 
     def _decompressed(self, buf: Buffer, rows: NDArray[Any]) -> Part:
-        """Side by side in the scratch memory, until that holds a part."""
+        """Decompress into scratch memory until it holds a part."""
         ends = np.zeros(len(rows) + 1, np.int64)
         stored_bytes = int(rows["size_bytes"].sum(dtype=np.int64))
         if len(self._scratch.view) > 2 * (self.part_bytes + COPY_SLACK_BYTES):
-            self._scratch = Scratch()  # one huge batch must not cost memory for ever
+            self._scratch = Scratch()  # release the memory of one huge batch
         self._scratch.reserve(0, min(4 * stored_bytes, self.part_bytes) + COPY_SLACK_BYTES)
         done, before = 0, -1
         is_next_bad = False
         while done < len(rows) and ends[done] < self.part_bytes and not is_next_bad:
             if done == before:
-                break  # the next is plain, and large enough for a part of its own
+                break  # the next is uncompressed and a part of its own
             before = done
             done += self._expand(buf, rows[done:], ends[done:])
             more, is_next_bad = self._decompress(buf, rows[done:], ends[done:])
@@ -206,7 +204,7 @@ class PayloadReader:
         return Part(rows[:done], payloads, *totals(rows[:done], payloads), is_next_bad)
 
     def _expand(self, buf: Buffer, rows: NDArray[Any], ends: NDArray[np.int64]) -> int:
-        """As many batches as compiled codecs can do; ends[0] is where they start."""
+        """Decompress batches with compiled codecs, as many as possible; ends[0] is the start."""
         from stratalog.format.kernels import decompress as expand  # noqa: PLC0415 - see above
 
         room = min(len(self._scratch.view) - COPY_SLACK_BYTES, self.part_bytes)
@@ -263,22 +261,20 @@ class PayloadReader:
 
 
 def totals(rows: NDArray[Any], payloads: NDArray[Any]) -> tuple[int, int]:
-    """How many records these batches declare, and the bytes they lie in."""
+    """The number of records that these batches declare, and their bytes."""
     return int(rows["record_count"].sum(dtype=np.int64)), int(payloads["size_bytes"].sum())
 
 
-# Index entries of whole tables of batches: the fast twin of `index_rules.IndexBuilder.add`.
-#
-# Importing this module loads compiled kernels; import it where many batches are indexed.
+# Index entries of a table of batches: the fast twin of `IndexBuilder.add`.
 
 _OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 
 def add_batches(builder: IndexBuilder, rows: NDArray[Any], buffer_start: int = 0) -> None:
-    """Take the batches of a `BatchTable` whose buffer began at byte `buffer_start` of the log.
+    """Add the batches of a `BatchTable` whose buffer began at byte `buffer_start` of the log.
 
-    Their offsets must fit the segment, see `count_in_order`. Calls may alternate with `add`.
+    Their offsets must fit the segment, see `fits_segment`. Calls may alternate with `add`.
     """
     from stratalog.format.kernels import index as kernel  # noqa: PLC0415 - readers need no entries
 
@@ -301,7 +297,7 @@ def add_batches(builder: IndexBuilder, rows: NDArray[Any], buffer_start: int = 0
 
 
 def first_offsets(rows: NDArray[Any]) -> NDArray[np.int64]:
-    """The offset that each entry begins with in the file; of a legacy set it is the last one."""
+    """The offset stored in each header: the base offset, or the last offset of a legacy set."""
     first: NDArray[np.int64] = np.where(
         rows["magic"] == MAGIC_2, rows["base_offset"], rows["last_offset"]
     )

@@ -1,4 +1,7 @@
-"""What the format layer reads from: any contiguous run of bytes."""
+"""Buffers and checksums: what every format of this package reads from and is checked with.
+
+CRC-32C (Castagnoli) protects magic-2 batches and producer snapshots; CRC-32 (IEEE) protects the
+older message formats."""
 
 from __future__ import annotations
 
@@ -12,14 +15,12 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-# Memory that is used over and over: one growing buffer that decompression writes into.
-
 _BYTES_MIN = 64 << 10
 _DOUBLED_BYTES_MAX = 16 << 20  # larger ones grow by a quarter: old and new are held at once
 
 
 class Scratch:
-    """A byte buffer that grows and keeps what was written to it. Owned by one thread at a time.
+    """A reusable buffer that grows, for decompression. Used by one thread at a time.
 
     Growing moves the bytes, so a view taken before `reserve` must not be used after it.
     """
@@ -38,12 +39,6 @@ class Scratch:
             grown[:at] = self.view[:at]
             self.view = grown
         return self.view
-
-
-# The two checksums of Kafka's files, each behind one function.
-#
-# CRC-32C (Castagnoli) guards magic-2 batches and producer snapshots; CRC-32 (IEEE) guards the
-# older message formats.
 
 
 def crc32c(buf: Buffer, so_far: int = 0) -> int:

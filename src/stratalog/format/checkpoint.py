@@ -1,13 +1,13 @@
 """Kafka's text checkpoints: `leader-epoch-checkpoint` and the four offset files of a log directory.
 
-Line 1 is the version, line 2 the number of entries, then one entry a line, its fields parted by
-white space. A file that is empty, or ends after its version, has no entries: so looks a fresh
-directory. Anything else that does not fit is an error; what to assume then is the caller's choice.
+Line 1 is the version, line 2 the number of entries, then one entry per line, its fields separated
+by white space. A file that is empty, or ends after its version, has no entries: that is a new
+directory. Anything else is an error; the caller decides what to assume then.
 
 The four offset files (`topic partition offset` lines) mean, per partition:
 
 * `recovery-point-offset-checkpoint`: everything below is flushed;
-* `log-start-offset-checkpoint`: the log start, where it lies above the first segment's base offset;
+* `log-start-offset-checkpoint`: the log start, if it is above the first segment's base offset;
 * `replication-offset-checkpoint`: the high watermark;
 * `cleaner-offset-checkpoint`: the first offset compaction has not cleaned.
 """
@@ -44,12 +44,12 @@ def decode_leader_epochs(buf: Buffer) -> tuple[EpochEntry, ...]:
 
 
 def encode_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
-    """A whole `leader-epoch-checkpoint`."""
+    """The bytes of a `leader-epoch-checkpoint`."""
     return _encode([f"{entry.epoch} {entry.start_offset}" for entry in entries])
 
 
 def decode_offsets(buf: Buffer) -> dict[TopicPartition, int]:
-    """Any of the four offset files. Of a partition that appears twice the last offset stands."""
+    """Any of the four offset files. If a partition appears twice, the last offset counts."""
     return dict(_offset_entry(line) for line in _entry_lines(buf))
 
 
@@ -74,14 +74,14 @@ def _entry_lines(buf: Buffer) -> list[Line]:
     count = _int_line(lines[1])
     entries = lines[2:]
     if len(entries) != count:
-        raise lines[1].wrong(f"{count} entries announced, {len(entries)} found")
+        raise lines[1].wrong(f"{count} entries expected, {len(entries)} found")
     return entries
 
 
 def _int_line(line: Line) -> int:
     value = parse_int(line.text, bits=32)
     if value is None:
-        raise line.wrong(f"{line.text[:40]!r} is no number")
+        raise line.wrong(f"{line.text[:40]!r} is not a number")
     return value
 
 
@@ -102,14 +102,14 @@ def _offset_entry(line: Line) -> tuple[TopicPartition, int]:
 def _fields(line: Line, count: int) -> list[str]:
     fields = _WHITE.split(line.text.rstrip(" \t\v\f"))
     if len(fields) != count or not fields[0]:
-        raise line.wrong(f"{line.text[:40]!r} has not {count} fields")
+        raise line.wrong(f"{line.text[:40]!r} does not have {count} fields")
     return fields
 
 
 def _number(line: Line, text: str, bits: int) -> int:
     value = parse_int(text, bits=bits)
     if value is None:
-        raise line.wrong(f"{text[:40]!r} is no {bits}-bit number")
+        raise line.wrong(f"{text[:40]!r} is not a {bits}-bit number")
     return value
 
 

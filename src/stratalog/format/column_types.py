@@ -1,7 +1,7 @@
 """The columns records can be decoded into: their names, Arrow types and meaning.
 
-The first six are the names and types of Spark's own Kafka source. The others are facts of the batch
-a record came in, repeated for each record, and are decoded only when asked for by name.
+The first six have the names and types of Spark's own Kafka source. The others are fields of the
+record's batch, repeated for each record, and are decoded only if they are requested by name.
 """
 
 from __future__ import annotations
@@ -42,25 +42,23 @@ _NULLABLE: Final = frozenset({"key", "value"})
 
 ALL_COLUMNS: Final = tuple(_FIELDS)
 RECORD_COLUMNS: Final = ALL_COLUMNS[:6]
-"""What is decoded unless other columns are named."""
+"""What is decoded by default."""
 
 
 def schema_of(columns: Collection[str] = RECORD_COLUMNS) -> pa.Schema:
     """The Arrow schema of these columns, in the order they are given."""
     unknown = [name for name in columns if name not in _FIELDS]
     if unknown:
-        raise ValueError(f"no column is called {', '.join(unknown)}; choose from {ALL_COLUMNS}")
+        raise ValueError(f"no column named {', '.join(unknown)}; choose from {ALL_COLUMNS}")
     return pa.schema([pa.field(name, _FIELDS[name], name in _NULLABLE) for name in columns])
 
 
-# Arrow columns over numpy's memory, and the other way round.
-#
-# `pa.array`, `pa.scalar` and `to_numpy` do the same, but import pandas if that is installed: a
-# third of a second, which a command or a task of Spark's has no use for.
+# Conversion between Arrow and numpy. `pa.array`, `pa.scalar` and `to_numpy` do the same, but import
+# pandas if it is installed, which takes a third of a second.
 
 
 def numpy_column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """A column without nulls, of whole numbers, timestamps or truth values. Copies if it must."""
+    """A column without nulls, of integers, timestamps or booleans. Copies only if necessary."""
     if pa.types.is_boolean(kind):
         memory = np.packbits(values, bitorder="little")
     else:
@@ -69,7 +67,7 @@ def numpy_column(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
 
 
 def repeated_text(text: str, count: int) -> pa.Array:
-    """A column that says the same `count` times."""
+    """A column with the same text `count` times."""
     raw = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(raw))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(raw * count)]
@@ -77,7 +75,7 @@ def repeated_text(text: str, count: int) -> pa.Array:
 
 
 def int64_numbers(column: pa.Array) -> NDArray[np.int64]:
-    """A column of 64-bit numbers or timestamps without nulls, as it lies in memory."""
+    """A column of 64-bit numbers or timestamps without nulls, without a copy."""
     memory = column.buffers()[1]
     if memory is None:
         return np.empty(0, np.int64)

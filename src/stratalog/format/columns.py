@@ -1,10 +1,13 @@
-"""Where the plain records of batches lie: in the caller's buffer, or decompressed beside it.
+"""Ranges of batches decoded into Arrow columns: the fast twin of `entry.records_of`.
 
-The kernels of codecs are loaded when the first compressed batch is met: they take seconds to
-compile on a first start, which readers of plain logs need not wait for.
+The result is that of the readable decoder, record for record and error for error: the structure is
+checked completely whatever columns are requested, and if a kernel rejects a batch, the readable
+decoder says why. Batches before a corrupt one are returned before the error is raised.
 
-Batches are cut into parts of about `part_bytes` of plain records, so that what is held at once
-stays bounded however well the records were compressed.
+Memory is bounded by `CHUNK_BYTES`, one batch's decompressed records and `PART_BYTES`, however large
+the buffer is. A decoder keeps scratch memory between calls and belongs to one thread.
+
+Importing this module loads compiled kernels; import it where many records are read.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.record import Record
 
-# Columns that are facts of the batch, repeated for each of its records.
+# Columns with fields of the batch, repeated for each of its records.
 
 _SEQUENCE_MASK = (1 << 31) - 1
 
@@ -93,7 +96,7 @@ _FACTS: Final[Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 
 @lru_cache(maxsize=8)
 def _constant(fact: object, kind: pa.DataType, count: int) -> pa.Array:
-    """Columns of one value are parts of the same memory, however many there are."""
+    """Columns of one value share memory."""
     return numpy_column(np.full(count, fact), kind)
 
 
@@ -103,7 +106,7 @@ def _codec_names() -> pa.Array:
 
 
 class Repeated:
-    """Facts of `rows`, each repeated as often as its batch has records."""
+    """Fields of `rows`, each repeated for every record of its batch."""
 
     def __init__(self, rows: NDArray[Any], counts: NDArray[Any], total: int) -> None:
         self._rows = rows
@@ -114,12 +117,12 @@ class Repeated:
         facts = _FACTS[name](self._rows)
         if name == "codec":
             return _codec_names().take(numpy_column(np.repeat(facts, self._counts), pa.int8()))
-        if (facts == facts[0]).all():  # as a rule a run of batches is by one writer
+        if (facts == facts[0]).all():  # usually one producer wrote all batches
             return _constant(facts[0].item(), kind, 1 << self._total.bit_length())[: self._total]
         return numpy_column(np.repeat(facts, self._counts), kind)
 
     def sequences(self, offsets: NDArray[np.int64]) -> pa.Array:
-        """Counted from the batch's base sequence; after 2147483647 comes 0."""
+        """From the base sequence of the batch on; 0 follows 2147483647."""
         base = np.repeat(self._rows["base_sequence"].astype(np.int64), self._counts)
         first = np.repeat(self._rows["base_offset"], self._counts)
         numbers = np.where(base < 0, NO_SEQUENCE, base + (offsets - first) & _SEQUENCE_MASK)
@@ -140,26 +143,13 @@ _LEGACY: Final[Mapping[str, Callable[[Record], object]]] = {
 def legacy_column(
     name: str, kind: pa.DataType, records: Collection[Record], facts: Repeated
 ) -> pa.Array:
-    """A column of legacy records that the readable decoder made."""
+    """A column of legacy records from the readable decoder."""
     fact = _LEGACY.get(name)
     if fact is None:
         return facts.column(name, kind)
     plain = pa.int64() if pa.types.is_timestamp(kind) else kind
     return pa.array([fact(record) for record in records], plain).cast(kind)
 
-
-# Whole ranges of batches into Arrow columns: the fast twin of `entry.records_of`.
-#
-# What it gives is what the readable decoder gives, record for record and error for error:
-# structure is checked in full whatever columns are asked for, and when a kernel refuses a batch
-# the readable decoder is asked to say why. Batches before a bad one are handed over before the
-# error is raised.
-#
-# Memory is bounded by `CHUNK_BYTES`, one batch's decompressed records and `PART_BYTES`, however
-# large the buffer: output comes in parts of about that much payload. A decoder keeps scratch
-# memory between calls and belongs to one thread.
-#
-# Importing this module loads compiled kernels; import it where many records are read.
 
 __all__ = [
     "ALL_COLUMNS",
@@ -174,10 +164,10 @@ __all__ = [
 ]
 
 PART_BYTES: Final = 8 << 20
-"""Payload bytes after which a part is handed over. A larger batch is a part of its own."""
+"""Payload bytes of a part. A larger batch is a part of its own."""
 
 CHUNK_BYTES: Final = 4 << 20
-"""How much of a longer table is worked on at a time. A good size for reads from files, too."""
+"""How much of a table is decoded at a time. Also a good size for reads from files."""
 
 _BATCHES, _MESSAGES, _SETS = range(3)
 _SLOTS: Final = {
@@ -199,7 +189,7 @@ def decode(
 ) -> pa.RecordBatch:
     """The records of all batches in `table` (default: of the whole buffer) as one Arrow batch.
 
-    For buffers whose content, decompressed, fits in memory; `Decoder` gives it in parts.
+    For buffers whose decompressed content fits in memory; `Decoder` returns it in parts.
     """
     if table is None:
         table = scan_batches(buf)
@@ -246,8 +236,8 @@ class Decoder:
     def decode(self, buf: Buffer, table: BatchTable) -> Iterator[pa.RecordBatch]:
         """The records of `table`, which must come from `buf`, in order.
 
-        Raises what the readable decoder raises for the first bad batch, once everything before it
-        was handed over.
+        Raises what the readable decoder raises for the first corrupt batch, after everything before
+        it was returned.
         """
         for rows in _chunks(table.rows):
             yield from self._decode_chunk(buf, rows)
@@ -291,7 +281,7 @@ class Decoder:
             self._raise_for(buf, rows[done])
 
     def _decode_part(self, buf: Buffer, part: Part) -> Iterator[pa.RecordBatch]:
-        """The records of these batches up to the first bad one, for which it raises."""
+        """The records of these batches up to the first corrupt one, for which it raises."""
         rows, payloads = part.rows, part.payloads
         if not part.record_count:
             return
@@ -316,7 +306,7 @@ class Decoder:
             source = pa.py_buffer(buf)
             decode_at = partial(legacy.decode, source.address, part)
             bad = memory.fill(decode_at, checks_crc=self._check_crc)
-            del source  # it would keep a mapped file from being closed
+            del source  # it would prevent a mapped file from being closed
             if bad is None:
                 yield self._assemble(part, np.ones(len(part), np.int64), memory)
             else:
@@ -325,7 +315,7 @@ class Decoder:
             rows = rows[len(part) :]
 
     def _room(self, payload_bytes: int) -> ColumnSizes:
-        """Guessed from the last part, of which the next is probably like."""
+        """Estimated from the last part."""
         if self._last_needed is None:
             return ColumnSizes(payload_bytes, payload_bytes, 0, 0, 0)
         needed, needed_by = self._last_needed
@@ -339,7 +329,7 @@ class Decoder:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _decode_sets(self, buf: Buffer, rows: NDArray[Any]) -> Iterator[pa.RecordBatch]:
-        """Compressed legacy sets, through the readable decoder: they are few and old."""
+        """Compressed legacy sets, with the readable decoder: they are rare."""
         for row in rows:
             found = list(self._records_of(buf, row))
             if found:
@@ -366,8 +356,8 @@ class Decoder:
         )
 
 
-class _Look(NamedTuple):
-    """What a first look at a run of batches found."""
+class _Survey(NamedTuple):
+    """Totals of a run of batches, and how many of them are valid."""
 
     good: int
     record_count: int
@@ -375,13 +365,15 @@ class _Look(NamedTuple):
     kinds: int
 
 
-def _survey(buf: Buffer, rows: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool) -> _Look:
+def _survey(
+    buf: Buffer, rows: NDArray[Any], payloads: NDArray[Any], *, checks_crc: bool
+) -> _Survey:
     found = np.zeros(survey.SLOTS, np.int64)
     memory = pa.py_buffer(buf)
     good = survey.survey(memory.address, memory.size, rows, payloads, found, checks_crc)
     if good == survey.FOREIGN:
-        raise ValueError("the table was not made from this buffer")
-    return _Look(good, *found.tolist())
+        raise ValueError("the table does not belong to this buffer")
+    return _Survey(good, *found.tolist())
 
 
 def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated) -> pa.Array:
@@ -399,7 +391,7 @@ def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated)
 
 
 def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Runs of about CHUNK_BYTES: what fits a cache is decoded faster."""
+    """Runs of about CHUNK_BYTES: they fit the CPU cache."""
     while len(rows):
         stop = len(rows)
         start = rows["position"][0]
@@ -410,7 +402,7 @@ def _chunks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _runs(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Cut where batches, plain legacy messages and compressed legacy sets meet."""
+    """Runs of the same kind: batches, uncompressed legacy messages, compressed legacy sets."""
     if len(rows):
         is_set = rows["attributes"] & CODEC_MASK != 0
         kinds = np.where(rows["magic"] == MAGIC_2, _BATCHES, np.where(is_set, _SETS, _MESSAGES))
@@ -419,12 +411,10 @@ def _runs(rows: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
             yield int(kinds[start]), rows[start:end]
 
 
-# Memory for one run of decoded records: taken from Arrow, filled by the kernel, handed over.
-#
-# Fixed-size columns are sized by the number of records. How many bytes of keys and values there
-# are, and how many headers, is known only after decoding: they get what the last run of this
-# decoder needed, a little more, and where that is too little the run is repeated with what it
-# turned out to need. The very first run gets room for every payload byte.
+# Memory for the columns of one run: allocated by Arrow, filled by the kernel. Fixed-size columns
+# are sized by the number of records. The bytes of keys and values and the number of headers are
+# known only after decoding: they get a little more than the last run needed, and if that is too
+# little the run is repeated with what it needs. The first run gets room for every payload byte.
 
 _BINARY: Final = pa.binary()
 _STRING: Final = pa.string()
@@ -433,7 +423,7 @@ _TRIES_MAX = 3
 
 
 class ColumnSizes(NamedTuple):
-    """How much data columns hold, or have to hold. In the order of the kernel's slots."""
+    """Sizes of the data columns, in the order of the kernel's slots."""
 
     key_bytes: int
     value_bytes: int
@@ -445,7 +435,7 @@ class ColumnSizes(NamedTuple):
         return all(room >= need for room, need in zip(self, needed, strict=True))
 
     def scaled(self, by: float) -> ColumnSizes:
-        """For a run `by` times as long, an eighth more, and a little for short ones."""
+        """For a run `by` times as long, and an eighth more."""
         key_bytes, value_bytes, *headers = (int(number * by * 1.125) for number in self)
         return ColumnSizes(key_bytes + 256, value_bytes + 256, *headers)
 
@@ -484,8 +474,8 @@ class ColumnMemory:
             self._slots[records.HEADERS_ROOM] = 0
 
     def fill(self, decode: Callable[[int, bool], int], *, checks_crc: bool = False) -> int | None:
-        """Let a kernel decode batches into the columns; the index of the first bad one, None if all
-        are good. The kernel is given the address of the slots and whether to check CRCs."""
+        """Decode batches into the columns; returns the index of the first corrupt one, or None. The
+        kernel gets the address of the slots and whether to check CRCs."""
         for _ in range(_TRIES_MAX):
             if decode(self._slots.ctypes.data, checks_crc) < 0:
                 return int(self._slots[records.BATCH_INDEX])
@@ -496,25 +486,25 @@ class ColumnMemory:
                 return None
             self._slots[records.NEEDED :] = 0
             self._make_room(needed)
-        return 0  # the bytes change as we read them
+        return 0  # the bytes change while they are read
 
     @property
     def needed(self) -> ColumnSizes:
-        """What the run turned out to need."""
+        """What the run needed."""
         return self._room_at(records.NEEDED)
 
     def _room_at(self, slot: int) -> ColumnSizes:
         return ColumnSizes(*self._slots[slot : slot + len(ColumnSizes._fields)].tolist())
 
     def numbers(self, slot: int) -> NDArray[np.int64]:
-        """The offset or timestamp column as numpy sees it."""
+        """The offset or timestamp column as a numpy array."""
         return np.frombuffer(self._buffers[slot], np.int64, self.count)
 
     def number_column(self, slot: int, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, self.count, [None, self._buffers[slot]], 0)
 
     def binary_column(self, slot: int) -> pa.Array:
-        """The key or value column. Its data gives back what it did not need."""
+        """The key or value column. Unused memory is released."""
         is_key = slot == records.KEY
         nulls = int(self._slots[records.KEY_NULLS if is_key else records.VALUE_NULLS])
         used = int(self._slots[records.KEY_BYTES if is_key else records.VALUE_BYTES])

@@ -2,17 +2,15 @@
 
 Invariants:
 
-* what comes out never exceeds `bytes_max`; a declared size above it is refused before any memory is
-  taken, and a declared size below it is only believed as far as the input could really produce it;
-* memory is taken once: where more than `MEASURED_FROM_BYTES` come out of a stream that does not
-  tell its size, the rest is first decompressed to be counted. So a bomb is refused before it has
-  taken much more than that;
-* every input gives bytes or a typed error: `UnsupportedError` for a codec id without a codec,
+* the output never exceeds `bytes_max`; a larger declared size is rejected before memory is
+  allocated, and a smaller one is trusted only as far as the input can produce it;
+* memory is allocated once: if more than `MEASURED_FROM_BYTES` come out of a stream of unknown size,
+  the rest is first decompressed to be counted. So a decompression bomb is rejected early;
+* every input yields bytes or a typed error: `UnsupportedError` for an unknown codec id,
   `LimitExceededError` for too much output, `CorruptRecordError` for everything else;
-* a frame must be whole: a cut gzip member, lz4 frame or zstd frame is an error, never short output.
+* frames must be complete: a truncated gzip member, lz4 frame or zstd frame is an error.
 
-The native codecs are imported when a compressed batch is first met; most commands read headers
-only.
+The native codecs are imported with the first compressed batch; most commands read headers only.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
-"""Default bound on one batch's decompressed records. Kafka's own batches stay far below: the
-broker takes 1 MiB compressed by default."""
+"""Default limit for the decompressed records of one batch. Kafka's batches are far smaller: a
+broker accepts 1 MiB compressed by default."""
 
 MEASURED_FROM_BYTES: Final = lz4_frame.MEASURED_FROM_BYTES
 
@@ -91,14 +89,14 @@ def decompress_into(
 ) -> int:
     """Decompress `data` into `out` from `at` on; the position after the last byte written.
 
-    `out` grows as needed, in steps that follow what really comes out. After an error its content
-    from `at` on means nothing; what lies before `at` is kept.
+    `out` grows as needed. After an error its content from `at` on is undefined; bytes before `at`
+    are kept.
     """
     if codec_id == Codec.LZ4:
         return lz4_frame.decompress_into(data, out, at, bytes_max, trust_header=legacy_lz4)
     codec = _DECOMPRESSORS.get(codec_id)
     if codec is None:
-        raise UnsupportedError(f"codec id {codec_id} names no codec")
+        raise UnsupportedError(f"unknown codec id {codec_id}")
     return codec(data, out, at, bytes_max)
 
 
@@ -120,7 +118,7 @@ def _copy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
 
 
 def _gunzip_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
-    """All members end to end. Like Java's reader, what follows a member and is none is ignored."""
+    """All members. Like Java's reader, other bytes after a member are ignored."""
     start, is_measured = at, False
     for chunk in _gunzipped(data):
         if at + len(chunk) - start > MEASURED_FROM_BYTES and not is_measured:
@@ -143,7 +141,7 @@ def _gunzipped(data: Buffer) -> Iterator[bytes]:
             yield chunk
             left = member.unconsumed_tail
             if not chunk and not left and not member.eof:
-                raise CorruptRecordError("gzip: the stream is cut short")
+                raise CorruptRecordError("gzip: the stream is truncated")
             step = min(step * 2, _STEP_BYTES_MAX)
         if not member.unused_data.startswith(_GZIP_MAGIC):
             return
@@ -182,10 +180,10 @@ def _unsnappy_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
 def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
     position = len(_XERIAL_HEADER)
     if len(view) < position:
-        raise CorruptRecordError("snappy: the stream header is cut short")
+        raise CorruptRecordError("snappy: the stream header is truncated")
     while position < len(view):
         if len(view) - position < _BLOCK_LENGTH.size:
-            raise CorruptRecordError("snappy: a block length is cut short", position=position)
+            raise CorruptRecordError("snappy: a block length is truncated", position=position)
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         if length & 0xFFFF_FFFF == _XERIAL_MAGIC_HEAD:  # another stream begins
             position += len(_XERIAL_HEADER)
@@ -205,7 +203,7 @@ def _snappy_size(block: memoryview) -> int:
 
 
 def _snappy_block_into(block: memoryview, out: Scratch, at: int, size: int) -> int:
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+    import cramjam  # noqa: PLC0415 - only compressed batches need it
 
     end = at + size
     try:
@@ -225,20 +223,20 @@ def _snappy_declared_size(block: memoryview) -> int:
 
 
 def _unzstd_into(data: Buffer, out: Scratch, at: int, bytes_max: int) -> int:
-    """All frames end to end. Their structure is walked first, because the decoder itself takes a
-    frame that is cut short for one whose rest is still to come."""
+    """All frames. Their structure is checked first, because the decoder does not report a truncated
+    frame."""
     return unzstd_into(data, out, at, check_zstd_frames(data), bytes_max)
 
 
 def unzstd_into(
     data: Buffer, out: Scratch, at: int, declared: tuple[int, int], bytes_max: int
 ) -> int:
-    """Decompress whole zstd frames of which it is known what they hold, at least and at most."""
+    """Decompress complete zstd frames whose minimum and maximum content sizes are known."""
     least, most = declared
     if least > bytes_max:
         raise _too_large(bytes_max)
-    # More than can come out: only a read that falls short has seen the checksum, and close to the
-    # end of its buffer the decoder turns to slow copies.
+    # Larger than the output: only a short read has checked the checksum, and near the end of its
+    # buffer the decoder copies slowly.
     room = min(most, bytes_max, max(_STEP_BYTES, 4 * len(data), least)) + _ZSTD_MARGIN
     zstd = _zstd_of_thread()
     reader = zstd.read(data, read_across_frames=True)
@@ -260,7 +258,7 @@ def unzstd_into(
 
 
 def _zstd_sizes(data: Buffer) -> Iterator[int]:
-    """What comes out, bit by bit, thrown away. The thread's own decoder is busy."""
+    """The sizes of the output, which is discarded. The thread's own decoder is busy."""
     reader = _Zstd().read(data, read_across_frames=True)
     buffer = bytearray(_STEP_BYTES_MAX)
     while got := reader.readinto(buffer):
@@ -270,7 +268,7 @@ def _zstd_sizes(data: Buffer) -> Iterator[int]:
 def unzstd_frame_into(
     data: Buffer, out: Scratch, at: int, declared: tuple[int, int], bytes_max: int
 ) -> int:
-    """The same for a single frame. One that declares its size is decompressed in one go."""
+    """The same for a single frame. One that declares its size is decompressed at once."""
     least, most = declared
     if least != most or not 0 < least <= min(bytes_max, _ZSTD_ONE_GO_BYTES):
         return unzstd_into(data, out, at, declared, bytes_max)
@@ -285,10 +283,10 @@ def unzstd_frame_into(
 
 
 class _Zstd:
-    """A decoder that is used again and again: making one costs as much as a small batch."""
+    """A reused decoder: creating one costs as much as a small batch."""
 
     def __init__(self) -> None:
-        import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+        import zstandard  # noqa: PLC0415 - only compressed batches need it
 
         decompressor = zstandard.ZstdDecompressor()
         self.error = zstandard.ZstdError
@@ -318,7 +316,7 @@ def _gzip(data: bytes, level: int | None) -> bytes:
 
 
 def _snappy(data: bytes, level: int | None) -> bytes:
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+    import cramjam  # noqa: PLC0415 - only compressed batches need it
 
     if level is not None:
         raise ValueError(level)
@@ -331,7 +329,7 @@ def _snappy(data: bytes, level: int | None) -> bytes:
 
 
 def _zstd(data: bytes, level: int | None) -> bytes:
-    import zstandard  # noqa: PLC0415 - paid for by compressed batches only
+    import zstandard  # noqa: PLC0415 - only compressed batches need it
 
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL_DEFAULT if level is None else level)
     return compressor.compress(data)
@@ -351,11 +349,10 @@ _COMPRESSORS: Mapping[Codec, Callable[[bytes, int | None], bytes]] = {
 }
 
 
-# The outside of a zstd frame: enough to know that it is whole and how much it may hold.
-#
-# Block headers are walked, block contents are not looked into. Layout (RFC 8878, little-endian):
-# magic, frame header (descriptor, window, dictionary id, content size: all but the first
-# optional), blocks of a three-byte header and content, an optional four-byte checksum.
+# The structure of zstd frames: whether they are complete, and how much they may hold. Block
+# contents are not read. Layout (RFC 8878, little-endian): magic, frame header (descriptor, window,
+# dictionary id, content size: all but the first optional), blocks of a three-byte header and
+# content, an optional four-byte checksum.
 
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _SKIPPABLE_MAGIC = 0x184D2A50  # the low four bits are free
@@ -367,7 +364,7 @@ _CONTENT_SIZE_BYTES = (0, 2, 4, 8)
 
 
 class DeclaredSize(NamedTuple):
-    """What the frames say about the size of their content, without decompressing."""
+    """The size of the content of frames, known without decompressing."""
 
     at_least: int
     """The declared content sizes; 0 for frames that declare none."""
@@ -392,14 +389,14 @@ def check_zstd_frames(data: Buffer) -> DeclaredSize:
     except (struct.error, IndexError):
         at = end + 1
     if at > end:
-        raise CorruptRecordError("zstd: the frame is cut short", position=end)
+        raise CorruptRecordError("zstd: the frame is truncated", position=end)
     return DeclaredSize(least, most)
 
 
 def _zstd_frame(data: Buffer, at: int) -> tuple[int, int, int]:
     """Where the frame whose descriptor is at `at` ends, and what it holds at least and at most.
 
-    The end may lie behind the bytes at hand.
+    The end may be after the available bytes.
     """
     descriptor = data[at]
     is_single_segment = descriptor >> 5 & 1
@@ -419,6 +416,8 @@ def _zstd_frame(data: Buffer, at: int) -> tuple[int, int, int]:
         at += 3 + (1 if kind == _RLE_BLOCK else size)
         most += _ZSTD_BLOCK_BYTES_MAX if kind == _COMPRESSED_BLOCK else size
     if content > most:
-        raise CorruptRecordError(f"zstd: the blocks cannot hold {content} bytes", position=at)
+        raise CorruptRecordError(
+            f"zstd: {content} bytes declared, more than the blocks can hold", position=at
+        )
     at += 4 if descriptor & 4 else 0
     return at, content, content if size_bytes else most

@@ -1,8 +1,8 @@
 """Control records: what brokers write into a log for themselves, above all transaction markers.
 
-A control batch holds one record (none, once compaction emptied it). The key names the type; a type
-that is not known here is to be skipped, not to fail: later brokers may add some. Layouts only ever
-grow, so a higher version is read as version 0 with bytes to spare.
+A control batch has one record (none if compaction emptied it). The key has the type; unknown types
+are skipped, because later brokers may add some. Layouts only grow, so a higher version is read as
+version 0 with extra bytes.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class EndMarker(NamedTuple):
 
     type: ControlType
     coordinator_epoch: int
-    """Fences markers of a transaction coordinator that lost its place. Only ever grows."""
+    """Fences markers of a replaced transaction coordinator. Only increases."""
 
 
 def read_control_key(record: Record, *, position: int = 0) -> ControlKey:
-    """The key of a record that lies in a control batch. `position` is the batch's, for errors."""
+    """The key of a record in a control batch. `position` is the batch's, for errors."""
     if record.key is None or len(record.key) < KEY_BYTES:
         raise _wrong(record, position, "key is too short")
     key = ControlKey(*_KEY.unpack_from(record.key))
@@ -82,7 +82,7 @@ def read_control_key(record: Record, *, position: int = 0) -> ControlKey:
 
 
 def read_end_marker(record: Record, *, position: int = 0) -> EndMarker | None:
-    """The transaction marker in a record of a control batch, or None when it is of another type."""
+    """The transaction marker in a record of a control batch, or None for another type."""
     control_type = read_control_key(record, position=position).type
     if not control_type.ends_transaction:
         return None

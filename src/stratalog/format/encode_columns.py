@@ -1,7 +1,11 @@
-"""Columns of records that are to be encoded, in the shape the kernel reads.
+"""Arrow columns encoded into batches: the fast twin of `record.encode_batch`.
 
-Strings and the other kinds of binary, timestamps of any unit, and lists of headers are brought into
-one form each; what is in that form already is not copied.
+Batches are filled as Kafka's producer fills them: a record that would make its batch larger than
+`batch_bytes` starts the next one, and a larger record gets a batch of its own. Sizes are those
+before compression. The output comes in parts of complete batches, about `PART_BYTES` each, so
+memory stays bounded however many rows there are.
+
+Importing this module loads compiled kernels; import it where many records are written.
 """
 
 from __future__ import annotations
@@ -32,19 +36,23 @@ _PER_MS: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 class InputColumns:
-    """The columns of one Arrow batch. Keeps their memory alive while the kernel reads it."""
+    """The columns of one Arrow batch in the form that the kernel reads; converted only if
+    necessary.
+
+    Keeps their memory alive while the kernel reads it.
+    """
 
     def __init__(self, batch: pa.RecordBatch, timestamp_ms: int | None) -> None:
         names = batch.schema.names
         if "value" not in names:
-            raise ValueError(f"no column is called value; there are {', '.join(names)}")
+            raise ValueError(f"there is no column named value, only {', '.join(names)}")
         self._timestamps = _timestamps(batch, timestamp_ms)
         self._value = _binary(batch.column("value"))
         self._key = _binary(batch.column("key")) if "key" in names else None
         self._headers = _headers(batch.column("headers")) if "headers" in names else None
 
     def fill(self, slots: NDArray[np.int64]) -> None:
-        """Tell the kernel where the columns lie."""
+        """Set the addresses of the columns for the kernel."""
         slots[encode.TIMESTAMPS] = self._timestamps.ctypes.data
         _fill_binary(slots, encode.VALUE, self._value)
         _fill_binary(slots, encode.KEY, self._key)
@@ -99,10 +107,10 @@ def _is_as_read(kind: pa.DataType) -> bool:
 
 
 def _timestamps(batch: pa.RecordBatch, timestamp_ms: int | None) -> NDArray[np.int64]:
-    """In milliseconds; a finer one is cut down to the millisecond it lies in."""
+    """In milliseconds, rounded down."""
     if "timestamp" not in batch.schema.names:
         if timestamp_ms is None:
-            raise ValueError("no column is called timestamp, and no timestamp_ms stands in for it")
+            raise ValueError("there is no column named timestamp, and no timestamp_ms was passed")
         return np.full(batch.num_rows, timestamp_ms, np.int64)
     column = batch.column("timestamp")
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
@@ -110,7 +118,7 @@ def _timestamps(batch: pa.RecordBatch, timestamp_ms: int | None) -> NDArray[np.i
     if not plain.null_count:
         return _milliseconds(plain, unit)
     if timestamp_ms is None:
-        raise ValueError("a timestamp is null, and no timestamp_ms stands in for it")
+        raise ValueError("a timestamp is null, and no timestamp_ms was passed")
     is_absent = plain.is_null().to_numpy(zero_copy_only=False)
     return np.where(is_absent, np.int64(timestamp_ms), _milliseconds(plain.fill_null(0), unit))
 
@@ -121,15 +129,6 @@ def _milliseconds(column: pa.Array, unit: str) -> NDArray[np.int64]:
         return numbers
     return numbers * 1000 if unit == "s" else numbers // _PER_MS[unit]
 
-
-# Arrow columns into batches: the fast twin of `record.encode_batch`, and `columns` backwards.
-#
-# Batches are cut as Kafka's producer cuts them: a record that would make its batch larger than
-# `batch_bytes` begins the next one, and a larger record gets a batch of its own. Sizes are those
-# before compression. Output comes in parts of whole batches, about `PART_BYTES` each, so memory
-# stays bounded however many rows there are.
-#
-# Importing this module loads compiled kernels; import it where many records are written.
 
 BATCH_BYTES: Final = 16_384
 """Kafka's default of a producer's batch.size."""
@@ -142,7 +141,7 @@ _PLAIN: Final = BatchFields()
 
 
 class EncodedBatches(NamedTuple):
-    """Whole batches end to end."""
+    """Complete batches, one after the other."""
 
     data: Buffer
     sizes: list[int]
@@ -158,12 +157,12 @@ class EncodedBatches(NamedTuple):
 
 
 class BatchLimits(NamedTuple):
-    """How large batches may become, in bytes before compression."""
+    """Size limits of batches, in bytes before compression."""
 
     batch_bytes: int = BATCH_BYTES
-    """What a batch of several records stays within."""
+    """The size up to which a batch takes more records."""
     max_message_bytes: int = MAX_MESSAGE_BYTES
-    """What no batch may exceed."""
+    """The size that no batch may exceed."""
 
 
 def encode_columns(
@@ -177,7 +176,7 @@ def encode_columns(
 
     Columns: `value` (binary or string), and if they are there `key` (alike), `timestamp` (int64 in
     milliseconds, or an Arrow timestamp) and `headers` (list of struct of key and value). Others are
-    ignored. `timestamp_ms` stands in for timestamps that are null or not there.
+    ignored. `timestamp_ms` replaces timestamps that are null or missing.
 
     With `fields.base_offset` None every batch counts from 0, as producers send them; else offsets
     run on from it. `fields.base_sequence` runs on from batch to batch. A batch also ends where an
@@ -193,7 +192,7 @@ def encode_columns(
 
 
 class _Encoder:
-    """Goes on from one Arrow batch to the next: offsets, sequences, rows."""
+    """Continues offsets, sequences and rows from one Arrow batch to the next."""
 
     def __init__(self, fields: BatchFields, limits: BatchLimits) -> None:
         self._fields = fields
@@ -231,8 +230,8 @@ class _Encoder:
             used, needed = int(self._slots[encode.USED]), int(self._slots[encode.NEEDED])
             if status == encode.TOO_LARGE:
                 raise MessageTooLargeError(
-                    f"row {self._rows_before + row} makes a batch of {needed} bytes, "
-                    f"more than max.message.bytes, which is {self._bytes_max}"
+                    f"row {self._rows_before + row} needs a batch of {needed} bytes, "
+                    f"more than max.message.bytes ({self._bytes_max})"
                 )
             if used:
                 yield self._finished(memoryview(out)[:used], row - first)
@@ -253,7 +252,7 @@ class _Encoder:
         return EncodedBatches(b"".join(compressed), [*map(len, compressed)], record_count)
 
     def _compressed(self, batch: memoryview) -> bytes:
-        """With its records compressed; or plain, if that alone keeps it within the limit."""
+        """With its records compressed; or uncompressed, if only that is within the limit."""
         fields, header = self._fields, BatchHeader.unpack(batch)
         payload = bytes(batch[HEADER_BYTES:])
         sealed = seal_batch(header, compress(fields.codec, payload, level=fields.level))

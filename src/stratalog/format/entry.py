@@ -1,9 +1,8 @@
-"""One entry of a .log file, whatever its magic: its header, its CRC and its records.
+"""One entry of a `.log` file of any magic: its header, its CRC, its records, and search by time.
 
-Readers that do not care for the format's age use these functions and never ask for the magic. Both
-kinds of header answer to the same names; where an old one cannot know (the first offset and the
-count of a compressed set), it says None.
-"""
+Readers that support every format use these functions and never check the magic. Both kinds of
+header have the same properties; what an old one does not have (the first offset and the count of a
+compressed set) is None."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ EntryHeader: TypeAlias = BatchHeader | LegacyHeader
 
 
 def header_of(buf: Buffer, entry: Entry) -> EntryHeader:
-    """The header of `entry`, checked for what can be told without the CRC."""
+    """The header of `entry`, with all checks except the CRC."""
     if entry.magic > MAGIC_2:
         raise CorruptBatchError(f"magic is {entry.magic}, not 0 to 2", position=entry.position)
     read = read_header if entry.magic == MAGIC_2 else read_legacy_header
@@ -82,8 +81,8 @@ def records_of(
 ) -> Iterator[Record]:
     """The records of `entry`, control records included; the header says whether they are such.
 
-    `check_crc` covers the entry and, in a legacy set, every inner message. Without it damaged bytes
-    may give wrong records, but never anything other than records or a typed error.
+    `check_crc` covers the entry and, in a legacy set, every inner message. Without it corrupt bytes
+    may yield wrong records, but never anything but records or a typed error.
     """
     header = header_of(buf, entry)
     if check_crc:
@@ -102,12 +101,10 @@ def records_of(
         )
 
 
-# The first record of a batch at or after a time, without decoding keys, values and headers.
-#
-# Two ways with one answer: a readable loop, and a compiled one that is forty times as fast but
-# takes half a second to load. Which will pay off is not known beforehand, so the loop is used
-# until it has cost about as much as loading would have (or until something else has loaded the
-# kernels anyway).
+# The first record of a batch at or after a time, without decoding keys, values and headers. There
+# is a readable loop, and a compiled one that is forty times as fast but takes half a second to
+# load. The readable one is used until it has cost about as much as loading would (or until the
+# kernels are loaded anyway).
 
 LOAD_KERNEL_AFTER_RECORDS: Final = 500_000
 _SEARCH_KERNEL: Final = "stratalog.format.kernels.search"
@@ -116,7 +113,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 class FoundRecord(NamedTuple):
-    """A record, told by its numbers."""
+    """The index, offset and timestamp of a record."""
 
     slot: int
     """How many records of the batch come before it."""
@@ -125,7 +122,7 @@ class FoundRecord(NamedTuple):
 
 
 class RecordSearch:
-    """Looks for records by time, in compiled code once that pays off."""
+    """Finds records by time, in compiled code once that pays off."""
 
     def __init__(self) -> None:
         self._records_seen = 0
@@ -152,14 +149,14 @@ class RecordSearch:
     ) -> FoundRecord | None:
         entry = next_entry(buf, position)
         if entry is None:
-            raise CorruptRecordError("the batch is cut short", position=position)
+            raise CorruptRecordError("the batch is truncated", position=position)
         header = header_of(buf, entry)
         check_entry_crc(buf, entry, header)
         if isinstance(header, BatchHeader) and header.timestamp_type is TimestampType.CREATE_TIME:
             try:
                 found, slots = _first_of_payload(buf, entry, header, (target, start_offset))
             except CorruptRecordError:
-                pass  # the decoder can say more
+                pass  # the decoder reports more
             else:
                 self._records_seen += slots
                 return found
@@ -176,7 +173,7 @@ class RecordSearch:
 def _first_of_payload(
     buf: bytes, entry: Entry, header: BatchHeader, wanted: tuple[int, int]
 ) -> tuple[FoundRecord | None, int]:
-    """The record, if any, and how many were looked at."""
+    """The record, if any, and how many records were read."""
     target, start_offset = wanted
     at, end = entry.position + HEADER_BYTES, entry.end
     if header.codec_id != Codec.NONE and header.record_count:

@@ -1,6 +1,6 @@
-"""Hashes that stand for keys where many are counted or compared.
+"""Hashes of columns: of keys, of Kafka's partitioner, and checksums of rows.
 
-Importing this module loads compiled kernels; import it where many keys are read.
+Importing this module loads compiled kernels; import it where many records are read or written.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SECRET: Final = (0x5741_7453_6C6F_6721, 0x2143_6F75_6E74_696E)
-"""The same for everybody: hashes from several processes are compared."""
+"""A constant, because hashes from several processes are compared."""
 
 
 def hash_keys(column: pa.Array) -> NDArray[np.int64]:
-    """64 bits for each key; of a null, those of the empty key. Nobody's safety may hang on them."""
+    """64 bits for each key; a null counts as the empty key. Not safe against chosen keys."""
     hashes = np.zeros(len(column), np.int64)
     if not len(column):
         return hashes
@@ -35,17 +35,13 @@ def hash_keys(column: pa.Array) -> NDArray[np.int64]:
     return hashes
 
 
-# The partitions that Kafka's partitioner gives to a column of keys.
-#
-# Importing this module loads compiled kernels; import it where many records are written.
-
 UNPLACED: Final = kernel.UNPLACED
 _BINARY: Final = (pa.binary(), pa.string())
 
 
 def place_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int32]) -> int:
     """Fill in `partitions` where it is UNPLACED and the key is not null: murmur2, as Kafka's
-    clients do. Answers how many rows are left UNPLACED."""
+    clients do. Returns how many rows are still UNPLACED."""
     if partition_count <= 0 or len(keys) != len(partitions):
         raise ValueError(f"{len(keys)} keys, {len(partitions)} rows, {partition_count} partitions")
     if not len(keys):
@@ -63,18 +59,13 @@ def place_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int3
     )
 
 
-# A checksum of rows by key and value, whatever their order and however they are divided.
-#
-# What Spark computes again from the same input has the same checksum, even if it comes in other
-# tasks or another order; timestamps and headers do not count, and neither do partitions. Checksums
-# of parts add up (modulo 2^62) to that of the whole. It tells different rows apart by accident;
-# nobody's safety may depend on it.
-#
-# Importing this module loads compiled kernels; import it where many records are written.
-
-
 def checksum_rows(batch: pa.RecordBatch) -> int:
-    """Of the columns `key` (null where it is missing) and `value`."""
+    """A checksum of the columns `key` (null if it is missing) and `value`, in any order of rows.
+
+    Checksums of parts add up (modulo 2^62) to that of all rows, so Spark may compute the same input
+    in other tasks or another order. Timestamps, headers and partitions do not count. It detects
+    accidental differences, not intended ones.
+    """
     key = _binary(batch.column("key")) if "key" in batch.schema.names else None
     value = _binary(batch.column("value"))
     return kernel.sum_rows(_addresses(key), _addresses(value), batch.num_rows)
@@ -88,7 +79,7 @@ def _binary(column: pa.Array) -> pa.Array | None:
 
 
 def _addresses(column: pa.Array | None) -> NDArray[np.int64]:
-    """As the kernel takes them. The caller keeps the column meanwhile."""
+    """For the kernel. The caller must keep the column alive."""
     if column is None:
         return np.zeros(4, np.int64)
     valid, offsets, data = column.buffers()

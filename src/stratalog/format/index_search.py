@@ -3,9 +3,8 @@
 A *column* is a `struct.Struct` as wide as an entry that reads one field and skips the rest, so its
 size is the stride, and `column.unpack_from(buf, slot * column.size)[0]` is the field of a slot.
 
-Every function takes any bytes. On sorted entries the answers are exact. On garbage a search ends
-all the same and names some slot, so whoever uses an entry checks it against the log first.
-"""
+Every function accepts any bytes. On sorted entries results are exact. On garbage a search still
+ends and returns some slot, so callers check an entry against the log before they use it."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def greatest_at_most(
     """The slot of the greatest value <= `target`, or -1 when there is none.
 
     With `trace`, the search is Kafka's and `trace` receives each slot it compares, in order.
-    Without, it guesses the slot by proportion and gallops from there: the same answer from fewer
+    Without, it guesses the slot by proportion and gallops from there: the same result with fewer
     probes (and fewer pages) as long as values grow about evenly, as offsets and timestamps do.
     """
     if entries <= 0:
@@ -119,7 +118,7 @@ def _search_as_kafka(
 
 
 def count_used(relative_offset: struct.Struct, buf: Buffer) -> int:
-    """How many entries lie before the zero tail of a preallocated file.
+    """How many entries there are before the zero tail of a preallocated file.
 
     The rule: slot 0 is used unless all its bytes are zero; a later slot is used unless its relative
     offset is zero, since offsets grow and only the first can be the base offset itself. A trimmed

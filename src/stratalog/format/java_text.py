@@ -1,7 +1,7 @@
-"""Lines and integers as Kafka's Java readers see them: the base of every text format here.
+"""Text as Java reads it: lines, integers, UTF-8 and `.properties` files.
 
-Python's own notions are wider: `str.splitlines` breaks at form feeds and U+2028, `int` takes
-underscores and spaces. Kafka's files know neither.
+Python is more permissive: `str.splitlines` also splits at form feeds and U+2028, and `int` accepts
+underscores and spaces.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Line(NamedTuple):
     text: str
 
     def wrong(self, reason: str) -> CorruptCheckpointError:
-        """An error that names this line."""
+        """An error for this line."""
         return CorruptCheckpointError(f"line {self.number}: {reason}", position=self.position)
 
 
 def read_lines(buf: Buffer) -> list[Line]:
-    """The lines of UTF-8 text, each ended by LF, CR or CR LF; the last may go without."""
+    """The lines of UTF-8 text, each ended by LF, CR or CR LF; the last may have none."""
     data = bytes(buf)
     lines = []
     for number, match in enumerate(_LINE.finditer(data), 1):
@@ -49,10 +49,10 @@ def read_text(buf: Buffer) -> str:
 
 
 def parse_int(text: str, *, bits: int) -> int | None:
-    """A decimal integer of `bits` bits in two's complement, or None when it is none.
+    """A decimal integer of `bits` bits in two's complement, or None if `text` is not one.
 
-    Like Java's parseInt and parseLong: a sign and leading zeros, no spaces. Java also takes foreign
-    digits; nothing writes those.
+    Like Java's parseInt and parseLong: a sign and leading zeros, no spaces. Java also accepts other
+    Unicode digits; nothing writes those.
     """
     match = _INT.fullmatch(text)
     if match is None:
@@ -69,11 +69,8 @@ def _decode(raw: bytes, position: int) -> str:
         raise CorruptCheckpointError("not UTF-8", position=position + error.start) from None
 
 
-# UTF-8 as Java decodes it, which is what Kafka shows and what its strings hold.
-#
-# Both languages accept exactly the well-formed sequences and put U+FFFD for the rest. They agree
-# on how many bytes one U+FFFD stands for, but for encoded surrogates (ED A0 80): one in Java,
-# three in Python.
+# UTF-8 as Java decodes it. Java and Python replace malformed sequences by U+FFFD alike, except
+# encoded surrogates (ED A0 80): Java writes one U+FFFD, Python three.
 
 _LEAD: Final = b"\xed"
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -81,7 +78,7 @@ _MALFORMED: Final = b"\xff"  # one byte that is never part of anything
 
 
 def decode_utf8(data: bytes) -> str:
-    """What `new String(data, UTF_8)` gives in Java."""
+    """The result of `new String(data, UTF_8)` in Java."""
     if _LEAD in data:
         data = _SURROGATE.sub(_MALFORMED, data)
     return data.decode("utf-8", "replace")
@@ -96,10 +93,9 @@ def decode_utf8(data: bytes) -> str:
 # * A line whose first character other than white space is `#` or `!` is a comment; it joins
 #   nothing.
 # * The key ends at the first `=`, `:` or white space that no backslash precedes. One `=` or `:`,
-#   with
-#   white space around it, parts it from the value, which keeps white space at its end.
-# * `\t \n \r \f` and `\uXXXX` are as in Java; before anything else a backslash just vanishes.
-# * Of a key that appears twice the last value stands.
+#   with white space around it, separates it from the value, which keeps white space at its end.
+# * `\t \n \r \f` and `\uXXXX` are as in Java; before anything else a backslash is dropped.
+# * If a key appears twice, the last value counts.
 
 _WHITE = " \t\f"
 _NATURAL_LINE = re.compile(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)")

@@ -9,11 +9,11 @@ Invariants:
 * a wrapper carries the offset of its LAST inner message, so its first one needs decompression;
 * inner offsets are absolute in a magic-0 wrapper and relative in a magic-1 wrapper, where the last
   inner message has the wrapper's offset: a broker could assign offsets without recompressing;
-* a LogAppendTime wrapper gives its timestamp to every inner message.
+* the timestamp of a LogAppendTime wrapper is that of every inner message.
 
-As Kafka does, reading goes by each message's own magic: a wrapper may hold inner messages of the
-other one (only brokers that append refuse it), and bytes after the value are ignored. An inner
-entry cut short ends its set.
+As in Kafka, each message is read by its own magic: a wrapper may have inner messages of the other
+one (only appending brokers reject that), and bytes after the value are ignored. A truncated inner
+entry ends its set.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class _HeaderFields(NamedTuple):
 
 
 class LegacyHeader(_HeaderFields):
-    """The fixed bytes of a message, with the names that `BatchHeader` gives to the same things.
+    """The fixed bytes of a message, with the property names of `BatchHeader`.
 
-    What the old formats lack has the value Kafka reports for it.
+    What the old formats do not have is the value that Kafka reports for it.
     """
 
     __slots__ = ()
@@ -125,17 +125,17 @@ class LegacyHeader(_HeaderFields):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole entry, offset and length included."""
+        """Of the entry, offset and length included."""
         return self.message_length + PREFIX_BYTES
 
     @property
     def header_bytes(self) -> int:
-        """Where the key's length lies in the entry."""
+        """The position of the key's length in the entry."""
         return HEADER_0_BYTES if self.magic == 0 else HEADER_1_BYTES
 
     @property
     def base_offset(self) -> int | None:
-        """None for a compressed set: only its messages tell."""
+        """None for a compressed set: only its messages have it."""
         return self.last_offset if self.codec_id == Codec.NONE else None
 
     @property
@@ -144,7 +144,7 @@ class LegacyHeader(_HeaderFields):
 
     @property
     def record_count(self) -> int | None:
-        """None for a compressed set: only its messages tell."""
+        """None for a compressed set: only its messages have it."""
         return 1 if self.codec_id == Codec.NONE else None
 
     @property
@@ -163,7 +163,7 @@ class LegacyHeader(_HeaderFields):
 
 
 def read_legacy_header(buf: Buffer, at: int, end: int | None = None) -> LegacyHeader:
-    """The header of the magic-0 or magic-1 entry at `at`, checked for what the CRC cannot tell."""
+    """The header of the magic-0 or magic-1 entry at `at`, with all checks except the CRC."""
     stop = len(buf) if end is None else min(end, len(buf))
     if stop - at < PREFIX_BYTES + MESSAGE_0_BYTES_MIN:
         raise CorruptBatchError(f"{stop - at} bytes are too few for a message", position=at)
@@ -189,7 +189,7 @@ def check_legacy_crc(buf: Buffer, at: int, header: LegacyHeader) -> None:
     """Raise unless the stored CRC matches the bytes. `buf` must hold the whole entry."""
     computed = _computed_crc(buf, at, header)
     if computed != header.crc:
-        reason = f"CRC is {header.crc:08x}, the bytes give {computed:08x}"
+        reason = f"CRC mismatch: stored {header.crc:08x}, computed {computed:08x}"
         raise CorruptBatchError(reason, position=at, offsets=_offsets(header))
 
 
@@ -211,8 +211,7 @@ def decode_legacy_records(
 ) -> Iterator[Record]:
     """The record of the message at `at`, or the records of the set it wraps.
 
-    The outer CRC is the caller's to check; `check_crc` is about inner messages, each of which has
-    its own.
+    The caller checks the outer CRC; `check_crc` is for inner messages, each of which has its own.
     """
     entry = bytes(memoryview(buf)[at : at + header.size_bytes])
     try:
@@ -293,7 +292,7 @@ def _decode_set(inner: bytes, wrapper: LegacyHeader, *, check_crc: bool) -> Iter
 
 
 def _base_of_relative_offsets(inner: bytes, wrapper: LegacyHeader) -> int:
-    """What to add to inner offsets. Walks the whole set: the last inner offset decides."""
+    """What to add to inner offsets. Reads all of the set: the last inner offset decides."""
     last_inner_offset = None
     for at, _ in _inner_entries(inner):
         (last_inner_offset, _) = _PREFIX.unpack_from(inner, at)
@@ -324,7 +323,7 @@ def _inner_entries(inner: bytes) -> Iterator[tuple[int, int]]:
 
 
 def encode_message(record: Record, magic: int, *, codec: Codec = Codec.NONE) -> bytes:
-    """One entry. With a codec the value is taken to be an already compressed set."""
+    """One entry. With a codec, the value is an already compressed set."""
     attributes = (
         attributes_of(codec=codec, timestamp_type=record.timestamp_type) if magic else codec
     )

@@ -24,7 +24,7 @@ WRITTEN_HEADER: Final = MAGIC + b"\x60\x40\x82"
 """Version 1, independent blocks of 64 KiB, no checksums, no content size: what Kafka writes."""
 
 MEASURED_FROM_BYTES: Final = 16 << 20
-"""Where more comes out of a batch, the rest is counted before memory is taken for it."""
+"""If the output is larger, the rest is counted before memory is allocated for it."""
 
 BLOCK_BYTES: Final = 64 << 10
 LEVEL_DEFAULT: Final = 9  # means "fast"; every other level means "high compression"
@@ -56,7 +56,7 @@ def decompress_into(
             total = _measured(blocks[number:], at - start, bytes_max)
             out.reserve(start, total + block_bytes_max)
         if has_checksums and xxh32(block.data) != _u32(view, block.end):
-            raise CorruptRecordError("lz4: block checksum is wrong", position=block.end)
+            raise CorruptRecordError("lz4: block checksum mismatch", position=block.end)
         at = (_store if block.is_stored else _decompress)(block.data, out, at, block_bytes_max)
         if at - start > bytes_max:
             raise LimitExceededError(f"decompressed records exceed {bytes_max} bytes")
@@ -100,11 +100,11 @@ def _blocks(
 def _decompress_checked(
     view: memoryview, blocks: Sequence[_Block], out: Scratch, at: int, bytes_max: int
 ) -> int | None:
-    """Let the library decompress the frame and compare its checksums, which takes us a hundred
-    times as long. None if it finds a fault or the output may exceed the limit: then each block is
-    looked at, because the library also minds what Kafka does not, such as the content checksum.
+    """Decompress the frame and check its checksums with the library, which is a hundred times as
+    fast. None if it fails or the output may exceed the limit: then each block is checked here,
+    because the library is stricter than Kafka, for example with the content checksum.
     """
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+    import cramjam  # noqa: PLC0415 - only compressed batches need it
 
     room = sum(block.bytes_max for block in blocks)
     if not blocks or room > bytes_max:
@@ -118,7 +118,7 @@ def _decompress_checked(
 
 def compress(data: bytes, level: int | None) -> bytes:
     """`data` as one frame of independent 64 KiB blocks; a block that does not shrink is stored."""
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+    import cramjam  # noqa: PLC0415 - only compressed batches need it
 
     chosen = LEVEL_DEFAULT if level is None else level
     if chosen not in _LEVELS:
@@ -159,9 +159,9 @@ def _read_header(view: memoryview, trust_header: bool) -> tuple[int, int, bool]:
         raise CorruptRecordError(f"lz4: frame descriptor is {flg:02x} {bd:02x}")
     checksum_at = 14 if flg & 0x08 else 6
     if len(view) <= checksum_at:
-        raise CorruptRecordError("lz4: the frame header is cut short")
+        raise CorruptRecordError("lz4: the frame header is truncated")
     if not trust_header and xxh32(view[4:checksum_at]) >> 8 & 0xFF != view[checksum_at]:
-        raise CorruptRecordError("lz4: header checksum is wrong")
+        raise CorruptRecordError("lz4: header checksum mismatch")
     return checksum_at + 1, 1 << (2 * block_code + 8), bool(flg & 0x10)
 
 
@@ -172,7 +172,7 @@ def _store(block: memoryview, out: Scratch, at: int, _bytes_max: int) -> int:
 
 
 def _decompress(block: memoryview, out: Scratch, at: int, block_bytes_max: int) -> int:
-    import cramjam  # noqa: PLC0415 - paid for by compressed batches only
+    import cramjam  # noqa: PLC0415 - only compressed batches need it
 
     room = min(block_bytes_max, len(block) * _RATIO_MAX)
     target = out.reserve(at, room)[at : at + room]
@@ -184,7 +184,7 @@ def _decompress(block: memoryview, out: Scratch, at: int, block_bytes_max: int) 
 
 def _u32(view: memoryview, at: int) -> int:
     if len(view) - at < _SIZE.size:
-        raise CorruptRecordError("lz4: the frame is cut short", position=at)
+        raise CorruptRecordError("lz4: the frame is truncated", position=at)
     value: int = _SIZE.unpack_from(view, at)[0]
     return value
 

@@ -2,8 +2,8 @@
 
 * `partition.metadata`: the topic's id, two lines, no newline at the end;
 * `meta.properties`: which cluster and node a log directory belongs to, as Java properties;
-* `.kafka_cleanshutdown`: exists after a clean stop. That it exists is the message; its content
-  (JSON with the broker epoch; older brokers: nothing) is a detail;
+* `.kafka_cleanshutdown`: exists after a clean stop. Only its existence matters; its
+  content is JSON with the broker epoch (older brokers: empty);
 * `quorum-state`: JSON with the last vote of a KRaft node, in `__cluster_metadata-0`.
 
 Ids are 16 bytes, written as 22 characters of URL-safe base64 without padding.
@@ -73,7 +73,7 @@ def encode_id(value: uuid.UUID) -> str:
 
 
 def decode_id(text: str) -> uuid.UUID | None:
-    """The id, or None when `text` is none."""
+    """The id, or None if `text` is not one."""
     if not _ID.fullmatch(text):
         return None
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text[:22] + "=="))
@@ -86,15 +86,15 @@ def decode_partition_metadata(buf: Buffer) -> PartitionMetadata:
         raise CorruptCheckpointError(f"{len(lines)} lines, not 2", position=len(buf))
     version = parse_int(_value_of(lines[0], "version"), bits=32)
     if version is None or version < 0:
-        raise lines[0].wrong(f"{lines[0].text[:40]!r} is no version")
+        raise lines[0].wrong(f"{lines[0].text[:40]!r} is not a version")
     topic_id = decode_id(_value_of(lines[1], "topic_id"))
     if topic_id is None or topic_id == ZERO_ID:
-        raise lines[1].wrong(f"{lines[1].text[:40]!r} is no topic id")
+        raise lines[1].wrong(f"{lines[1].text[:40]!r} is not a topic id")
     return PartitionMetadata(topic_id, version)
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """A whole `partition.metadata`."""
+    """The bytes of a `partition.metadata`."""
     return f"version: {metadata.version}\ntopic_id: {encode_id(metadata.topic_id)}".encode()
 
 
@@ -118,7 +118,7 @@ def decode_meta_properties(buf: Buffer) -> MetaProperties:
 
 
 def encode_meta_properties(meta: MetaProperties, *, comments: Iterable[str] = ()) -> bytes:
-    """A whole `meta.properties`. Java puts two comments first: an empty one and the date."""
+    """The bytes of a `meta.properties`. Java puts two comments first: an empty one and the date."""
     properties = {}
     if meta.node_id is not None:
         properties["node.id" if meta.version else "broker.id"] = str(meta.node_id)
@@ -133,7 +133,7 @@ def encode_meta_properties(meta: MetaProperties, *, comments: Iterable[str] = ()
 def decode_clean_shutdown(buf: Buffer) -> int | None:
     """The broker epoch, or None when the file does not say, as the empty one of older brokers.
 
-    A file that makes no sense raises, for those who report damage; the stop was clean all the same.
+    A corrupt file raises, so that it can be reported; the shutdown was clean all the same.
     """
     if not len(buf):
         return None
@@ -142,7 +142,7 @@ def decode_clean_shutdown(buf: Buffer) -> int | None:
 
 
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
-    """A whole `.kafka_cleanshutdown`."""
+    """The bytes of a `.kafka_cleanshutdown`."""
     return _json_bytes({"version": 0, "brokerEpoch": broker_epoch})
 
 
@@ -158,11 +158,11 @@ def decode_quorum_state(buf: Buffer) -> QuorumState:
     if version == 1:
         directory_id = decode_id(str(fields.get("votedDirectoryId")))
         if directory_id is None:
-            raise CorruptCheckpointError("votedDirectoryId is no id")
+            raise CorruptCheckpointError("votedDirectoryId is not an id")
         return QuorumState(version, leader_id, leader_epoch, voted_id, directory_id)
     voters = fields.get("currentVoters") or []
     if not isinstance(voters, list) or not all(isinstance(voter, dict) for voter in voters):
-        raise CorruptCheckpointError("currentVoters is no list of voters")
+        raise CorruptCheckpointError("currentVoters is not a list of voters")
     return QuorumState(
         version,
         leader_id,
@@ -174,7 +174,7 @@ def decode_quorum_state(buf: Buffer) -> QuorumState:
 
 
 def encode_quorum_state(state: QuorumState) -> bytes:
-    """A whole `quorum-state`."""
+    """The bytes of a `quorum-state`."""
     vote = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.leader_epoch,
@@ -191,7 +191,7 @@ def encode_quorum_state(state: QuorumState) -> bytes:
 def _value_of(line: Line, key: str) -> str:
     match = _KEY_VALUE.fullmatch(line.text)
     if match is None or match[1] != key:
-        raise line.wrong(f"{line.text[:40]!r} is no {key!r}")
+        raise line.wrong(f"{line.text[:40]!r} is not a {key!r} line")
     return match[2]
 
 
@@ -216,7 +216,7 @@ def _int_field(fields: dict[str, Any], name: str, *, bits: int) -> int:
     value = fields.get(name)
     limit = 1 << (bits - 1)
     if type(value) is not int or not -limit <= value < limit:
-        raise CorruptCheckpointError(f"{name} is no {bits}-bit number")
+        raise CorruptCheckpointError(f"{name} is not a {bits}-bit number")
     return value
 
 

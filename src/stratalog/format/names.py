@@ -1,7 +1,7 @@
 """Names of topics, directories and files in a Kafka log directory: parse and build.
 
-A name is classified without touching the disk. Three answers are possible: a typed value; `None`
-for a name Kafka leaves alone; `InvalidNameError` where Kafka refuses to load the directory.
+Names are classified without I/O. The result is a typed value; `None` for a name that Kafka ignores;
+or `InvalidNameError` if Kafka refuses to load the directory.
 
 Invariants:
 
@@ -73,7 +73,7 @@ class TopicPartition(NamedTuple):
 
 
 class FileKind(enum.Enum):
-    """What a file of a partition directory holds. The value is its extension or its whole name."""
+    """The kind of a file in a partition directory. The value is its extension or its name."""
 
     LOG = ".log"
     OFFSET_INDEX = ".index"
@@ -93,9 +93,9 @@ class FileState(enum.Enum):
     DELETED = ".deleted"
     """Waits for its physical deletion; readers that had it open may finish."""
     CLEANED = ".cleaned"
-    """Compaction is still writing it; worthless after a crash."""
+    """Compaction is still writing it; deleted after a crash."""
     SWAP = ".swap"
-    """Compaction finished it; after a crash it replaces the segments it was made from."""
+    """Compaction finished it; after a crash it replaces the segments that it was written from."""
     TEMPORARY = ".tmp"
     """Written before it is renamed over the file of that name."""
     PARTIAL = ".part"
@@ -126,7 +126,7 @@ class RootFile(enum.Enum):
 
 
 class PartitionFile(NamedTuple):
-    """One file of a partition directory, told from its name."""
+    """One file of a partition directory, by its name."""
 
     kind: FileKind
     base_offset: int | None = None
@@ -137,7 +137,7 @@ class PartitionFile(NamedTuple):
 
 
 class PartitionDir(NamedTuple):
-    """One partition directory, told from its name."""
+    """One partition directory, by its name."""
 
     topic_partition: TopicPartition
     """A `-delete` or `-stray` name may have lost the end of its topic, see `directory_name`."""
@@ -186,7 +186,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def do_topics_collide(first: str, second: str) -> bool:
-    """Whether the two names give the same metric name, where `.` turns into `_`.
+    """Whether the two names have the same metric name, in which `.` becomes `_`.
 
     Kafka refuses to create a topic that collides with an existing one.
     """
@@ -211,7 +211,7 @@ def metadata_snapshot_name(end_offset: int, epoch: int, state: FileState = FileS
 
 
 def parse_partition_file(name: str) -> PartitionFile | None:
-    """Classify a file of a partition directory. None: Kafka leaves it alone.
+    """Classify a file of a partition directory. None: Kafka ignores it.
 
     Kafka reads the number before the first dot and then opens the 20-digit name, so `7.log` would
     make it create an empty `00000000000000000007.log` beside it. Here that is an invalid name.
@@ -228,7 +228,7 @@ def parse_partition_file(name: str) -> PartitionFile | None:
 
 
 def parse_root_file(name: str) -> tuple[RootFile, FileState] | None:
-    """Classify a file at the root of a log directory. None: Kafka leaves it alone."""
+    """Classify a file at the root of a log directory. None: Kafka ignores it."""
     if name in _ROOT_FILES:
         return _ROOT_FILES[name], FileState.LIVE
     plain = name.removesuffix(TEMPORARY_SUFFIX)
@@ -238,11 +238,10 @@ def parse_root_file(name: str) -> tuple[RootFile, FileState] | None:
 
 
 def parse_partition_dir(name: str) -> PartitionDir | None:
-    """Classify a directory at the root of a log directory. None: Kafka leaves it alone.
+    """Classify a directory at the root of a log directory. None: Kafka ignores it.
 
-    Any other directory that is no partition stops a broker from starting, hence the error. Java's
-    integers may carry a sign or foreign digits; no Kafka writes such a partition, so neither is
-    taken here.
+    Any other directory that is not a partition stops a broker from starting, hence the error. Java
+    also accepts a sign and other Unicode digits; no Kafka writes them, so they are rejected here.
     """
     if name == REMOTE_INDEX_CACHE_DIR:
         return None
@@ -261,8 +260,8 @@ def directory_name(
 ) -> str:
     """The directory of a partition. `unique_id` (32 hex digits) belongs to every state but LIVE.
 
-    Names for `-delete` and `-stray` fit a file system's 255 characters by cutting the topic, as
-    nobody needs it any more. A `-future` name is kept whole and may not fit.
+    Names for `-delete` and `-stray` fit a file system's 255 characters: the topic is shortened, as
+    it is no longer needed. A `-future` name is not shortened and may not fit.
     """
     if state is DirState.LIVE:
         return str(topic_partition)

@@ -1,6 +1,6 @@
 """The offset index (`.index`): from an offset to a position in the `.log` file, sparsely.
 
-Entries end to end, no header, no checksum: a damaged index is rebuilt from the log, never repaired.
+Entries only, no header, no checksum: a corrupt index is rebuilt from the log, never repaired.
 
 Invariants:
 
@@ -57,7 +57,7 @@ class OffsetEntry(NamedTuple):
         try:
             relative_offset, position = _ENTRY.unpack_from(buf, at)
         except struct.error:
-            raise CorruptIndexError("index entry is cut short", position=at) from None
+            raise CorruptIndexError("index entry is truncated", position=at) from None
         return cls(base_offset + relative_offset, position)
 
     def pack(self, *, base_offset: int) -> bytes:
@@ -70,7 +70,8 @@ class OffsetEntry(NamedTuple):
 
 
 class OffsetIndexHit(NamedTuple):
-    """What a look-up found. Slot -1: no entry applies, scan from the start of the segment."""
+    """The result of a lookup. Slot -1: there is no such entry, scan from the start of the
+    segment."""
 
     slot: int
     offset: int
@@ -107,8 +108,8 @@ def count_valid_entries(buf: Buffer) -> int:
     """How many entries the file really holds, a preallocated zero tail left out.
 
     The rule is that of `index_search.count_used`: the tail begins at the first slot, other than
-    slot 0, whose relative offset is 0. Garbage gives some count, which `check_entries` refuses.
-    """
+    slot 0, whose relative offset is 0. On garbage the count is arbitrary; `check_entries` rejects
+    it."""
     return count_used(_RELATIVE_OFFSET, buf)
 
 
@@ -131,14 +132,14 @@ def check_entries(buf: Buffer, entries: int, *, log_bytes: int) -> None:
     position = _ENTRY.unpack_from(buf, last_at)[1]
     if position >= log_bytes:
         raise CorruptIndexError(
-            f"position {position} lies past the {log_bytes} bytes of the log", position=last_at
+            f"position {position} is past the end of the log ({log_bytes} bytes)", position=last_at
         )
 
 
 def check_sanity(buf: Buffer, base_offset: int) -> None:
     """Kafka's own quick check of a whole file: its length, and its last slot."""
     if len(buf) % ENTRY_BYTES:
-        raise CorruptIndexError(f"{len(buf)} bytes are no multiple of {ENTRY_BYTES}")
+        raise CorruptIndexError(f"{len(buf)} bytes are not a multiple of {ENTRY_BYTES}")
     if not len(buf):
         return
     last = OffsetEntry.unpack(buf, len(buf) - ENTRY_BYTES, base_offset=base_offset)

@@ -71,9 +71,9 @@ def decode_records(
     *,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of the batch whose header was read at `at`. The CRC is the caller's to check.
+    """The records of the batch whose header was read at `at`. The caller checks the CRC.
 
-    A batch that declares no records has none, whatever follows its header, as in Kafka.
+    As in Kafka, a batch that declares no records has none, whatever follows its header.
     """
     if header.record_count == 0:
         return
@@ -87,7 +87,7 @@ def decode_records(
 def located_in_batch(
     error: CorruptError | UnsupportedError | LimitExceededError, at: int, offsets: tuple[int, int]
 ) -> CorruptRecordError:
-    """`error`, met inside the payload of the batch at `at`, told for that batch."""
+    """`error`, which was raised for the payload of the batch at `at`, as an error of that batch."""
     if isinstance(error, CorruptError):
         reason = f"in the records (payload byte {error.position}): {error.reason}"
         return CorruptRecordError(reason, position=at, offsets=offsets)
@@ -140,7 +140,7 @@ def _decode_record(
 
 
 def _read_bytes(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Any negative length is null: Kafka writes -1 and reads the others so too."""
+    """Any negative length is null: Kafka writes -1 and reads others the same way."""
     length, at = varint.read_int(buf, at, end)
     if length < 0:
         return None, at
@@ -166,10 +166,10 @@ def _read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], in
 
 
 class BatchFields(NamedTuple):
-    """What a batch carries beside its records. The defaults are a plain producer's.
+    """The fields of a batch besides its records. The defaults are those of a plain producer.
 
-    `base_offset` and `last_offset` matter to compaction, which keeps them when the first or last
-    record goes; `max_timestamp` to LogAppendTime, where the records keep their producer's times.
+    `base_offset` and `last_offset` are for compaction, which keeps them when it drops the first or
+    last record; `max_timestamp` is for LogAppendTime, where records keep their producer's times.
     """
 
     codec: Codec = Codec.NONE
@@ -209,7 +209,7 @@ def encode_batch(records: Sequence[Record], fields: BatchFields = _PLAIN) -> byt
     base_offset = _or_else(fields.base_offset, records[0].offset)
     last_offset = _or_else(fields.last_offset, records[-1].offset)
     if not base_offset <= records[0].offset <= records[-1].offset <= last_offset:
-        raise ValueError("record offsets fall, or lie outside the batch")
+        raise ValueError("record offsets decrease, or are outside the batch")
     if last_offset - base_offset > LAST_OFFSET_DELTA_MAX:
         raise LimitExceededError(f"offsets {base_offset} to {last_offset} do not fit one batch")
     base_timestamp = _or_else(fields.delete_horizon_ms, records[0].timestamp)
@@ -239,7 +239,7 @@ def _or_else(value: int | None, default: int) -> int:
 
 
 def encode_empty_batch(header: BatchHeader) -> bytes:
-    """What compaction leaves of a batch it must keep for its producer: the header, no records."""
+    """What compaction keeps of a batch that its producer still needs: the header, no records."""
     keep = attributes_of(
         timestamp_type=header.timestamp_type,
         is_transactional=header.is_transactional,
@@ -258,7 +258,7 @@ def seal_batch(template: BatchHeader, payload: Buffer) -> bytes:
 
 
 def with_payload(batch: Buffer, payload: Buffer) -> bytearray:
-    """The batch with other records behind its header: `seal_batch` without a look at the header."""
+    """The batch with other records after its header; faster than `seal_batch`."""
     out = bytearray(memoryview(batch)[:HEADER_BYTES])
     out += payload
     out[8:PREFIX_BYTES] = (len(out) - PREFIX_BYTES).to_bytes(4, "big")

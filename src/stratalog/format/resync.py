@@ -1,17 +1,18 @@
-"""Finding the next good batch after damage, in bytes that say nothing about where it starts.
+"""Finding the next valid batch after corruption.
 
-Kafka has no sync marker, so every position is a suspect, tried in three steps, cheapest first:
+Kafka's format has no sync marker, so every position is a candidate, checked in three steps,
+cheapest first:
 
 1. a regular expression, at the speed of C, finds positions whose fixed bits fit: the magic, no
    negative length or count, only known codecs, an offset near the one expected;
-2. the whole header must make sense;
+2. the fields of the header must agree;
 3. the CRC must be right.
 
-Offsets only grow, and all offsets of a segment lie within 2**31 of each other; that alone leaves a
-random position one chance in 2**32 before any CRC is computed.
+Offsets only increase, and all offsets of a segment are within 2**31 of each other, so a random
+position passes about once in 2**32 before any CRC is computed.
 
-What a search cannot know: a batch stored inside the value of a damaged record looks like any other.
-When only the CRC of a batch is wrong, its length may well be right, so try its declared end first.
+A search cannot recognise a batch that is stored inside the value of a corrupt record.
+If only the CRC of a batch is wrong, its length may be right, so try its declared end first.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ _HIGH_HALVES_MAX = 4
 
 
 class FoundBatch(NamedTuple):
-    """A whole batch (or legacy message) with the right CRC."""
+    """A complete batch (or legacy message) with the right CRC."""
 
     entry: Entry
 
 
 class IncompleteBatch(NamedTuple):
-    """A candidate that the window does not hold whole.
+    """A candidate that the window does not completely contain.
 
-    Search again from `position` with a window that reaches `end`. Whatever follows it in the window
-    was not looked at: it may lie inside this one.
+    Search again from `position` with a window that reaches `end`. What follows in the window was
+    not searched: it may be inside this candidate.
     """
 
     position: int
@@ -74,7 +75,7 @@ class IncompleteBatch(NamedTuple):
 
 
 class NoBatch(NamedTuple):
-    """No candidate starts before `resume_at`; from there on the window is too short to tell."""
+    """No candidate starts before `resume_at`; from there on the window is too short."""
 
     resume_at: int
 
@@ -91,12 +92,12 @@ def find_next_batch(
     offset_max: int | None = None,
     log_end: int | None = None,
 ) -> ResyncResult:
-    """The first batch or legacy message in `buf[start:end]` that is whole and right.
+    """The first complete batch or legacy message in `buf[start:end]` with the right CRC.
 
     It has a base offset (legacy: last offset) from `offset_min` to `offset_max`, the end of what a
     segment that reaches `offset_min` can hold unless given. `log_end` is where the log's bytes end,
-    seen from this buffer: a candidate that would run past it is none. Without it the log is taken
-    to go on after the window.
+    seen from this buffer: a candidate that would end after it is skipped. Without it the log is
+    assumed to continue after the window.
     """
     end = min(end, len(buf))
     if offset_max is None:
@@ -117,7 +118,7 @@ def find_next_batch(
         budget -= entry.size_bytes
         if budget < 0:
             raise LimitExceededError(
-                f"too many look-alikes of a batch, the last at byte {position}"
+                f"too many candidates for a batch, the last at byte {position}"
             )
         if is_entry_crc_right(buf, entry, header):
             return FoundBatch(entry)

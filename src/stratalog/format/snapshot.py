@@ -1,8 +1,8 @@
-"""The producer snapshot (`.snapshot`): what is known of each producer below the offset in its name.
+"""The producer snapshot (`.snapshot`): the state of each producer at the offset in its name.
 
 A header with a checksum, then one entry per producer in no particular order. Only the newest batch
-of a producer is kept, so after a reload duplicates are told from that one alone. A file without
-producers is 10 bytes and normal.
+of a producer is kept, so after a reload only its duplicates are recognised. A file without
+producers has 10 bytes.
 
 Invariants: the CRC-32C covers everything after itself, the count agrees with the size exactly.
 """
@@ -72,7 +72,7 @@ class ProducerEntry(NamedTuple):
         try:
             return cls._make(_ENTRY.unpack_from(buf, at))
         except struct.error:
-            raise CorruptSnapshotError("producer entry is cut short", position=at) from None
+            raise CorruptSnapshotError("producer entry is truncated", position=at) from None
 
     def pack(self) -> bytes:
         try:
@@ -102,7 +102,7 @@ class ProducerEntry(NamedTuple):
 
 
 def decode_snapshot(buf: Buffer) -> tuple[ProducerEntry, ...]:
-    """Every producer of the file, in file order. The CRC is checked before anything is believed."""
+    """Every producer of the file, in file order. The CRC is checked first."""
     if len(buf) < HEADER_BYTES:
         raise CorruptSnapshotError(f"{len(buf)} bytes are too few for a producer snapshot")
     header = SnapshotHeader._make(_HEADER.unpack_from(buf))
@@ -113,7 +113,9 @@ def decode_snapshot(buf: Buffer) -> tuple[ProducerEntry, ...]:
     entries = memoryview(buf)[HEADER_BYTES:]
     computed = crc32c(memoryview(buf)[CRC_FROM:])
     if computed != header.crc:
-        raise CorruptSnapshotError(f"CRC is {header.crc:08x}, the bytes give {computed:08x}")
+        raise CorruptSnapshotError(
+            f"CRC mismatch: stored {header.crc:08x}, computed {computed:08x}"
+        )
     if header.entry_count * ENTRY_BYTES != len(entries):
         raise CorruptSnapshotError(
             f"{header.entry_count} entries do not fill {len(entries)} bytes", position=CRC_FROM
@@ -122,7 +124,8 @@ def decode_snapshot(buf: Buffer) -> tuple[ProducerEntry, ...]:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """A whole file. Kafka keeps its hash map's order; a reader must not care."""
+    """The bytes of a file. Kafka writes in the order of a hash map; readers must not depend on
+    it."""
     packed = [entry.pack() for entry in entries]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", VERSION, crc32c(body)) + body

@@ -1,8 +1,7 @@
-"""Which batches of a table hold what a writer may have written: headers, CRCs and every record.
+"""Checking all batches of a table: headers, CRCs and every record.
 
-The fast twin of decoding everything and looking for errors. Nothing is copied, so plain records are
-checked at the speed of memory; compressed ones as fast as their codec. A batch that is refused can
-be given to the readable decoder, which says why: `reason_of`.
+The fast twin of decoding everything. Nothing is copied, so uncompressed records are checked at the
+speed of memory, compressed ones as fast as their codec. `reason_of` says why a batch is rejected.
 
 Importing this module loads compiled kernels; import it where many batches are checked.
 """
@@ -30,17 +29,17 @@ if TYPE_CHECKING:
 
 
 class Soundness(enum.IntEnum):
-    """Of one batch. The first four are the kernel's."""
+    """The result for one batch. The kernel returns the first four."""
 
     GOOD = kernel.GOOD
     BAD_RECORDS = kernel.BAD_RECORDS
     """The CRC is right, the records are not."""
     BAD_OFFSETS = kernel.BAD_OFFSETS
-    """Records whose offsets do not rise, or lie outside the batch."""
+    """Records whose offsets do not increase, or are outside the batch."""
     BAD_TIMESTAMP = kernel.BAD_TIMESTAMP
     """The header's largest timestamp is not that of the records."""
     BAD_BATCH = 4
-    """Header or CRC: nothing in it can be believed."""
+    """Header or CRC: nothing in the batch can be trusted."""
 
 
 SOUNDNESS: Final = kernel.SOUNDNESS
@@ -92,7 +91,7 @@ class SoundnessChecker:
                 done += 1
 
     def _check_legacy(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
-        """Messages have neither deltas nor a count: that they can be decoded is all there is."""
+        """Messages have neither deltas nor a count: only whether they can be decoded is checked."""
         decoder = Decoder(
             ("offset",),
             check_crc=False,
@@ -113,7 +112,7 @@ class SoundnessChecker:
 
 
 def reason_of(buf: Buffer, row: Any) -> str:
-    """What the readable decoder finds wrong with this batch; empty when it finds nothing."""
+    """What the readable decoder finds wrong with this batch; empty if nothing."""
     names = ("position", "base_offset", "size_bytes", "magic")
     entry = Entry(*(int(row[name]) for name in names))
     try:
@@ -128,7 +127,7 @@ def reason_of(buf: Buffer, row: Any) -> str:
 
 
 def _are_headers_good(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """What can be told of a header by itself."""
+    """Checks of the headers alone."""
     base, last, count = rows["base_offset"], rows["last_offset"], rows["record_count"]
     good: NDArray[np.bool_] = (count >= 0) & (base >= 0) & (last >= base)
     is_plain = rows["attributes"] & CODEC_MASK == 0

@@ -1,11 +1,11 @@
 """The time index (`.timeindex`): from a timestamp to an offset, sparsely.
 
-Entries end to end, no header, no checksum: a damaged index is rebuilt from the log, never repaired.
+Entries only, no header, no checksum: a corrupt index is rebuilt from the log, never repaired.
 
 Invariants:
 
 * an entry (T, O) says: T is the largest timestamp so far, and the batch that ends at O reached it
-  first. Every record with a larger timestamp lies after O;
+  first. Every record with a larger timestamp is after O;
 * timestamps strictly increase and none is negative; offsets never decrease;
 * offsets are relative to the segment's base offset, 0 to 2147483647;
 * the index of an active segment is preallocated: zeros follow the entries until it is trimmed.
@@ -58,7 +58,7 @@ class TimeEntry(NamedTuple):
         try:
             timestamp, relative_offset = _ENTRY.unpack_from(buf, at)
         except struct.error:
-            raise CorruptIndexError("index entry is cut short", position=at) from None
+            raise CorruptIndexError("index entry is truncated", position=at) from None
         return cls(timestamp, base_offset + relative_offset)
 
     def pack(self, *, base_offset: int) -> bytes:
@@ -71,7 +71,8 @@ class TimeEntry(NamedTuple):
 
 
 class TimeIndexHit(NamedTuple):
-    """What a look-up found. Slot -1: no entry applies, scan from the start of the segment."""
+    """The result of a lookup. Slot -1: there is no such entry, scan from the start of the
+    segment."""
 
     slot: int
     timestamp: int
@@ -159,4 +160,4 @@ def check_sanity(buf: Buffer, base_offset: int) -> None:
             f"last offset {last.offset} is below base offset {base_offset}", position=last_at
         )
     if len(buf) % ENTRY_BYTES:
-        raise CorruptIndexError(f"{len(buf)} bytes are no multiple of {ENTRY_BYTES}")
+        raise CorruptIndexError(f"{len(buf)} bytes are not a multiple of {ENTRY_BYTES}")

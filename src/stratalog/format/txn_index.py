@@ -1,12 +1,12 @@
-"""The transaction index (`.txnindex`): the aborted transactions whose marker lies in a segment.
+"""The transaction index (`.txnindex`): the aborted transactions whose marker is in a segment.
 
-Entries end to end, no header, no checksum, not preallocated. The file appears with the segment's
-first ABORT marker; committed transactions leave no trace.
+Entries only, no header, no checksum, not preallocated. The file is created with the segment's first
+ABORT marker; committed transactions have no entry.
 
 Invariants:
 
 * an entry belongs to the segment that holds the ABORT marker, so `last_offset` is never below its
-  base offset, while `first_offset` may lie in an earlier segment;
+  base offset, while `first_offset` may be in an earlier segment;
 * last offsets strictly increase, because markers are written in log order;
 * `last_stable_offset` never decreases. It lets a search stop: every transaction whose marker comes
   later began at or above it.
@@ -52,7 +52,9 @@ class AbortedTxn(NamedTuple):
         try:
             entry = cls._make(_ENTRY.unpack_from(buf, at))
         except struct.error:
-            raise CorruptIndexError("aborted transaction is cut short", position=at) from None
+            raise CorruptIndexError(
+                "the entry of an aborted transaction is truncated", position=at
+            ) from None
         if entry.version > VERSION:
             raise UnsupportedError(f"aborted transaction at byte {at} has version {entry.version}")
         if entry.version < VERSION:
@@ -67,7 +69,7 @@ class AbortedTxn(NamedTuple):
 
 
 class AbortedTxns(NamedTuple):
-    """What one index knows of a fetch range."""
+    """The aborted transactions of one index in a range of offsets."""
 
     txns: tuple[AbortedTxn, ...]
     is_complete: bool
@@ -75,15 +77,15 @@ class AbortedTxns(NamedTuple):
 
 
 def read_entries(buf: Buffer) -> Iterator[AbortedTxn]:
-    """Every whole entry. A partial one at the end is a write that never finished: skipped."""
+    """Every complete entry. A partial one at the end, from an unfinished write, is skipped."""
     for at in range(0, len(buf) - ENTRY_BYTES + 1, ENTRY_BYTES):
         yield AbortedTxn.unpack(buf, at)
 
 
 def collect_aborted(buf: Buffer, from_offset: int, to_offset: int) -> AbortedTxns:
-    """The aborted transactions that touch [`from_offset`, `to_offset`).
+    """The aborted transactions that overlap [`from_offset`, `to_offset`).
 
-    Go on with the index of the next segment until one `is_complete` or segments run out.
+    Continue with the index of the next segment until one `is_complete`.
     """
     found = []
     for txn in read_entries(buf):
@@ -133,4 +135,4 @@ def check_entries(buf: Buffer, base_offset: int) -> None:
         last_offset, last_stable_offset = txn.last_offset, txn.last_stable_offset
     if len(buf) % ENTRY_BYTES:
         at = len(buf) - len(buf) % ENTRY_BYTES
-        raise CorruptIndexError("aborted transaction is cut short", position=at)
+        raise CorruptIndexError("the entry of an aborted transaction is truncated", position=at)

@@ -88,8 +88,8 @@ def size_of_long(value: int) -> int:
 def wrapped_long(value: int) -> int:
     """`value` as a Java long holds it: sums past 63 bits come back from the other end.
 
-    Timestamps are a base plus a delta. Damaged or absurd ones overflow in Java, and both decoders
-    must give the number that Kafka's consumers see.
+    Timestamps are a base plus a delta. Corrupt ones overflow in Java, and both decoders must
+    return the number that Kafka's consumers see.
     """
     if -_LONG_SIGN <= value < _LONG_SIGN:
         return value

@@ -1,1 +1,1 @@
-"""What happens to logs that no client asked for, and what can be told about them."""
+"""Recovery, retention, compaction, verification and reindexing of logs: plan first, then act."""

@@ -1,16 +1,15 @@
 """Opening a log for writing: what to keep after a crash, and what to build again.
 
-The steps are those of Kafka's loader. Each leaves the directory in a state from which the steps,
-run from the start, come to the same end; so a crash while loading costs nothing but time.
+The steps are those of Kafka's loader. Each leaves the directory in a state from which loading
+again has the same result, so a crash while loading costs nothing but time.
 
 After a clean stop, what is read is the names, the newest producer snapshot, and the last segment:
-each of its batches with its CRC. A corrupt batch there is none that a crash left, so the log is
-refused as it is, with FlushedCorruptionError: neither truncated nor appended to. Earlier segments
-are read only if an index file is missing; `verify` reads everything.
+each of its batches with its CRC. A crash cannot explain a corrupt batch there, so opening fails
+with FlushedCorruptionError, and the log is neither truncated nor appended to. Earlier segments are
+read only if an index file is missing; `verify` reads everything.
 
 After an unclean stop, every segment from the recovery point on is read and checked. The log is
-truncated before the first batch that is not whole, as Kafka does it; what is dropped is logged as a
-warning.
+truncated before the first corrupt batch, as in Kafka, and a warning lists what was dropped.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ def open_log(  # noqa: PLR0913  # independent choices, all but two by keyword
     producer_config: ProducerStateConfig | None = None,
     on_truncation: Callable[[Truncation], None] | None = None,
 ) -> PartitionLog:
-    """Load the partition in directory `path`, which is made if it is not there.
+    """Load the partition in directory `path`, which is created if it does not exist.
 
-    What is truncated is logged as a warning and reported to `on_truncation`, just before it goes.
+    Every truncation is logged as a warning and passed to `on_truncation` before it happens.
     """
     loader = _Loader(path, config, disk, now_ms, producer_config)
     loader.on_truncation = on_truncation
@@ -137,7 +136,9 @@ class _Loader:
         if last_batch is not None and last_batch.last_offset >= log_start_offset:
             self._check_epochs(last_batch)
         leader_epoch = self._last_epoch(last_batch)
-        self._trim_epochs(point.log_start_offset if point.is_start_told else log_start_offset, end)
+        self._trim_epochs(
+            point.log_start_offset if point.is_start_checkpointed else log_start_offset, end
+        )
         producers = self._load_producers(log_start_offset, end, is_clean=point.was_clean)
         return PartitionLog(
             LogState(
@@ -175,8 +176,8 @@ class _Loader:
             slot += 1
 
     def _drop_caches(self, unflushed: Iterable[Segment]) -> None:
-        """Recovery is about what is on the disk. If an fsync failed, the kernel still shows what it
-        could not write."""
+        """Recovery must read what is on the disk. After a failed fsync the page cache may still
+        hold what was never written."""
         paths = [segment.path for segment in unflushed]
         paths += [self._snapshots.path_of(offset) for offset in self._snapshots.offsets]
         paths.append(self._path / FileKind.LEADER_EPOCHS.value)
@@ -185,7 +186,7 @@ class _Loader:
                 self._disk.drop_cache(path)
 
     def _find_segments(self, names: set[str]) -> list[Segment]:
-        """In offset order. Index files without a log go."""
+        """In offset order. Index files without a log are deleted."""
         segments = []
         for name in sorted(names):
             file = classify(name)
@@ -203,9 +204,9 @@ class _Loader:
         return segments
 
     def _check_indexes(self, segment: Segment, names: set[str], point: LoadPoint) -> None:
-        """A segment that counts as flushed, but has no offset index, or a transaction index that
-        cannot be, is recovered all the same. If it loses bytes, it was not by a crash: the segments
-        after it stay; a log that was closed cleanly is refused then."""
+        """A flushed segment without an offset index, or with an invalid transaction index, is
+        recovered too. A crash cannot explain it if it loses bytes: then later segments stay, and
+        opening a log that was closed cleanly fails."""
         log, base_offset = segment.path, segment.base_offset
         if not has_sound_indexes(log, base_offset, segment.size_bytes, names):
             self._recover_flushed(segment, point)
@@ -242,8 +243,8 @@ class _Loader:
     ) -> None:
         """Rebuild one segment's indexes, the producers' part of them included.
 
-        With `drops_later`, later segments go if this one loses bytes: they would leave a hole.
-        """
+        With `drops_later`, later segments are deleted if this one loses bytes: they would leave a
+        gap."""
         producers = self._producers_before(segment, log_start_offset)
         self._recovered.append(segment.base_offset)
         valid_part = segment.recover(
@@ -267,7 +268,7 @@ class _Loader:
     def _replay(
         self, segment: Segment, producers: ProducerStateManager, batch: LoadedBatch
     ) -> None:
-        """Note what a batch says of leaders, producers and aborted transactions."""
+        """Apply a batch to leader epochs, producers and aborted transactions."""
         header = batch.header
         if not isinstance(header, BatchHeader):
             return
@@ -285,8 +286,8 @@ class _Loader:
     ) -> None:
         slot = self._segments.index(segment) + 1 if drops_later else len(self._segments)
         later = self._segments[slot:]
-        views = [_whole(each) for each in later]
-        self._report(truncation_of(self._topic_partition, _whole(segment), valid_part, views))
+        views = [_full_view(each) for each in later]
+        self._report(truncation_of(self._topic_partition, _full_view(segment), valid_part, views))
         self._drop(later)
         del self._segments[slot:]
 
@@ -296,9 +297,9 @@ class _Loader:
             self.on_truncation(truncation)
 
     def _settle_start(self, checkpointed: int) -> int:
-        """The log start; a log that ends below it has nothing left that may be seen."""
+        """The log start offset. A log that ends below it is deleted: nothing of it is visible."""
         if self._segments and self._segments[-1].next_offset < checkpointed:
-            views = [_whole(segment) for segment in self._segments]
+            views = [_full_view(segment) for segment in self._segments]
             end = self._segments[-1].next_offset
             self._report(truncation_of_all(self._topic_partition, views, end, checkpointed))
             self._drop(self._segments)
@@ -314,8 +315,8 @@ class _Loader:
         return max(checkpointed, self._segments[0].base_offset)
 
     def _activate_last(self, point: LoadPoint) -> None:
-        """A log that does not end with a whole batch was not closed cleanly, whoever says so;
-        unless it lacks what was flushed. That is corruption, and nobody's to truncate silently."""
+        """A log that does not end with a complete batch was not closed cleanly, whatever the marker
+        says; unless flushed bytes are missing. That is corruption and is never truncated."""
         segment = self._segments[-1]
         if point.was_clean and segment.base_offset not in self._recovered:
             self._refuse_corruption(segment, point)
@@ -326,10 +327,9 @@ class _Loader:
             segment.become_active(now_ms=self._now_ms())
 
     def _rebuild_last_txn_index(self) -> None:
-        """A missing or truncated transaction index of the segment that is appended to: whoever
-        writes to the file next must not leave it incomplete. Those of earlier segments are looked
-        up in the log when aborted transactions are asked for, because a walk over all headers of a
-        large log is too much for opening it."""
+        """Rebuild a missing or truncated transaction index of the active segment, which would stay
+        incomplete otherwise. For earlier segments the log itself is searched when aborted
+        transactions are needed: reading all headers of a large log would slow down opening it."""
         segment = self._segments[-1]
         if segment.base_offset in self._recovered or not segment.size_bytes:
             return
@@ -346,16 +346,16 @@ class _Loader:
             )
 
     def _drop(self, segments: list[Segment]) -> None:
-        """From the last one down and each for good, so that a crash leaves no hole either."""
+        """From the last one down, each durably, so that a crash never leaves a gap."""
         for segment in reversed(segments):
             segment.delete()
             self._snapshots.delete([segment.base_offset])
             self._disk.fsync_dir(self._path)
 
-    # -- what is derived
+    # -- epochs and producers
 
     def _epochs_in_log(self) -> Iterator[EpochEntry]:
-        """Where leader epochs begin by the batches that are there, all segments of them."""
+        """Where leader epochs begin, according to the batches of all segments."""
         latest = NO_LEADER_EPOCH
         for segment in self._segments:
             view = segment.view()
@@ -378,8 +378,8 @@ class _Loader:
         return found
 
     def _check_epochs(self, last_batch: BatchHeader) -> None:
-        """Every batch has the epoch that the checkpoint has for its offset, the last one too. Kafka
-        does not look, but gets the epoch of its next batch from the controller."""
+        """Rebuild the epochs if the last batch contradicts the checkpoint. Kafka does not check
+        this, but gets the epoch of its next batch from the controller."""
         epoch = last_batch.partition_leader_epoch
         known = self._epochs.epoch_for_offset(last_batch.last_offset)
         if epoch not in {NO_LEADER_EPOCH, known}:
@@ -391,10 +391,10 @@ class _Loader:
             self._epochs = rebuild_epochs(self._disk, self._path, entries, reason)
 
     def _last_epoch(self, last_batch: BatchHeader | None) -> int:
-        """Of the last leader, so that epochs never fall; 0 when nothing tells it.
+        """Of the last leader, so that epochs never decrease; 0 if it is not known.
 
-        Epochs that wrote nothing are forgotten with the next opening, and a log start at the very
-        end hides all others; then the last batch is asked.
+        Epochs that wrote nothing are dropped by the next opening, and a log start at the very end
+        hides all others; then the last batch decides.
         """
         latest = self._epochs.latest_epoch
         if latest is None and last_batch is not None:
@@ -402,7 +402,7 @@ class _Loader:
         return max(0, _or_none(latest))
 
     def _trim_epochs(self, start: int, end: int) -> None:
-        """Epochs outside the log are of records that were lost or deleted.
+        """Drop epochs outside the log: their records were lost or deleted.
 
         Like Kafka's loader, leaves an empty file where there was none.
         """
@@ -427,6 +427,6 @@ def _or_none(epoch: int | None) -> int:
     return NO_LEADER_EPOCH if epoch is None else epoch
 
 
-def _whole(segment: Segment) -> SegmentView:
-    """The file as it is, whatever part of it is good."""
+def _full_view(segment: Segment) -> SegmentView:
+    """The complete file, whether or not all of it is valid."""
     return SegmentView(segment.path, segment.base_offset, segment.size_bytes)

@@ -1,8 +1,7 @@
 """What opening a log for writing truncates and splits, as values, before anything is changed.
 
-`recovery` asks the functions here what to drop and then drops it; `plan_recovery` asks the same
-without acting, for a dry run. Looking never writes.
-"""
+`recovery` calls these functions and then acts on the result; `plan_recovery` is the dry run.
+Nothing here writes."""
 
 from __future__ import annotations
 
@@ -45,10 +44,10 @@ class LoadPoint(NamedTuple):
     log_start_offset: int = 0
     recovery_point: int = 0
     was_clean: bool = False
-    """The last writer closed the directory in good order."""
-    is_start_told: bool = False
-    """The log start is from the checkpoint. Below the first segment it is that of a log whose older
-    part a broker has in remote storage, and needs the epochs of."""
+    """The last writer closed the directory cleanly."""
+    is_start_checkpointed: bool = False
+    """The log start is from the checkpoint. Below the first segment, it is that of a log whose
+    older part is in remote storage; a broker needs the epochs of that part."""
 
 
 class Truncation(NamedTuple):
@@ -67,9 +66,9 @@ class Truncation(NamedTuple):
     none."""
     dropped_bytes: int
     deleted_segments: int
-    """Whole segments after the truncated one."""
+    """Segments after the truncated one."""
     readable_batches: int
-    """Whole batches with the right CRC in what is dropped."""
+    """Complete batches with the right CRC among the dropped bytes."""
     readable_records: int
 
     def text(self, done: str = "truncated") -> str:
@@ -138,16 +137,16 @@ def truncation_of(
     valid_part: ValidPart,
     later: Sequence[SegmentView] = (),
 ) -> Truncation:
-    """What goes if a segment keeps only what survives, and those `later` are deleted."""
+    """What is dropped if a segment keeps only its valid bytes and those `later` are deleted."""
     readable = _readable_after(segment, valid_part)
     for view in later:
         readable = readable.plus(_readable_in(view))
-    damage = valid_part.corruption
+    corruption = valid_part.corruption
     return Truncation(
         topic_partition,
         segment.path,
         valid_part.valid_bytes,
-        "no whole batch follows" if damage is None else damage.reason,
+        "no complete batch follows" if corruption is None else corruption.reason,
         valid_part.next_offset,
         max(valid_part.next_offset, readable.end_offset),
         segment.size_bytes - valid_part.valid_bytes + sum(view.size_bytes for view in later),
@@ -171,15 +170,15 @@ def truncation_of_all(
 
 
 def first_unflushed(bases: Sequence[int], point: LoadPoint) -> int:
-    """From which segment on a log is read and checked; all before it count as flushed."""
+    """The first segment that is read and checked; all before it count as flushed."""
     if point.was_clean:
         return len(bases)
     return max(0, bisect_right(bases, point.recovery_point) - 1)
 
 
 def has_sound_indexes(log: Path, base_offset: int, size_bytes: int, names: Collection[str]) -> bool:
-    """Whether a segment that counts as flushed has an offset index, and a transaction index that
-    can be right, if any. `names` are those in the directory."""
+    """Whether a flushed segment has an offset index and, if any, a plausible transaction index.
+    `names` are the files in the directory."""
     if log.with_suffix(FileKind.OFFSET_INDEX.value).name not in names:
         return size_bytes == 0
     txn_index = log.with_suffix(FileKind.TXN_INDEX.value)
@@ -198,20 +197,20 @@ def refuse_corruption(
 ) -> None:
     """Raise FlushedCorruptionError if a batch of a log that was closed cleanly is corrupt. Bytes
     that follow all that was flushed, up to `flushed_end`, may still be an interrupted write."""
-    damage = valid_part.corruption
-    if damage is None:
+    corruption = valid_part.corruption
+    if corruption is None:
         return
     has_more = segment.end.position > valid_part.valid_bytes
     if not has_more and valid_part.next_offset >= flushed_end:
         return
     raise FlushedCorruptionError(
-        f"corrupt ({damage.reason}), although the log was closed cleanly at offset "
+        f"corrupt ({corruption.reason}), although the log was closed cleanly at offset "
         f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
         f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
         f"the log truncated to offset {valid_part.next_offset}",
         path=segment.path,
-        position=damage.position,
-        offsets=damage.offsets,
+        position=corruption.position,
+        offsets=corruption.offsets,
     )
 
 
@@ -368,14 +367,14 @@ class _Planner:
 
 
 class IndexLimits(NamedTuple):
-    """What a broker's last segment shows of its `segment.index.bytes`, where nobody knows it.
+    """What a broker's last segment shows of its `segment.index.bytes`, if that is not configured.
 
-    A broker maps the indexes of earlier segments at the size that they have, but gives those of the
-    last one the size of the setting, and cannot start if they have more entries than fit.
+    A broker maps the indexes of earlier segments at their size, but resizes those of the last one
+    to the setting, and cannot start if they have more entries than fit.
     """
 
     sizes: IndexSizes
-    """That the broker accepts for the indexes of the last segment."""
+    """The index sizes that the broker accepts for the last segment."""
     segment_index_bytes: int | None = None
     """The setting, if the files still have the size that they were created with."""
 
@@ -384,9 +383,8 @@ def last_index_limits(path: Path, config: LogConfig, *, was_clean: bool) -> Inde
     """What the last segment of a partition shows, before it is opened. Never writes.
 
     After a clean stop its indexes are trimmed: the broker accepts them as they are. Otherwise they
-    have the size of the setting, unless that is the size that `config` gives them: then it may have
-    been a writer with that config that was killed. One entry each is always accepted.
-    """
+    have the size of the setting, unless that is the size in `config`: then a writer with that
+    config may have been killed. One entry each is always accepted."""
     one_entry = IndexSizes(OffsetIndexFile.entry_bytes, TimeIndexFile.entry_bytes)
     log = max(path.glob("[0-9]" * 20 + FileKind.LOG.value), default=None)
     if log is None:
@@ -420,7 +418,7 @@ def _ignore(_: LoadedBatch) -> None:
 
 
 def _readable_after(segment: SegmentView, valid_part: ValidPart) -> _Readable:
-    """The batches after the first that is not good."""
+    """The valid batches after the first corrupt one."""
     position, offset_min = valid_part.valid_bytes, valid_part.next_offset
     found = segment.file.peek(position)
     # The end that the corrupt batch declares is tried first: a search byte by byte could take a
@@ -458,12 +456,12 @@ def _readable_from(segment: SegmentView, start: int, offset_min: int) -> _Readab
             except CorruptError:
                 position = segment.next_valid_batch(position + 1, offset_min=offset_min)
     except _RESYNC_FAILS:
-        return counted  # at least so much
+        return counted  # an incomplete count
     return counted
 
 
 def _records_in(batch: LoadedBatch) -> int:
-    """Markers are not counted: they are no records to a reader."""
+    """Transaction markers are not counted: readers never see them."""
     header = batch.header
     if isinstance(header, BatchHeader):
         return 0 if header.is_control else header.record_count

@@ -1,15 +1,15 @@
-"""Building the indexes of a log again, from the log alone: the same bytes that recovery writes.
+"""Rebuilding the indexes of a log from the log alone: the same bytes that recovery writes.
 
 Segments are independent: each takes its producers from the snapshot at its base offset, or from the
-newest one before and the batches since. So a plan gives one task a segment, and tasks may be done
-anywhere. Whoever acts holds the lock of the log directory; a task takes none.
+newest earlier one and the batches since. So a plan has one task per segment, and tasks may run
+anywhere. The caller holds the lock of the log directory; tasks do not lock.
 
-An index may be right and still be another: with a topic's own `index.interval.bytes`, from a
-cleaner or a follower, or after a restart, when Kafka counts the bytes to the next entry anew. One
-that `verify` has no complaint about is left alone, unless the task is forced.
+An index may differ and still be right: with the topic's own `index.interval.bytes`, if a cleaner or
+a follower wrote it, or after a restart, when Kafka starts counting bytes anew. An index in which
+`verify` finds no fault is kept, unless the task is forced.
 
-The log itself is never touched. A segment that is damaged in its middle is left alone: an index of
-what lies before the damage would hide what lies behind it.
+The log itself is never changed. A segment with corruption in the middle is skipped: an index of the
+part before it would hide the part after it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class ReindexTask:
     interval_bytes: int = INTERVAL_BYTES_DEFAULT
     """The topic's `index.interval.bytes`."""
     is_forced: bool = False
-    """Replace indexes that are right, too, if recovery would write them otherwise."""
+    """Also replace valid indexes if recovery would write them differently."""
 
 
 class IndexChange(enum.StrEnum):
-    """What becomes of an index file."""
+    """What happens to an index file."""
 
     UNCHANGED = "unchanged"
     KEPT = "kept"
-    """It is right, though not what recovery would write."""
+    """It is valid, although recovery would write it differently."""
     CREATED = "created"
     REPLACED = "replaced"
     REMOVED = "removed"
@@ -73,11 +73,11 @@ class FileChange(NamedTuple):
     change: IndexChange
     bytes_before: int
     bytes_after: int
-    """As recovery would write it, if it is kept."""
+    """If it is kept: the size that recovery would write."""
 
     @property
-    def is_made(self) -> bool:
-        """Whether anything is done to the file."""
+    def is_change(self) -> bool:
+        """Whether the file is changed."""
         return self.change not in {IndexChange.UNCHANGED, IndexChange.KEPT}
 
 
@@ -87,12 +87,12 @@ class Reindexed(NamedTuple):
     path: str
     size_bytes: int
     changes: tuple[FileChange, ...]
-    damage: str = ""
-    """Why nothing was written; empty if all went well."""
+    failure: str = ""
+    """Why nothing was written; empty on success."""
 
 
 class IndexBytes(NamedTuple):
-    """The three index files as they should be. No entry, no transaction index."""
+    """The bytes of the three index files. Without entries there is no transaction index."""
 
     offset_index: bytes
     time_index: bytes
@@ -116,9 +116,9 @@ def plan_reindex(
 
 
 def build_indexes(task: ReindexTask) -> IndexBytes | CorruptError:
-    """What the index files should hold; the damage that stands in the way, if there is any.
+    """The index files rebuilt from the log, or the corruption that prevents it.
 
-    Bytes at the end that are no batch are none: recovery cuts them, and nothing is behind them.
+    Invalid bytes at the end do not: recovery truncates them, and nothing follows them.
     """
     view = SegmentView(Path(task.path), task.base_offset, task.size_bytes)
     try:
@@ -128,22 +128,22 @@ def build_indexes(task: ReindexTask) -> IndexBytes | CorruptError:
             _replay_batch(replay, batch)
 
         valid_part = check_segment(view, task.interval_bytes, on_batch)
-        if valid_part.corruption is not None and _goes_on(view, valid_part):
+        if valid_part.corruption is not None and _has_valid_batches_after(view, valid_part):
             return valid_part.corruption
     finally:
         view.release()
-    ours = (txn for txn in replay.aborted if txn.last_offset >= task.base_offset)
+    aborted = (txn for txn in replay.aborted if txn.last_offset >= task.base_offset)
     return IndexBytes(
         bytes(valid_part.indexes.offset_index),
         bytes(valid_part.indexes.time_index),
-        b"".join(txn.pack() for txn in ours),
+        b"".join(txn.pack() for txn in aborted),
     )
 
 
 def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) -> Reindexed:
-    """Build the indexes of one segment and put them in place, each at once and whole.
+    """Rebuild the indexes of one segment and replace each atomically.
 
-    The directory's lock must be held, unless `is_dry_run`. Files that are right are left alone.
+    The lock of the log directory must be held, unless `is_dry_run`. Valid files are kept.
     """
     try:
         built = build_indexes(task)
@@ -165,7 +165,7 @@ def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) 
 
 
 def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
-    """The same, but that files stay which are right as they are."""
+    """The same changes, except that valid files are kept."""
     doubtful = [change.path for change in changes if change.change is IndexChange.REPLACED]
     if not doubtful:
         return changes
@@ -174,8 +174,8 @@ def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
 
     # Planned as for verify: a transaction may have begun in a segment before.
     plan = plan_partition(Path(task.path).parent)
-    (due,) = (each for each in plan.tasks if each.path == task.path)
-    verified = verify_segment(due)
+    (verify_task,) = (each for each in plan.tasks if each.path == task.path)
+    verified = verify_segment(verify_task)
     wrong = {
         finding.path
         for finding in verified.findings
@@ -234,8 +234,8 @@ def _replay_batch(replay: ProducerReplay, batch: LoadedBatch) -> None:
         replay.add_marker(header, marker)
 
 
-def _goes_on(view: SegmentView, valid_part: ValidPart) -> bool:
-    """Whether good batches follow the damage."""
+def _has_valid_batches_after(view: SegmentView, valid_part: ValidPart) -> bool:
+    """Whether valid batches follow the corruption."""
     start = valid_part.valid_bytes + 1
     found = view.next_valid_batch(start, offset_min=valid_part.next_offset)
     return found is not None

@@ -1,7 +1,17 @@
-"""What retention looks at: a log and its segments as they are, as values.
+"""Retention: which of the oldest segments of a log are deleted, and why the others are kept.
 
-The largest timestamp of a segment is what counts; the time at which its file was written stands in
-where no record has one.
+`plan_retention` decides as Kafka does, from values and a clock; `apply` deletes. Three rules in
+this order: segments below the log start offset, segments beyond `retention.bytes`, segments older
+than `retention.ms`. Each rule continues where the one before it stopped, oldest segment first, and
+stops at the first segment that it keeps. The age of a segment is that of its largest timestamp, or
+of the file if no record has a timestamp.
+
+Invariants of a plan:
+
+* deleted segments are a prefix of the log without records above the high watermark, so no gap is
+  left;
+* the log keeps a segment: if all are deleted, the active one is rolled first;
+* planning again after it was applied, at the same time, finds nothing to delete.
 """
 
 from __future__ import annotations
@@ -30,7 +40,7 @@ _MS_NS: Final = 1_000_000
 
 
 class RetentionSegment(NamedTuple):
-    """What retention asks of a segment."""
+    """What retention needs to know about a segment."""
 
     path: Path
     base_offset: int
@@ -40,24 +50,24 @@ class RetentionSegment(NamedTuple):
     largest_timestamp: int
     """Of its records; -1 if none has one."""
     timestamp_offset: int
-    """The last offset of the batch that has it. If it lies in the future: of the record itself."""
+    """The last offset of the batch that has it; of the record itself if it is in the future."""
     mtime_ms: int
-    """Of the file, where no record has a timestamp; else -1, for nobody asks."""
+    """Of the file, if no record has a timestamp; else -1, because it is not needed."""
     is_active: bool
 
     @property
     def uses_mtime(self) -> bool:
-        """Its age is the file's: no record has a timestamp."""
+        """Whether its age is that of the file, because no record has a timestamp."""
         return self.largest_timestamp < 0
 
     @property
     def newest_ms(self) -> int:
-        """What its age is counted from."""
+        """The time from which its age is counted."""
         return self.mtime_ms if self.uses_mtime else self.largest_timestamp
 
 
 class RetentionLog(NamedTuple):
-    """What retention asks of a log."""
+    """What retention needs to know about a log."""
 
     topic_partition: TopicPartition
     path: Path
@@ -79,7 +89,7 @@ class _Seen(NamedTuple):
 
 
 def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
-    """Of a log that is being written."""
+    """A log that is open for writing."""
     with log.maintenance.lock:
         end_offset, segments = log.log_end_offset, log.maintenance.segments
     seen = [_Seen(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments]
@@ -88,7 +98,7 @@ def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
 
 
 def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
-    """Of a partition that is only read: the facts that a writer would find on opening it."""
+    """A partition that is only read, as a writer would find it on opening."""
     return view.retry_if_gone(lambda: _facts_of_view(view, now_ms))
 
 
@@ -135,7 +145,7 @@ def _facts_of_segment(seen: _Seen, end_offset: int, now_ms: int) -> RetentionSeg
 
 
 def _exactly(segment: Segment | SegmentView, largest: LargestTimestamp) -> LargestTimestamp:
-    """With the offset of the very record: somebody will want to look at it."""
+    """With the offset of the record itself, for the report."""
     view = segment if isinstance(segment, SegmentView) else segment.view()
     try:
         hit = view.times.find(largest.timestamp, view.base_offset)
@@ -150,27 +160,14 @@ def _mtime_ms(path: Path, largest: LargestTimestamp) -> int:
     try:
         return path.stat().st_mtime_ns // _MS_NS
     except FileNotFoundError:
-        return NO_TIMESTAMP  # it goes while we look; whoever acts on this looks again
+        return NO_TIMESTAMP  # deleted just now; `apply` checks again
 
-
-# Retention: which of a log's oldest segments go, and what keeps the others.
-#
-# `plan_retention` decides as Kafka does, from facts and a clock that are given to it; `apply` does
-# it. Three passes, in this order: segments below the log start offset, segments beyond
-# `retention.bytes`, segments older than `retention.ms`. Each goes on from where the one before it
-# stopped, oldest segment first, and stops at the first segment that it keeps.
-#
-# Invariants of a plan:
-#
-# * what goes is a prefix of the log, so no hole is left, and no record above the high watermark;
-# * the log keeps a segment: if all go, the active one is rolled before;
-# * planning once more after it was applied, at the same time, finds nothing to delete.
 
 _log = logging.getLogger(__name__)
 
 
 class RetentionRule(enum.StrEnum):
-    """Why segments may go, in the order in which Kafka looks."""
+    """The rules that delete segments, in Kafka's order."""
 
     START_OFFSET = "start-offset"
     SIZE = "size"
@@ -178,12 +175,12 @@ class RetentionRule(enum.StrEnum):
 
 
 class RetentionReason(enum.StrEnum):
-    """What a pass found of a segment."""
+    """Why a rule deletes or keeps a segment."""
 
     BELOW_LOG_START = "below-log-start"
     OVER_SIZE = "over-size"
     EXPIRED = "expired"
-    # It keeps all others.
+    # All others keep the segment.
     ABOVE_LOG_START = "above-log-start"
     WITHIN_SIZE = "within-size"
     NOT_EXPIRED = "not-expired"
@@ -191,11 +188,11 @@ class RetentionReason(enum.StrEnum):
     NO_LIMIT = "no-limit"
     NO_DELETE_POLICY = "no-delete-policy"
     REMOTE_STORAGE = "remote-storage"
-    """Kafka deletes what it has copied to remote storage. Whether it has, the files do not tell."""
+    """Kafka deletes what it has copied to remote storage; the files do not show whether it has."""
     ABOVE_HIGH_WATERMARK = "above-high-watermark"
     PENDING_COMMIT = "pending-commit"
     EMPTY_ACTIVE = "empty-active"
-    BEHIND_KEPT = "behind-kept"
+    AFTER_KEPT = "after-kept"
 
 
 _DELETES: Final = {
@@ -206,16 +203,16 @@ _DELETES: Final = {
 
 
 class RuleResult(NamedTuple):
-    """What one pass says of one segment."""
+    """The result of one rule for one segment."""
 
     by: RetentionRule
     reason: RetentionReason
     amount: int = 0
     """By how much. Offsets: from the log start to the end of the segment, or from the high
     watermark, or from where a pending commit begins. Bytes: how far the log is over the limit
-    (over-size), or by how many more it would have to be for this segment to go (within-size).
-    Milliseconds: since it expired, until it does, or how far its timestamp lies in the future.
-    Behind a segment that is kept: its base offset."""
+    (over-size), or by how many more it would have to be for this segment to be deleted
+    (within-size). Milliseconds: since it expired, until it does, or how far its timestamp is in the
+    future. After a kept segment: its base offset."""
 
     @property
     def is_deletion(self) -> bool:
@@ -226,49 +223,49 @@ class SegmentDecision(NamedTuple):
     """Delete or keep, and why."""
 
     segment: RetentionSegment
-    findings: tuple[RuleResult, ...]
-    """For a segment that goes, the finding of the pass that takes it. For one that stays, one for
-    each pass, of the log as the plan leaves it."""
-    leaves_ms: int | None = None
-    """The first time at which retention by time takes it, the segments before it included. None if
-    it goes now, or time alone will never do it."""
+    results: tuple[RuleResult, ...]
+    """For a deleted segment, the result of the rule that deletes it. For a kept one, one for each
+    rule, of the log as the plan leaves it."""
+    expires_ms: int | None = None
+    """The earliest time at which `retention.ms` deletes it and all segments before it. None if it
+    is deleted now, or time alone never deletes it."""
 
     @property
     def deleted_by(self) -> RetentionRule | None:
-        return self.findings[0].by if self.findings[0].is_deletion else None
+        return self.results[0].by if self.results[0].is_deletion else None
 
     @property
     def is_deleted(self) -> bool:
         return self.deleted_by is not None
 
-    def finding(self, by: RetentionRule) -> RuleResult | None:
-        """Of one pass, if it was asked."""
-        return next((found for found in self.findings if found.by is by), None)
+    def result_of(self, by: RetentionRule) -> RuleResult | None:
+        """Of one rule, if it was applied."""
+        return next((found for found in self.results if found.by is by), None)
 
 
 @dataclass(frozen=True)
 class RetentionPlan:
-    """What retention would do to one log at one time."""
+    """What retention does to one log at one time."""
 
     log: RetentionLog
     config: LogConfig
     now_ms: int
-    verdicts: tuple[SegmentDecision, ...]
-    """One for each segment, in order: first those that go."""
+    decisions: tuple[SegmentDecision, ...]
+    """One for each segment, in offset order: deleted ones first."""
 
     @property
     def deleted(self) -> tuple[RetentionSegment, ...]:
-        """The segments that go, oldest first."""
-        return tuple(verdict.segment for verdict in self.verdicts if verdict.is_deleted)
+        """The deleted segments, oldest first."""
+        return tuple(decision.segment for decision in self.decisions if decision.is_deleted)
 
     @property
     def kept(self) -> tuple[RetentionSegment, ...]:
-        """The segments that stay."""
-        return tuple(verdict.segment for verdict in self.verdicts if not verdict.is_deleted)
+        """The kept segments."""
+        return tuple(decision.segment for decision in self.decisions if not decision.is_deleted)
 
     @property
     def rolls(self) -> bool:
-        """Whether all segments go, and the log begins a new one first."""
+        """Whether all segments are deleted, so that the log rolls a new one first."""
         return not self.kept
 
     @property
@@ -292,22 +289,22 @@ class RetentionPlan:
 
 
 def plan_retention(log: RetentionLog, config: LogConfig, now_ms: int) -> RetentionPlan:
-    """What Kafka's retention would do to a log with these settings, at this time."""
-    judge = _Judge(log, config, now_ms)
-    verdicts: list[SegmentDecision] = []
+    """What Kafka's retention does to a log with these settings at this time."""
+    rules = _Rules(log, config, now_ms)
+    decisions: list[SegmentDecision] = []
     for by in RetentionRule:
-        for segment in log.segments[len(verdicts) :]:
-            finding = judge.look(by, segment)
-            if not finding.is_deletion:
+        for segment in log.segments[len(decisions) :]:
+            result = rules.apply_rule(by, segment)
+            if not result.is_deletion:
                 break
-            verdicts.append(SegmentDecision(segment, (finding,)))
-            judge.note_deleted(segment)
-    verdicts += judge.kept(log.segments[len(verdicts) :])
-    return RetentionPlan(log, config, now_ms, tuple(verdicts))
+            decisions.append(SegmentDecision(segment, (result,)))
+            rules.note_deleted(segment)
+    decisions += rules.kept(log.segments[len(decisions) :])
+    return RetentionPlan(log, config, now_ms, tuple(decisions))
 
 
-class _Judge:
-    """Looks at one segment at a time, of the log as it is once those before it are gone."""
+class _Rules:
+    """Applies the rules to one segment at a time, after those before it were deleted."""
 
     def __init__(self, log: RetentionLog, config: LogConfig, now_ms: int) -> None:
         self._log = log
@@ -321,8 +318,8 @@ class _Judge:
         self._excess_bytes -= segment.size_bytes
         self._log_start_offset = max(self._log_start_offset, segment.end_offset)
 
-    def look(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult:
-        """What the pass says, provided that nothing before the segment is kept."""
+    def apply_rule(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult:
+        """The result of a rule, provided that no segment before this one is kept."""
         kept = self._kept_by_any(by, segment)
         if kept is not None:
             return kept
@@ -370,41 +367,41 @@ class _Judge:
             )
         if age_ms < 0 and not segment.uses_mtime:
             return RuleResult(RetentionRule.TIME, RetentionReason.FUTURE_TIMESTAMP, -age_ms)
-        # It has to be older than the limit, by a millisecond at least.
+        # It has to be older than the limit by at least a millisecond.
         return RuleResult(
             RetentionRule.TIME, RetentionReason.NOT_EXPIRED, self._config.retention_ms - age_ms + 1
         )
 
     def kept(self, segments: Sequence[RetentionSegment]) -> Iterator[SegmentDecision]:
-        """The first of them stops every pass, and so keeps those behind it."""
-        leaves_ms: int | None = 0
+        """The first kept segment stops every rule, so those after it are kept too."""
+        expires_ms: int | None = 0
         for slot, segment in enumerate(segments):
             if slot == 0:
-                findings = tuple(self.look(by, segment) for by in RetentionRule)
+                results = tuple(self.apply_rule(by, segment) for by in RetentionRule)
             else:
                 first = segments[0].base_offset
-                findings = tuple(
-                    RuleResult(by, RetentionReason.BEHIND_KEPT, first) for by in RetentionRule
+                results = tuple(
+                    RuleResult(by, RetentionReason.AFTER_KEPT, first) for by in RetentionRule
                 )
-            by_time = self.look(RetentionRule.TIME, segment).reason
+            by_time = self.apply_rule(RetentionRule.TIME, segment).reason
             is_timed = by_time in {
                 RetentionReason.EXPIRED,
                 RetentionReason.NOT_EXPIRED,
                 RetentionReason.FUTURE_TIMESTAMP,
             }
-            if leaves_ms is not None:
-                due_ms = segment.newest_ms + self._config.retention_ms + 1
-                leaves_ms = max(leaves_ms, due_ms) if is_timed else None
-            yield SegmentDecision(segment, findings, leaves_ms)
+            if expires_ms is not None:
+                own_ms = segment.newest_ms + self._config.retention_ms + 1
+                expires_ms = max(expires_ms, own_ms) if is_timed else None
+            yield SegmentDecision(segment, results, expires_ms)
 
 
 # -- acting
 
 
 def apply(log: PartitionLog, plan: RetentionPlan) -> int:
-    """Delete what the plan says, as far as the log is still as it was then; how many segments.
+    """Delete the planned segments, if the log has not changed since; returns how many were deleted.
 
-    A segment that has grown, was cut or was replaced since stays, and so do those behind it.
+    A segment that grew, was truncated or was replaced since is kept, and so are those after it.
     """
     with log.maintenance.lock:
         count = 0
@@ -416,23 +413,23 @@ def apply(log: PartitionLog, plan: RetentionPlan) -> int:
         if count == len(log.maintenance.segments) and log.log_end_offset != plan.log.log_end_offset:
             count -= 1
         start = log.maintenance.delete_oldest(count)
-    for verdict in plan.verdicts[:count]:
+    for decision in plan.decisions[:count]:
         _log.info(
             "%s: deleted segment %d of %d bytes (%s); the log starts at %d now",
             log.topic_partition,
-            verdict.segment.base_offset,
-            verdict.segment.size_bytes,
-            verdict.findings[0].reason.value,
+            decision.segment.base_offset,
+            decision.segment.size_bytes,
+            decision.results[0].reason.value,
             start,
         )
     return count
 
 
 def retain(log: PartitionLog, now_ms: int) -> RetentionPlan:
-    """Plan by the log's own settings and do it; the plan, which is what was done."""
+    """Apply retention with the log's own settings; returns the plan that was applied."""
     plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
     if plan.deleted:
-        with log.maintenance.lock:  # what had to be read for the plan is known by now
+        with log.maintenance.lock:  # cheap now: timestamps are cached
             plan = plan_retention(retention_log(log, now_ms), log.config, now_ms)
             apply(log, plan)
     return plan

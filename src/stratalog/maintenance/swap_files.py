@@ -1,9 +1,9 @@
-"""Files in transit: what a crash leaves of deletions, of compaction and of splitting a segment.
+"""Finishing or undoing what a crash interrupted: deletions, compaction, splitting a segment.
 
-A replacement of segments goes through names: its files are `.cleaned` while they are written,
-`.swap` once all of them are complete, and plain when the segments they stand for are gone. Each
-step here is durable before the next one begins, where their order matters. So whenever this is
-interrupted, running it again comes to the same end.
+Files that replace segments are renamed twice: they are `.cleaned` while they are written, `.swap`
+once all of them are complete, and get their final names when the replaced segments are deleted.
+Each step is durable before the next one where the order matters, so running this again after an
+interruption has the same result.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 COPY_BYTES: Final = 1024 * 1024
 CLEANING_DIRECTORY: Final = "cleaning.work"
-"""Inside a partition's directory: what a round of cleaning keeps that is spread over processes.
-Kafka's loader looks at plain files only."""
+"""Inside a partition directory: the files of a cleaning pass that runs in several processes.
+Kafka's loader ignores directories."""
 
 
 def create_directory(disk: Disk, path: Path) -> None:
-    """The directory of a partition, durable if it was not there."""
+    """Create the directory of a partition, durably, unless it exists."""
     if not disk.exists(path):
         disk.mkdir(path, exist_ok=True)
         disk.fsync_dir(path.parent)
@@ -44,9 +44,9 @@ def create_directory(disk: Disk, path: Path) -> None:
 def finish_swaps(disk: Disk, path: Path) -> None:
     """Finish or undo what a crash interrupted: deletions, and replacements of segments.
 
-    Unfinished (`.cleaned`) files go, and before them finished ones at or above: they belong to the
-    same replacement. Other `.swap` files are complete: the segments they stand for go, and they
-    take their places.
+    Incomplete (`.cleaned`) files are deleted, but first the `.swap` files at or above their offset:
+    they belong to the same replacement. Other `.swap` files are complete: they replace the segments
+    whose offsets they cover.
     """
     if disk.exists(path / CLEANING_DIRECTORY):
         disk.remove_tree(path / CLEANING_DIRECTORY)
@@ -81,7 +81,7 @@ def _install_swaps(disk: Disk, path: Path) -> None:
         for name, file in files
         if file.state is FileState.LIVE
         and file.kind is not FileKind.METADATA_SNAPSHOT
-        and file.base_offset is not None  # a range is walked to its end in search of None
+        and file.base_offset is not None  # `None in range` would search all of it
         and file.base_offset in covered
     ]
     if _unlink(disk, replaced):
@@ -92,7 +92,7 @@ def _install_swaps(disk: Disk, path: Path) -> None:
 
 
 def _range_of(disk: Disk, path: Path, swaps: Iterable[tuple[str, PartitionFile]]) -> range:
-    """The offsets that the complete replacements cover."""
+    """The offsets that complete replacements cover."""
     found = []
     for name, file in swaps:
         if file.kind is FileKind.LOG and file.base_offset is not None:
@@ -107,10 +107,10 @@ def _range_of(disk: Disk, path: Path, swaps: Iterable[tuple[str, PartitionFile]]
 
 
 def split_segment(disk: Disk, path: Path, base_offset: int) -> None:
-    """Spread a segment whose offsets are out of reach of its base offset over several.
+    """Split a segment whose offsets are too far above its base offset for an index.
 
-    Old brokers could write such segments. Leaves complete replacements, for `finish_swaps` to put
-    in place; they have no indexes, so they are to be recovered.
+    Old brokers could write such segments. The parts are written as `.swap` files for `finish_swaps`
+    to install. They have no indexes and must be recovered.
     """
     source = path / segment_file_name(base_offset, FileKind.LOG)
     with LogFile(source) as log:
@@ -132,8 +132,8 @@ def _part(path: Path, base_offset: int, state: FileState) -> Path:
 
 
 def split_points(log: LogFile, base_offset: int) -> list[tuple[int, int]]:
-    """Base offset and position of each part of a segment that reaches too far. Corrupt batches stay
-    in the last one, to be truncated there."""
+    """Base offset and position of each part of a segment that must be split. Corrupt batches stay
+    in the last part, where recovery truncates them."""
     starts = [(base_offset, 0)]
     for position, batch in log.walk(0, log.size_bytes, offset_min=base_offset):
         if batch.last_offset - starts[-1][0] > RELATIVE_OFFSET_MAX:
@@ -154,7 +154,7 @@ def _copy(disk: Disk, log: LogFile, span: tuple[int, int], target: Path) -> None
 
 
 def _unlink(disk: Disk, paths: Iterable[Path]) -> bool:
-    """Whether there were any."""
+    """Delete files; whether there were any."""
     is_changed = False
     for path in paths:
         disk.unlink(path, missing_ok=True)
@@ -168,7 +168,7 @@ def _files(disk: Disk, path: Path) -> list[tuple[str, PartitionFile]]:
 
 
 def classify(name: str) -> PartitionFile | None:
-    """What a file of a partition is, by its name; None for files of others."""
+    """The kind of a file in a partition directory, by its name; None for foreign files."""
     try:
         return parse_partition_file(name)
     except InvalidNameError:

@@ -150,7 +150,7 @@ class LogRoot:
             max(start, 0),
             self._offsets[RootFile.RECOVERY_POINTS].get(topic_partition, 0),
             self.last_shutdown.was_clean,
-            is_start_told=start >= 0,
+            is_start_checkpointed=start >= 0,
         )
 
     # -- going offline

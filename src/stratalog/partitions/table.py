@@ -102,7 +102,10 @@ class PartitionSlot:
                 self.loaded = self._open(point)
                 if self.root.offline_reason is not None:  # since the check above
                     self.loaded.take_offline(self.root.offline_reason)
-                if point.is_start_told and point.log_start_offset < self.loaded.segments.bases[0]:
+                if (
+                    point.is_start_checkpointed
+                    and point.log_start_offset < self.loaded.segments.bases[0]
+                ):
                     self.remote_start = point.log_start_offset
             elif not self.loaded.is_usable:
                 self.loaded = self._reopen(self.loaded)
@@ -113,7 +116,9 @@ class PartitionSlot:
         self._epochs_before += log.truncation_epoch + 1
         start = self.start_to_checkpoint
         offset = log.log_start_offset if start is None else start
-        return self._open(LoadPoint(offset, log.recovery_point, is_start_told=start is not None))
+        return self._open(
+            LoadPoint(offset, log.recovery_point, is_start_checkpointed=start is not None)
+        )
 
     def _open(self, point: LoadPoint) -> PartitionLog:
         try:

@@ -54,7 +54,7 @@ def test_kafkas_rounds(case: CompactionCase, compaction_dir: Callable[[str], Pat
             log = golden.after / f"{group.bases[0]:020d}.log"
             kept = log.read_bytes()
             assert list(contents(group.data)) == list(contents(kept))
-            assert all(e.data in kept for e in group.entries if e.fate is BatchAction.COPIED)
+            assert all(e.data in kept for e in group.entries if e.action is BatchAction.COPIED)
             index = log.with_suffix(".txnindex")
             told = index.read_bytes() if index.exists() else b""
             assert list(group.aborted) == list(read_entries(told))
@@ -79,11 +79,11 @@ def test_kafkas_counts(case: CompactionCase, compaction_dir: Callable[[str], Pat
         entries = [entry for group in run(golden).groups for entry in group.entries]
         told = golden.told["stats"]
         assert sum(entry.header.size_bytes for entry in entries) == told["bytes_read"]
-        assert sum(len(entry.verdicts) for entry in entries) == told["messages_read"]
+        assert sum(len(entry.decisions) for entry in entries) == told["messages_read"]
         assert sum(len(entry.kept) for entry in entries) == told["messages_written"]
-        lost = [v for entry in entries for v in entry.verdicts if v.reason is RecordReason.NO_KEY]
+        lost = [v for entry in entries for v in entry.decisions if v.reason is RecordReason.NO_KEY]
         assert len(lost) == told["invalid_messages_read"]
-        rebuilt = [entry for entry in entries if entry.fate is BatchAction.REBUILT]
+        rebuilt = [entry for entry in entries if entry.action is BatchAction.REBUILT]
         if all(entry.header.codec_id == Codec.NONE for entry in rebuilt):
             assert sum(len(entry.data) for entry in entries) == told["bytes_written"]
 
@@ -146,13 +146,13 @@ def filtered(
 
 
 def reasons(entry: FilteredBatch) -> list[RecordReason]:
-    return [verdict.reason for verdict in entry.verdicts]
+    return [verdict.reason for verdict in entry.decisions]
 
 
 def test_untouched_batch_is_copied() -> None:
     data = encode_batch([record(3, "a"), record(4, "b")], BatchFields(codec=Codec.GZIP, level=1))
     found = filtered(data, rules({"a": 3}))
-    assert (found.fate, found.reason) == (BatchAction.COPIED, BatchReason.ALL_KEPT)
+    assert (found.action, found.reason) == (BatchAction.COPIED, BatchReason.ALL_KEPT)
     assert found.data == data
     assert reasons(found) == [RecordReason.NEWEST, RecordReason.NOT_MAPPED]
     assert (found.max_offset, found.max_timestamp) == (4, 1004)
@@ -161,8 +161,8 @@ def test_untouched_batch_is_copied() -> None:
 def test_superseded_records_go() -> None:
     data = encode_batch([record(3, "a"), record(4, "b"), record(5, "c")])
     found = filtered(data, rules({"a": 9, "b": 4, "c": 7}))
-    assert (found.fate, found.reason) == (BatchAction.REBUILT, BatchReason.RECORDS_DROPPED)
-    assert found.verdicts[0] == (3, False, RecordReason.SUPERSEDED, 9)
+    assert (found.action, found.reason) == (BatchAction.REBUILT, BatchReason.RECORDS_DROPPED)
+    assert found.decisions[0] == (3, False, RecordReason.SUPERSEDED, 9)
     assert found.kept == (record(4, "b"),)
     header = BatchHeader.unpack(found.data)
     assert (header.base_offset, header.last_offset, header.record_count) == (3, 5, 1)
@@ -174,20 +174,20 @@ def test_record_beyond_the_map_stays() -> None:
     """Even without a key, even if the map has a later offset: nobody looked at it."""
     data = encode_batch([record(4, None), record(5, None), record(6, "a", None)])
     found = filtered(data, rules({"a": 99}, latest=4))
-    assert [verdict.is_kept for verdict in found.verdicts] == [False, True, True]
+    assert [verdict.is_kept for verdict in found.decisions] == [False, True, True]
     assert reasons(found)[1:] == [RecordReason.BEYOND_MAP] * 2
     assert found.delete_horizon_ms == NOW_MS + RETENTION_MS
 
 
 def test_empty_key_is_a_key_and_an_empty_value_a_value() -> None:
     data = encode_batch([record(4, ""), record(5, "k", "")])
-    assert filtered(data, rules()).fate is BatchAction.COPIED
+    assert filtered(data, rules()).action is BatchAction.COPIED
 
 
 def test_tombstone_lives_until_its_horizon() -> None:
     data = encode_batch([record(4, "a", None)])
     first = filtered(data, rules({"a": 4}))
-    assert (first.fate, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
+    assert (first.action, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
     assert reasons(first) == [RecordReason.TOMBSTONE_PROTECTED]
     horizon = NOW_MS + RETENTION_MS
     header = BatchHeader.unpack(first.data)
@@ -196,7 +196,7 @@ def test_tombstone_lives_until_its_horizon() -> None:
     before = filtered(first.data, rules({"a": 4}, now_ms=horizon - 1))
     assert before.data == first.data
     at = filtered(first.data, rules({"a": 4}, now_ms=horizon))
-    assert (at.fate, at.reason) == (BatchAction.DROPPED, BatchReason.NOTHING_LEFT)
+    assert (at.action, at.reason) == (BatchAction.DROPPED, BatchReason.NOTHING_LEFT)
     assert reasons(at) == [RecordReason.TOMBSTONE_EXPIRED]
 
 
@@ -226,14 +226,20 @@ def test_last_batch_of_a_producer_stays_empty() -> None:
     data = encode_batch([record(4, "a"), record(5, "b")], PRODUCER)
     gone = {"a": 9, "b": 9}
     found = filtered(data, rules(gone, producers={7: LastRecord(5, 2)}))
-    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (found.action, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     header = BatchHeader.unpack(found.data)
     assert len(found.data) == 61
     assert (header.record_count, header.last_sequence, header.last_offset) == (0, 41, 5)
     assert header.base_timestamp == -1
-    assert filtered(data, rules(gone, producers={7: LastRecord(9, 2)})).fate is BatchAction.DROPPED
-    assert filtered(data, rules(gone, producers={8: LastRecord(5, 2)})).fate is BatchAction.DROPPED
-    assert filtered(data, rules(gone, producers={7: LastRecord(-1, 2)})).fate is BatchAction.DROPPED
+    assert (
+        filtered(data, rules(gone, producers={7: LastRecord(9, 2)})).action is BatchAction.DROPPED
+    )
+    assert (
+        filtered(data, rules(gone, producers={8: LastRecord(5, 2)})).action is BatchAction.DROPPED
+    )
+    assert (
+        filtered(data, rules(gone, producers={7: LastRecord(-1, 2)})).action is BatchAction.DROPPED
+    )
 
 
 def test_empty_batch_stays_empty_and_then_goes() -> None:
@@ -241,14 +247,14 @@ def test_empty_batch_stays_empty_and_then_goes() -> None:
     emptied = filtered(data, rules({"a": 9}, producers={7: LastRecord(4, 2)})).data
     again = filtered(emptied, rules(producers={7: LastRecord(4, 2)}))
     assert again.data == emptied
-    assert filtered(emptied, rules()).fate is BatchAction.DROPPED
+    assert filtered(emptied, rules()).action is BatchAction.DROPPED
 
 
 def test_batch_at_the_bound_stays_empty() -> None:
     data = encode_batch([record(99, None)])
     found = filtered(data, rules())
-    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.ENDS_AT_BOUND)
-    assert filtered(data, rules(bound=101)).fate is BatchAction.DROPPED
+    assert (found.action, found.reason) == (BatchAction.EMPTIED, BatchReason.ENDS_AT_BOUND)
+    assert filtered(data, rules(bound=101)).action is BatchAction.DROPPED
 
 
 # -- transactions
@@ -275,9 +281,13 @@ def test_aborted_data_goes_and_its_marker_stays() -> None:
     transactions = CleanedTransactions()
     transactions.add_aborted([aborted(4, 6)])
     data = filtered(encode_batch([record(4, "a")], TXN), rules(), transactions)
-    assert (data.fate, data.reason, data.verdicts) == (BatchAction.DROPPED, BatchReason.ABORTED, ())
+    assert (data.action, data.reason, data.decisions) == (
+        BatchAction.DROPPED,
+        BatchReason.ABORTED,
+        (),
+    )
     plain = filtered(encode_batch([record(5, "b")]), rules(), transactions)
-    assert plain.fate is BatchAction.COPIED
+    assert plain.action is BatchAction.COPIED
     end = marker(ControlType.ABORT, 6)
     assert filtered(end, rules(), transactions).data == end
     assert transactions.take_kept() == [aborted(4, 6)]
@@ -289,7 +299,7 @@ def test_aborted_batch_of_a_live_producer_loses_its_records_only() -> None:
     transactions.add_aborted([aborted(4, 6)])
     by = rules(producers={7: LastRecord(4, 2)})
     found = filtered(encode_batch([record(4, "a")], TXN), by, transactions)
-    assert (found.fate, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (found.action, found.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     assert reasons(found) == [RecordReason.ABORTED]
 
 
@@ -297,7 +307,7 @@ def test_data_before_and_after_an_aborted_transaction_is_committed() -> None:
     transactions = CleanedTransactions()
     transactions.add_aborted([aborted(4, 6), aborted(4, 6)])  # once per segment that it touches
     fates = [
-        filtered(data, rules(), transactions).fate
+        filtered(data, rules(), transactions).action
         for data in (
             encode_batch([record(1, "a")], TXN),
             marker(ControlType.COMMIT, 2),
@@ -318,12 +328,12 @@ def test_data_before_and_after_an_aborted_transaction_is_committed() -> None:
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_marker_without_data_gets_a_horizon_and_goes(kind: ControlType) -> None:
     first = filtered(marker(kind, 6), rules())
-    assert (first.fate, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
+    assert (first.action, first.reason) == (BatchAction.REBUILT, BatchReason.HORIZON_SET)
     horizon = NOW_MS + RETENTION_MS
     assert BatchHeader.unpack(first.data).delete_horizon_ms == horizon
     assert filtered(first.data, rules(now_ms=horizon - 1)).data == first.data
     gone = filtered(first.data, rules(now_ms=horizon))
-    assert (gone.fate, gone.reason) == (BatchAction.DROPPED, BatchReason.MARKER_EXPIRED)
+    assert (gone.action, gone.reason) == (BatchAction.DROPPED, BatchReason.MARKER_EXPIRED)
 
 
 def test_marker_past_its_horizon_stays_while_there_is_data() -> None:
@@ -333,7 +343,7 @@ def test_marker_past_its_horizon_stays_while_there_is_data() -> None:
     late = rules(now_ms=NOW_MS + RETENTION_MS)
     assert filtered(first.data, late, transactions).data == first.data
     assert (
-        filtered(first.data, late, transactions).fate is BatchAction.DROPPED
+        filtered(first.data, late, transactions).action is BatchAction.DROPPED
     )  # the next one has none
 
 
@@ -342,12 +352,12 @@ def test_marker_of_a_producer_without_data_stays_as_a_header() -> None:
     late = NOW_MS + RETENTION_MS
     live = {7: LastRecord(-1, 2)}
     emptied = filtered(first.data, rules(now_ms=late, producers=live))
-    assert (emptied.fate, emptied.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
+    assert (emptied.action, emptied.reason) == (BatchAction.EMPTIED, BatchReason.LAST_OF_PRODUCER)
     assert reasons(emptied) == [RecordReason.MARKER_EXPIRED]
     assert BatchHeader.unpack(emptied.data).is_control
-    assert filtered(emptied.data, rules()).fate is BatchAction.DROPPED
+    assert filtered(emptied.data, rules()).action is BatchAction.DROPPED
     fenced = {7: LastRecord(-1, 3)}
-    assert filtered(first.data, rules(now_ms=late, producers=fenced)).fate is BatchAction.DROPPED
+    assert filtered(first.data, rules(now_ms=late, producers=fenced)).action is BatchAction.DROPPED
 
 
 # -- old formats
@@ -360,7 +370,7 @@ def test_legacy_tombstones_go_by_the_age_of_their_segment(magic: int, codec: Cod
     young = filtered(data, rules(), mtime_ms=5001)
     assert young.data == data
     assert young.delete_horizon_ms is None
-    assert filtered(data, rules(), mtime_ms=5000).fate is BatchAction.DROPPED
+    assert filtered(data, rules(), mtime_ms=5000).action is BatchAction.DROPPED
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -376,7 +386,7 @@ def test_set_of_two_formats_is_mended() -> None:
     inner = encode_legacy([record(4, "a"), record(5, "b")], 0)
     wrapper = Record(5, 1005, None, compress(Codec.GZIP, inner))
     found = filtered(encode_message(wrapper, 1, codec=Codec.GZIP), rules())
-    assert (found.fate, found.reason) == (BatchAction.REBUILT, BatchReason.MAGIC_MENDED)
+    assert (found.action, found.reason) == (BatchAction.REBUILT, BatchReason.MAGIC_MIXED)
     entry = next_entry(found.data, 0)
     assert entry is not None
     header = header_of(found.data, entry)

@@ -177,7 +177,7 @@ def check_rewriting(found: OffsetMap, run: BatchRun, raw: bytes) -> None:
     except (CorruptError, ValueError):  # the latter: offsets that no batch can hold
         expected = None
     try:
-        parts = [bytes(part.packed().data) for part in Rewriter(found, rules).rewrite(run, 0)]
+        parts = [bytes(part.compressed().data) for part in Rewriter(found, rules).rewrite(run, 0)]
     except CorruptError:
         assert readable(raw) is None
         return

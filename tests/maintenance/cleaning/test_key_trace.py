@@ -44,7 +44,7 @@ def test_what_is_foretold_comes_true(
                 trace = trace_key(view, key, golden.selection(), golden.config)
                 assert trace.record_count == len(offsets)
                 assert {record.offset for record in trace.records} == offsets
-                kept = {r.offset for r in trace.records if r.verdict is None or r.verdict.is_kept}
+                kept = {r.offset for r in trace.records if r.decision is None or r.decision.is_kept}
                 assert kept == offsets & left
 
 
@@ -79,7 +79,7 @@ def traced(
 
 def events(trace: KeyTrace) -> list[tuple[int, RecordReason | None, NextEvent]]:
     return [
-        (r.offset, None if r.verdict is None else r.verdict.reason, r.next_event)
+        (r.offset, None if r.decision is None else r.decision.reason, r.next_event)
         for r in trace.records
     ]
 
@@ -87,13 +87,13 @@ def events(trace: KeyTrace) -> list[tuple[int, RecordReason | None, NextEvent]]:
 def test_values(tmp_path: Path) -> None:
     trace = traced(tmp_path, batch(0, "a"), batch(1, "bb"), None, batch(2, "c"), None, batch(3, ""))
     assert events(trace) == [
-        (0, RecordReason.SUPERSEDED, NextEvent.NEXT_ROUND),
-        (1, RecordReason.SUPERSEDED, NextEvent.NEXT_ROUND),
+        (0, RecordReason.SUPERSEDED, NextEvent.NEXT_PASS),
+        (1, RecordReason.SUPERSEDED, NextEvent.NEXT_PASS),
         (2, RecordReason.NEWEST, NextEvent.STAYS),
         (3, None, NextEvent.SEGMENT_REACHED),
     ]
-    assert trace.records[0].verdict is not None
-    assert trace.records[0].verdict.newer_offset == 2
+    assert trace.records[0].decision is not None
+    assert trace.records[0].decision.newer_offset == 2
     assert [record.value_bytes for record in trace.records] == [1, 2, 1, 0]
     assert [record.path.name[15:20] for record in trace.records] == ["00000"] * 2 + [
         "00002",
@@ -112,7 +112,7 @@ def test_tombstones(tmp_path: Path) -> None:
     assert trace.records[0].next_event_ms == NOW_MS + 1
     old = BatchFields(delete_horizon_ms=NOW_MS)
     trace = traced(tmp_path / "old", batch(0, None, old), None, batch(1, "x"))
-    assert events(trace)[0] == (0, RecordReason.TOMBSTONE_EXPIRED, NextEvent.NEXT_ROUND)
+    assert events(trace)[0] == (0, RecordReason.TOMBSTONE_EXPIRED, NextEvent.NEXT_PASS)
 
 
 def test_clean_records_are_judged_by_the_dirty_ones(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_aborted_records_go_and_supersede_nothing(tmp_path: Path) -> None:
     trace = traced(tmp_path, batch(0, "a"), batch(1, "b", txn), end, None, batch(3, "c"))
     assert events(trace)[:2] == [
         (0, RecordReason.NEWEST, NextEvent.STAYS),
-        (1, RecordReason.ABORTED, NextEvent.NEXT_ROUND),
+        (1, RecordReason.ABORTED, NextEvent.NEXT_PASS),
     ]
 
 

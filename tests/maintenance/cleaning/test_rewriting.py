@@ -100,8 +100,8 @@ def reference(segment: DirtySegment, rules: CleaningRules, mtime_ms: int) -> Don
         done = filter_batch(raw, entry, rules, transactions, mtime_ms)
         read += _record_count(raw)
         kept += len(done.kept)
-        without_key += sum(v.reason is RecordReason.NO_KEY for v in done.verdicts)
-        if done.fate is not BatchAction.DROPPED:
+        without_key += sum(v.reason is RecordReason.NO_KEY for v in done.decisions)
+        if done.action is not BatchAction.DROPPED:
             data.append(done.data)
     return Done(b"".join(data), transactions.take_kept(), (read, kept, without_key))
 

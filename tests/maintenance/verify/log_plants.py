@@ -167,7 +167,7 @@ LOG_PLANTS = [
         _base_offset_below_segment,
     ),
     Plant("zeros in the middle", "multiseg", Fault.BAD_BATCH, _zero_in_the_middle),
-    Plant("sealed segment cut", "multiseg", Fault.CUT_SEALED_LOG, _cut_sealed),
+    Plant("sealed segment cut", "multiseg", Fault.TRUNCATED_SEALED_LOG, _cut_sealed),
     Plant("last segment torn", "multiseg", Fault.TORN_TAIL, _cut_last, Severity.WARNING),
     Plant("junk behind a sealed segment", "multiseg", Fault.JUNK_TAIL, _append_junk(2)),
     Plant(

@@ -85,7 +85,7 @@ def test_a_torn_tail_is_an_error_after_a_clean_stop(root: Path) -> None:
     log.write_bytes(log.read_bytes()[:-5])
     assert found(root, Fault.TORN_TAIL)
     (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
-    assert found(root, Fault.CUT_SEALED_LOG)
+    assert found(root, Fault.TRUNCATED_SEALED_LOG)
 
 
 def _shorten_time_index(partition: Path, base_offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Compiled kernels: the inner loops of `columns.py` and its kin, as machine code made by numba.
+"""Compiled kernels: the inner loops of `columns.py` and its kin, compiled by numba.
 
 Importing a module of this package compiles its kernels, or loads them from the cache on disk, so
 only such modules of `format` import it, and they are imported only where many records are read.

@@ -297,7 +297,7 @@ def lz4_frame(at: int, end: int, out: int, out_end: int) -> int:
     return FAILED
 
 
-# The outside of zstd frames: the compiled twin of `format/zstd_frame.py`.
+# The structure of zstd frames: the compiled twin of `compression.check_zstd_frames`.
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD = 4
@@ -354,7 +354,7 @@ def _frame(at: int, end: int) -> tuple[int, int]:
 @kernel(types.void(types.int64, BATCHES, types.int64[:, ::1]))
 def declare(buf: int, batches: Any, out: Any) -> None:
     """What the zstd frame of each batch at address `buf` holds, at least and at most, in rows of
-    `out`. FAILED where the payload is no single whole frame: `zstd_frame.check` knows more."""
+    `out`. FAILED if the payload is not a single complete frame: `check_zstd_frames` knows more."""
     for i in range(len(batches)):
         batch = batches[i]
         out[i, 0] = FAILED
@@ -365,7 +365,7 @@ def declare(buf: int, batches: Any, out: Any) -> None:
             out[i, 1] = most
 
 
-# Decompression of whole runs of batches, for the codecs that have kernels.
+# Decompression of runs of batches, for the codecs that have kernels.
 
 _NONE, _SNAPPY, _LZ4 = 0, 2, 3
 

@@ -1,9 +1,8 @@
-"""SipHash-1-3 with 128 bits of output: what stands for a key in an offset map.
+"""Hashes of keys and checksums of rows.
 
-Two keys that share a hash would lose records, so nobody may be able to make such keys up: the hash
-is keyed with secret random words, and as wide as the MD5 that Kafka uses for this. It is made for
-short inputs and takes a fraction of MD5's time.
-"""
+Offset maps store SipHash-1-3 with 128 bits of output for each key. Two keys with the same hash
+would lose records, so it must not be possible to construct such keys: the hash is keyed with secret
+random words, and as wide as the MD5 that Kafka uses for this, but much faster for short inputs."""
 
 from __future__ import annotations
 
@@ -111,9 +110,7 @@ def hash_column(offsets: int, data: int, size: int, first: int, second: int, out
         out[i] = hash_key(data + start, end - start, secret, data + size)[0]
 
 
-# Partitions of many keys at once: the compiled twin of `log_dir.partitioner.partition_for_key`.
-#
-# Reads the offsets, data and validity of the rows given, and writes `out`, nothing else.
+# Partitions of many keys: the compiled twin of `producing.partitioner.partition_for_key`.
 
 UNPLACED = -1
 

@@ -1,8 +1,8 @@
-"""Sums and differences that wrap around like Java's longs.
+"""The fields of a record for kernels: wrapping arithmetic, varints, and where fields begin and end.
 
-numba tells LLVM that integers never overflow, and LLVM draws its conclusions: a comparison with a
-plain sum may come out wrong for numbers near the ends. Timestamps of any size come from outside.
-"""
+Sums and differences wrap around like Java's longs. numba declares to LLVM that integers never
+overflow, so a comparison with a plain sum may be wrong for very large numbers, and timestamps of
+any size come from outside."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ wrapping_add = _operation("add")
 wrapping_sub = _operation("sub")
 
 
-# Compiled twins of `format/varint.py`. A position below zero stands for the error.
+# Compiled twins of `format/varint.py`. A negative position is an error.
 
 INT_BYTES_MAX = 5
 LONG_BYTES_MAX = 10
@@ -133,9 +133,7 @@ def put_varint(at: int, raw: int) -> int:
     return _put_long(at, raw)
 
 
-# One record of a magic-2 batch, taken apart as far as compaction and checks look at it.
-#
-# Headers are not looked into: they stay what they are.
+# The fields of one magic-2 record that compaction and checks need. Headers are not decoded.
 
 _BODY_BYTES_MIN = RECORD_BYTES_MIN - 1  # without the length itself
 
@@ -191,9 +189,7 @@ def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
     return record_end, offset_delta, key_at, key_bytes, at
 
 
-# Where the fields of a magic-2 record end, if they are what lengths and counts say.
-#
-# Nothing is copied. Every length is checked against the end of what holds it before it is used.
+# Where the fields of a magic-2 record end. Every length is checked before it is used.
 
 
 @outlined

@@ -125,7 +125,7 @@ def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
         count += 1
 
 
-# A first look at a run of batches: are they good, what kinds are there, how much do they hold.
+# A survey of a run of batches: whether they are valid, their kinds, and how much they hold.
 
 # Slots of `found`.
 RECORDS, PAYLOAD_BYTES, KINDS = range(3)

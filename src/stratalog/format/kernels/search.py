@@ -79,7 +79,7 @@ def first_at(batch: int, end: int, target: int, start_offset: int) -> tuple[int,
     """Slot, offset and timestamp of the first record that is late enough, in the batch at `batch`.
 
     The slot is NOT_FOUND when there is none, and NOT_ORDINARY for a batch that this kernel leaves
-    to others: of an old magic, compressed, with append time, damaged, or cut short by `end`.
+    to others: of an old magic, compressed, with append time, corrupt, or truncated by `end`.
     """
     if not _is_ordinary(batch, end):
         return NOT_ORDINARY, 0, 0

@@ -1,12 +1,12 @@
-"""Compaction of one log: of each key the last record stays.
+"""Compaction of one log: only the last record of each key is kept.
 
-A round has two passes. The first reads the dirty part and notes the last offset of each key, until
-the memory for that is spent. The second rewrites all segments up to there, the clean head included,
-group by group; each group takes its place in the log before the next one is begun. So whatever
-interrupts a round leaves a log that has every live key, and the next round goes on.
+A cleaning pass has two steps. The first reads the dirty part of the log and maps each key to its
+last offset, until the memory for that is full. The second rewrites all segments up to there, the
+clean head included, group by group; each group is installed before the next one is rewritten. So an
+interrupted pass leaves a log that has every live key, and the next pass continues.
 
-Nothing is locked while records are read: the segments are sealed. If the log changes under the
-cleaner's hands it gives up (CleaningAbortedError).
+No lock is held while records are read: the segments are sealed. If the log is truncated or loses
+segments meanwhile, the pass aborts (CleaningAbortedError).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEMORY_BYTES_MAX: Final = (1 << 31) - 1  # as in Kafka, whatever the setting
 
 
 class Cleaner:
-    """Cleans one log at a time, with memory that it keeps for the next one."""
+    """Cleans one log at a time and keeps its memory for the next one."""
 
     def __init__(
         self,
@@ -53,18 +53,19 @@ class Cleaner:
         on_progress: Callable[[int], None] = lambda _: None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> CleaningResult:
-        """One round over the selected range, as of the moment of its selection.
+        """Run one cleaning pass over the planned range.
 
-        `on_progress` is told bytes as they are read: in all, those of the dirty segments and then
-        those of all segments below the end. Raises CorruptError at damage, CleaningAbortedError if
-        the log changes or `may_go_on` says no; what was replaced by then stays replaced.
+        `on_progress` is called with bytes as they are read: in total those of the dirty segments,
+        then those of all segments below the end. Raises CorruptError if a batch is corrupt, and
+        CleaningAbortedError if the log changes or `may_go_on` returns False; segments that were
+        replaced by then stay replaced.
         """
         started, epoch = time.monotonic(), log.truncation_epoch
 
         def step(bytes_done: int) -> None:
             self._throttle.pay(bytes_done, may_go_on)
             if not may_go_on():
-                raise CleaningAbortedError(log.path, "it was told to stop")
+                raise CleaningAbortedError(log.path, "stop was requested")
             on_progress(bytes_done)
 
         with abort_if_truncated(log, epoch):
@@ -78,7 +79,7 @@ class Cleaner:
         truncation_epoch: int,
         step: Callable[[int], None],
     ) -> _Rewrite:
-        """Both passes."""
+        """Both steps."""
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
             raise CleaningAbortedError(log.path, "it was truncated since it was selected")
@@ -96,7 +97,7 @@ class Cleaner:
 
 
 class _Rewrite:
-    """The second pass, group by group."""
+    """The second step, group by group."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class _Rewrite:
     def group(
         self, sources: Sequence[SourceSegment], reader: BatchReader, step: Callable[[int], None]
     ) -> None:
-        """Rewrite neighbours into one segment, and put it in their place."""
+        """Rewrite adjacent segments into one that replaces them."""
         log, bases = self._log, [source.base_offset for source in sources]
         cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self._plan.config)
         try:

@@ -1,16 +1,16 @@
-"""A round of cleaning whose work is done elsewhere: as tasks, each a value, each safe to repeat.
+"""A cleaning pass that runs as tasks in other processes. Tasks are values and safe to repeat.
 
-The same two passes as in `cleaner`. In the first, a task per segment writes the last offsets of its
-keys to files; whoever leads the round merges them into one offset map, again a file. In the second,
-a task per group of segments rewrites it against that map. Only the leader touches the log itself:
-it puts the rewritten segments in place, one group after the other.
+The steps are those of `cleaner`. In the first, one task per segment writes the last offsets of its
+keys to files, and the leader merges them into one offset map, which is a file too. In the second,
+one task per group of segments rewrites it with that map. Only the leader changes the log: it
+installs the rewritten segments, group by group.
 
-All files lie in a directory of the round, inside the partition's directory, so that renaming them
-into place never crosses file systems and whoever opens the log next can sweep them. An attempt of a
-task writes to a directory of its own, so two attempts of one task do not meet.
+All files are in a directory inside the partition directory, so that installing them never crosses
+file systems and the next opening of the log removes leftovers. Each attempt of a task writes to a
+directory of its own.
 
-The outcome is that of a local round whose memory suffices for all keys. Tasks need memory for the
-keys of a part of a segment (they spill), and map the merged table from its file.
+The result is that of a local pass with memory for all keys. A task needs memory for the keys of a
+part of a segment (it spills), and maps the merged table from its file.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ SEGMENT_KINDS: Final = (
 )
 
 
-# -- the first pass
+# -- the first step: map keys to offsets
 
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Note the last offset of each key of one segment."""
+    """Find the last offset of each key in one segment."""
 
     source: SourceSegment
     first_dirty_offset: int
@@ -71,7 +71,8 @@ class MapTask:
         return self.source.facts.size_bytes
 
     def run(self, spill_bytes: int = SPILL_BYTES) -> MapPart:
-        """In any process that sees the files. A clean segment only has its transactions noted."""
+        """In any process that can read the files. In a clean segment only transactions are
+        noted."""
         attempt = self.directory / f"keys-{self.source.base_offset}-{secrets.token_hex(8)}"
         keys = _SpillingMap(self, attempt, spill_bytes)
         events: list[TxnEvent] = []
@@ -95,7 +96,7 @@ class MapPart:
 
 
 class _SpillingMap:
-    """A map that is written to a file and emptied whenever it might get full."""
+    """A map that is written to a file and cleared whenever it might get full."""
 
     def __init__(self, task: MapTask, attempt: Path, memory_bytes: int) -> None:
         self._first_dirty_offset = task.first_dirty_offset
@@ -110,7 +111,7 @@ class _SpillingMap:
         if run.payloads is not None:
             self._put(run, int(run.rows["record_count"].sum(dtype=np.int64)))
             return
-        for row in range(len(run.rows)):  # old sets do not tell how many records they hold
+        for row in range(len(run.rows)):  # old sets do not declare their record count
             self._put(run._replace(rows=run.rows[row : row + 1]), self._keys.entries_max // 2)
 
     def _put(self, run: BatchRun, records_max: int) -> None:
@@ -131,7 +132,7 @@ class _SpillingMap:
             self._keys.clear(self._first_dirty_offset)
 
     def finish(self) -> tuple[Path, ...]:
-        """The files, which together have all keys."""
+        """The files that together have all keys."""
         self._spill()
         return tuple(self._files)
 
@@ -157,18 +158,18 @@ def _twice(keys: OffsetMap, secret: tuple[int, int], first_dirty_offset: int) ->
     return larger
 
 
-# -- the second pass
+# -- the second step: rewrite segments
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """Rewrite a group of neighbours into one segment."""
+    """Rewrite a group of adjacent segments into one."""
 
     sources: tuple[SourceSegment, ...]
     plan: RewritePlan
     keys: SavedMap
     transactions: CleanedTransactions
-    """As the segments before the group leave them."""
+    """The state after all segments before the group."""
     directory: Path
 
     @property
@@ -176,7 +177,7 @@ class RewriteTask:
         return sum(source.facts.size_bytes for source in self.sources)
 
     def run(self) -> RewrittenGroup:
-        """In any process that sees the files."""
+        """In any process that can read the files."""
         disk, keys = Disk(), OffsetMap.load(self.keys)
         attempt = self.directory / f"group-{self.sources[0].base_offset}-{secrets.token_hex(8)}"
         disk.mkdir(attempt)
@@ -213,7 +214,7 @@ class RewrittenGroup:
     records_without_key: int
 
     def move_to(self, target: Path, disk: Disk) -> Path:
-        """Into the partition's directory; answers the path of the log."""
+        """Move the files into the partition directory; returns the path of the log file."""
         for kind in SEGMENT_KINDS:
             name = segment_file_name(self.base_offset, kind, FileState.CLEANED)
             if disk.exists(self.directory / name):
@@ -225,7 +226,7 @@ class RewrittenGroup:
 def transactions_before(
     groups: Sequence[Sequence[SourceSegment]], parts: Iterable[MapPart]
 ) -> list[CleanedTransactions]:
-    """What a pass knows of transactions when it comes to each group."""
+    """The state of transactions before each group."""
     events = {part.base_offset: part.events for part in parts}
     transactions = CleanedTransactions()
     found = []
@@ -239,11 +240,11 @@ def transactions_before(
     return found
 
 
-# Leads a round of cleaning that is spread over processes: see `spread` for its tasks.
+# -- the leader
 
 
 class TaskRunner(Protocol):
-    """Runs tasks, wherever: their answers in the order of the tasks. Raises what a task raised."""
+    """Runs tasks anywhere; returns results in the order of the tasks. Raises what a task raised."""
 
     def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]: ...
 
@@ -251,7 +252,7 @@ class TaskRunner(Protocol):
 
 
 class DistributedCleaner:
-    """Has the interface of `Cleaner`. The log must lie where all that run tasks see it."""
+    """Has the interface of `Cleaner`. All processes that run tasks must see the log's files."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
@@ -264,8 +265,8 @@ class DistributedCleaner:
         on_progress: Callable[[int], None] = lambda _: None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> CleaningResult:
-        """One round, as `Cleaner.clean`, with the same errors if the runner raises what tasks do.
-        Progress is told when a pass, or a group, is done."""
+        """One cleaning pass, see `Cleaner.clean`. Progress is reported when a step or a group is
+        done."""
         directory, disk = log.path / CLEANING_DIRECTORY, log.maintenance.disk
         disk.remove_tree(directory)
         disk.mkdir(directory)
@@ -344,7 +345,7 @@ class _DistributedPass:
 
     def _step(self, sources: Sequence[SourceSegment]) -> None:
         if not self._may_go_on():
-            raise CleaningAbortedError(self._log.path, "it was told to stop")
+            raise CleaningAbortedError(self._log.path, "stop was requested")
         self._on_progress(sum(source.facts.size_bytes for source in sources))
 
     def _result(

@@ -1,4 +1,13 @@
-"""What becomes of records and batches in a cleaning pass, and why, as values that can be shown."""
+"""What a cleaning pass keeps of each batch, and why: the readable reference.
+
+Pure and record by record. The compiled cleaner must write the same bytes; messages of the old
+formats are cleaned by this code, and explanations take their reasons from here.
+
+Only the newest record of each key is kept. A tombstone is kept until its delete horizon, which the
+first pass that reads it writes into its batch (into the base timestamp, where readers do not look).
+So is the marker of a transaction without data. A batch without records is dropped, unless it holds
+the last sequence number of a live producer or ends where the pass ends.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +35,15 @@ if TYPE_CHECKING:
     from stratalog.log.producers import ProducerState
 
 NOT_MAPPED: Final = -1
-"""In the place of an offset: the offset map has none for the key."""
+"""Instead of an offset: the key is not in the offset map."""
 
 
 class RecordReason(enum.StrEnum):
-    """Why a record stays or goes."""
+    """Why a record is kept or dropped."""
 
     NEWEST = "newest record of its key"
     NOT_MAPPED = "no newer record of its key among the dirty ones"
-    BEYOND_MAP = "beyond the part that this pass looked at"
+    BEYOND_MAP = "after the part that this pass has mapped"
     TOMBSTONE_PROTECTED = "tombstone that readers may still need"
     MARKER = "transaction marker"
     SUPERSEDED = "superseded by a newer record of its key"
@@ -45,7 +54,7 @@ class RecordReason(enum.StrEnum):
 
 
 class BatchAction(enum.StrEnum):
-    """What becomes of a batch."""
+    """What a pass does with a batch."""
 
     COPIED = "copied"
     REBUILT = "rebuilt"
@@ -54,60 +63,56 @@ class BatchAction(enum.StrEnum):
 
 
 class BatchReason(enum.StrEnum):
-    """Why that becomes of a batch."""
+    """Why it does that."""
 
-    ALL_KEPT = "every record stays"
-    RECORDS_DROPPED = "some records go"
+    ALL_KEPT = "every record is kept"
+    RECORDS_DROPPED = "some records are dropped"
     HORIZON_SET = "it gets a delete horizon"
-    MAGIC_MENDED = "its messages are of another format than their wrapper"
+    MAGIC_MIXED = "its messages have another format than their wrapper"
     LAST_OF_PRODUCER = "it holds the last sequence number of a live producer"
-    ENDS_AT_BOUND = "it ends where the round ends"
-    NOTHING_LEFT = "no record stays"
+    ENDS_AT_BOUND = "it ends where the pass ends"
+    NOTHING_LEFT = "no record is kept"
     ABORTED = "its transaction was aborted"
     MARKER_EXPIRED = "a marker without data, past its delete horizon"
 
 
 class RecordDecision(NamedTuple):
-    """What becomes of one record."""
+    """Keep or drop one record, and why."""
 
     offset: int
     is_kept: bool
     reason: RecordReason
     newer_offset: int = NOT_MAPPED
-    """With SUPERSEDED: of the record that took its place."""
+    """With SUPERSEDED: of the record that supersedes it."""
 
 
 class FilteredBatch(NamedTuple):
-    """What a pass makes of one batch."""
+    """What a pass writes of one batch."""
 
     header: EntryHeader
-    fate: BatchAction
+    action: BatchAction
     reason: BatchReason
     data: bytes
     """What is written; empty when the batch is dropped."""
     kept: tuple[Record, ...]
-    verdicts: tuple[RecordDecision, ...]
-    """One per record; none when the batch goes as a whole, whatever its records are."""
+    decisions: tuple[RecordDecision, ...]
+    """One per record; empty if the batch is dropped without looking at its records."""
     max_offset: int
-    """What an index entry names: the last kept record when rebuilt, else the batch's last offset;
-    -1 when it is dropped."""
+    """For index entries: the offset of the last kept record if rebuilt, else the last offset of the
+    batch; -1 if it is dropped."""
     max_timestamp: int
     delete_horizon_ms: int | None
     """As written."""
 
 
-# Transactions as one pass over a log meets them: whose data is aborted, which markers may go.
-#
-# A pass reads batches in log order, so what it has seen of a transaction is known when its marker
-# comes. Data of an aborted transaction goes at once. A marker has done its work when the pass has
-# met no data of its transaction, not even an emptied batch: then it may go, after its delete
-# horizon.
-#
-# The state belongs to one pass over the log and runs across its segments and groups.
-
-
 class CleanedTransactions:
-    """What one pass knows of transactions so far."""
+    """The transactions that one pass has seen so far: which data is aborted, which markers may go.
+
+    A pass reads batches in log order, so everything about a transaction is known at its marker.
+    Data of an aborted transaction is dropped at once. A marker is no longer needed if the pass has
+    seen no data of its transaction, not even an emptied batch; then it is dropped after its delete
+    horizon. The state spans all segments and groups of a pass.
+    """
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, AbortedTxn]] = []  # a heap, by first offset
@@ -117,12 +122,13 @@ class CleanedTransactions:
         self._kept: list[AbortedTxn] = []
 
     def add_aborted(self, txns: Iterable[AbortedTxn]) -> None:
-        """The aborted transactions that touch what is read next. Known ones do no harm."""
+        """Add the aborted transactions of the next segment. Known ones may be repeated."""
         for txn in txns:
             heapq.heappush(self._coming, (txn.first_offset, txn))
 
     def on_data(self, producer_id: int, last_offset: int, *, is_transactional: bool) -> bool:
-        """A data batch is read. Whether it is aborted: all its records go."""
+        """A data batch was read. Returns whether it is aborted, so that all its records are
+        dropped."""
         self._advance_to(last_offset)
         if not is_transactional:
             return False
@@ -133,10 +139,10 @@ class CleanedTransactions:
         return False
 
     def on_control(self, producer_id: int, last_offset: int, marker: ControlType | None) -> bool:
-        """A control batch is read; `marker` is None for one that was emptied.
+        """A control batch was read; `marker` is None for one that was emptied.
 
-        Whether it has done its work: no data of its transaction was seen. An abort marker that has
-        not keeps its entry of the transaction index (see `take_kept`).
+        Returns whether it is no longer needed: no data of its transaction was seen. An abort marker
+        that is needed keeps its entry in the transaction index (see `take_kept`).
         """
         self._advance_to(last_offset)
         if marker is None:
@@ -155,7 +161,7 @@ class CleanedTransactions:
         return False
 
     def take_kept(self) -> list[AbortedTxn]:
-        """Index entries of the markers kept since the last call: for the segment being written."""
+        """Index entries of the abort markers that were kept since the last call."""
         kept, self._kept = self._kept, []
         return kept
 
@@ -165,35 +171,24 @@ class CleanedTransactions:
             self._aborted.setdefault(txn.producer_id, txn)
 
 
-# What stays of one batch in a cleaning pass, and why: the readable reference.
-#
-# Pure and record by record. The compiled cleaner must come to the same bytes; messages of the old
-# formats are cleaned by this very code, and explanations take their reasons from here.
-#
-# In short: of each key the newest record stays. A tombstone stays until its delete horizon, which
-# the first pass that meets it writes into its batch (into the base timestamp, where readers do not
-# look). So does the marker of a transaction without data. A batch without records goes, unless it
-# holds the last sequence number of a live producer or ends where the round does.
-
-
 class LastRecord(NamedTuple):
-    """What must be kept of a live producer."""
+    """The last batch of a live producer, which must be kept."""
 
     last_data_offset: int
-    """-1 when it has written no data in its epoch."""
+    """-1 if it has written no data in its epoch."""
     producer_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """What one pass over a log goes by."""
+    """The rules of one cleaning pass."""
 
     newest_offset_of: Callable[[bytes], int]
-    """The offset map: where the newest mapped record of a key lies; -1 for a key without one."""
+    """The offset map: the offset of the newest mapped record of a key, or -1."""
     map_latest_offset: int
-    """Records above it were not mapped: they stay as they are."""
+    """Records above it were not mapped and are kept."""
     bound: int
-    """First uncleanable offset. A batch that ends there stays, if only as a header."""
+    """First uncleanable offset. A batch that ends there is kept, if only as a header."""
     now_ms: int
     delete_retention_ms: int
     legacy_horizon_ms: int
@@ -202,7 +197,7 @@ class CleaningRules:
 
 
 def last_records(producers: Iterable[ProducerState]) -> dict[int, LastRecord]:
-    """What must be kept of each of these producers."""
+    """The last batch of each of these producers."""
     return {
         state.producer_id: LastRecord(
             state.batches[-1].last_offset if state.batches else NO_OFFSET, state.producer_epoch
@@ -218,39 +213,40 @@ def filter_batch(
     transactions: CleanedTransactions,
     source_mtime_ms: int,
 ) -> FilteredBatch:
-    """Judge the batch at `entry` and write what stays of it.
+    """Decide about the batch at `entry` and write what is kept of it.
 
-    `transactions` is moved on: give it every batch of the pass once, in order. `source_mtime_ms` is
-    of the segment that the batch comes from; only tombstones of the old formats go by it. The CRC
-    is the caller's to check. Raises a CorruptError when records that matter cannot be decoded.
+    Updates `transactions`: pass every batch once, in order. `source_mtime_ms` is the mtime of the
+    batch's segment, which decides about tombstones of the old formats. The caller checks the CRC.
+    Raises a CorruptError if records that matter cannot be decoded.
     """
     header = header_of(buf, entry)
-    is_done = _is_done(buf, entry, header, transactions)
-    why_all_go = _why_all_go(header, rules.now_ms) if is_done else None
-    why_empty = _why_it_stays_empty(header, rules)
-    if why_all_go is not None and why_empty is None:
-        return _dropped(header, BatchReason[why_all_go.name], ())
+    is_obsolete = _is_obsolete(buf, entry, header, transactions)
+    why_all_dropped = _why_all_dropped(header, rules.now_ms) if is_obsolete else None
+    why_kept_empty = _why_kept_empty(header, rules)
+    if why_all_dropped is not None and why_kept_empty is None:
+        return _dropped(header, BatchReason[why_all_dropped.name], ())
     records = tuple(records_of(buf, entry, check_crc=False))
-    if why_all_go is not None:
-        verdicts = tuple(RecordDecision(r.offset, False, why_all_go) for r in records)
+    if why_all_dropped is not None:
+        decisions = tuple(RecordDecision(r.offset, False, why_all_dropped) for r in records)
     else:
-        judge = RecordFilter(rules, header, source_mtime_ms)
-        verdicts = tuple(judge.verdict(record) for record in records)
-    kept = tuple(r for r, verdict in zip(records, verdicts, strict=True) if verdict.is_kept)
+        record_filter = RecordFilter(rules, header, source_mtime_ms)
+        decisions = tuple(record_filter.decide(record) for record in records)
+    kept = tuple(r for r, decision in zip(records, decisions, strict=True) if decision.is_kept)
     if not kept:
-        if why_empty is None:
-            return _dropped(header, BatchReason.NOTHING_LEFT, verdicts)
-        return _emptied(header, why_empty, verdicts)
+        if why_kept_empty is None:
+            return _dropped(header, BatchReason.NOTHING_LEFT, decisions)
+        return _emptied(header, why_kept_empty, decisions)
     new_horizon = None
-    if _needs_horizon(header, kept, is_done_marker=is_done and header.is_control):
+    if _needs_horizon(header, kept, is_obsolete_marker=is_obsolete and header.is_control):
         new_horizon = rules.now_ms + rules.delete_retention_ms
-    return _kept(buf, entry, header, (kept, verdicts), new_horizon)
+    return _kept(buf, entry, header, (kept, decisions), new_horizon)
 
 
 def rebuild(
     header: EntryHeader, kept: Sequence[Record], delete_horizon_ms: int | None = None
 ) -> bytes:
-    """The batch with only `kept` (at least one). Offsets keep their holes; the codec stays."""
+    """The batch with only the records `kept` (at least one), at their offsets, in the same
+    codec."""
     codec = Codec(header.codec_id)
     if not isinstance(header, BatchHeader):
         return encode_legacy(kept, header.magic, codec=codec)
@@ -271,7 +267,7 @@ def rebuild(
 
 
 class RecordFilter:
-    """Of the records of one batch that does not go as a whole."""
+    """Decides about the records of one batch."""
 
     def __init__(self, rules: CleaningRules, header: EntryHeader, source_mtime_ms: int) -> None:
         self._rules = rules
@@ -282,7 +278,7 @@ class RecordFilter:
         else:
             self._retains_tombstones = horizon is None or rules.now_ms < horizon
 
-    def verdict(self, record: Record) -> RecordDecision:
+    def decide(self, record: Record) -> RecordDecision:
         offset = record.offset
         if self._is_control:
             return RecordDecision(offset, True, RecordReason.MARKER)
@@ -303,10 +299,10 @@ class RecordFilter:
         return RecordDecision(offset, reason is not RecordReason.TOMBSTONE_EXPIRED, reason)
 
 
-def _is_done(
+def _is_obsolete(
     buf: Buffer, entry: Entry, header: EntryHeader, transactions: CleanedTransactions
 ) -> bool:
-    """Whether transactions have no more use for the batch."""
+    """Whether the batch is aborted, or a marker that is no longer needed."""
     last_offset = header.next_offset - 1
     if not header.is_control:
         return transactions.on_data(
@@ -319,15 +315,15 @@ def _is_done(
     return transactions.on_control(header.producer_id, last_offset, marker)
 
 
-def _why_all_go(header: EntryHeader, now_ms: int) -> RecordReason | None:
-    """Of a batch that transactions have no more use for. Markers wait for their horizon."""
+def _why_all_dropped(header: EntryHeader, now_ms: int) -> RecordReason | None:
+    """Why an obsolete batch is dropped; None for a marker before its delete horizon."""
     if not header.is_control:
         return RecordReason.ABORTED
     horizon = header.delete_horizon_ms
     return RecordReason.MARKER_EXPIRED if horizon is not None and horizon <= now_ms else None
 
 
-def _why_it_stays_empty(header: EntryHeader, rules: CleaningRules) -> BatchReason | None:
+def _why_kept_empty(header: EntryHeader, rules: CleaningRules) -> BatchReason | None:
     if header.has_producer:
         last = rules.producers.get(header.producer_id)
         if last is not None and _is_last_of(header, last):
@@ -338,72 +334,74 @@ def _why_it_stays_empty(header: EntryHeader, rules: CleaningRules) -> BatchReaso
 
 
 def _is_last_of(header: EntryHeader, last: LastRecord) -> bool:
-    """A producer without data is fenced by the epoch of its last marker."""
+    """For a producer without data, its last marker counts: it has the epoch that fences others."""
     if last.last_data_offset >= 0:
         return header.next_offset - 1 == last.last_data_offset
     return header.is_control and header.producer_epoch == last.producer_epoch
 
 
-def _needs_horizon(header: EntryHeader, kept: Sequence[Record], *, is_done_marker: bool) -> bool:
+def _needs_horizon(
+    header: EntryHeader, kept: Sequence[Record], *, is_obsolete_marker: bool
+) -> bool:
     if header.magic < MAGIC_2 or header.delete_horizon_ms is not None:
         return False
-    return is_done_marker or any(record.value is None for record in kept)
+    return is_obsolete_marker or any(record.value is None for record in kept)
 
 
 def _kept(
     buf: Buffer,
     entry: Entry,
     header: EntryHeader,
-    judged: tuple[tuple[Record, ...], tuple[RecordDecision, ...]],
+    decided: tuple[tuple[Record, ...], tuple[RecordDecision, ...]],
     new_horizon: int | None,
 ) -> FilteredBatch:
-    kept, verdicts = judged
+    kept, decisions = decided
     reason = BatchReason.ALL_KEPT
-    if len(kept) < len(verdicts):
+    if len(kept) < len(decisions):
         reason = BatchReason.RECORDS_DROPPED
     elif new_horizon is not None:
         reason = BatchReason.HORIZON_SET
-    elif _is_of_two_formats(buf, entry, header):
-        reason = BatchReason.MAGIC_MENDED
+    elif _has_mixed_magic(buf, entry, header):
+        reason = BatchReason.MAGIC_MIXED
     horizon = header.delete_horizon_ms if new_horizon is None else new_horizon
-    fate, max_offset, max_timestamp = (
+    action, max_offset, max_timestamp = (
         BatchAction.COPIED,
         header.next_offset - 1,
         header.max_timestamp,
     )
     data = bytes(memoryview(buf)[entry.position : entry.end])
     if reason is not BatchReason.ALL_KEPT:
-        fate, data = BatchAction.REBUILT, rebuild(header, kept, horizon)
+        action, data = BatchAction.REBUILT, rebuild(header, kept, horizon)
         max_offset = max(record.offset for record in kept)
         max_timestamp = max(record.timestamp for record in kept)
     return FilteredBatch(
-        header, fate, reason, data, kept, verdicts, max_offset, max_timestamp, horizon
+        header, action, reason, data, kept, decisions, max_offset, max_timestamp, horizon
     )
 
 
-def _is_of_two_formats(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
-    """Old brokers could write sets whose messages are of the other magic. Cleaning mends them."""
+def _has_mixed_magic(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
+    """Old brokers could write sets whose messages have the other magic. Cleaning rewrites them."""
     if isinstance(header, BatchHeader):
         return False
     return bool(inner_magics(buf, entry.position, header) - {header.magic})
 
 
 def _dropped(
-    header: EntryHeader, reason: BatchReason, verdicts: tuple[RecordDecision, ...]
+    header: EntryHeader, reason: BatchReason, decisions: tuple[RecordDecision, ...]
 ) -> FilteredBatch:
     return FilteredBatch(
-        header, BatchAction.DROPPED, reason, b"", (), verdicts, NOT_MAPPED, -1, None
+        header, BatchAction.DROPPED, reason, b"", (), decisions, NOT_MAPPED, -1, None
     )
 
 
 def _emptied(
-    header: EntryHeader, reason: BatchReason, verdicts: tuple[RecordDecision, ...]
+    header: EntryHeader, reason: BatchReason, decisions: tuple[RecordDecision, ...]
 ) -> FilteredBatch:
     if not isinstance(header, BatchHeader):
         raise UnsupportedError(
-            f"the message at offset {header.last_offset}, of format {header.magic}, loses its "
-            "records but must stay, and its format knows no empty batch. Append a record to the "
-            "topic and let its segment roll, then clean again"
+            f"the message at offset {header.last_offset}, of format {header.magic}, would lose "
+            "all its records but must be kept, and its format has no empty batch. Append a record "
+            "to the topic, let its segment roll, then clean again"
         )
     data = encode_empty_batch(header)
     last_offset = header.last_offset
@@ -413,7 +411,7 @@ def _emptied(
         reason,
         data,
         (),
-        verdicts,
+        decisions,
         last_offset,
         header.max_timestamp,
         None,

@@ -1,6 +1,6 @@
-"""One key in one log: where its records are, what a round now would do to each, and what is next.
+"""All records of one key in a log: what a cleaning pass would do to each now, and what comes next.
 
-The log is scanned once, keys only. The verdicts are those of `filtering`, for a round whose offset
+The log is scanned once, keys only. The decisions are those of `filtering`, for a pass whose offset
 map has room for every key.
 """
 
@@ -36,14 +36,14 @@ _KEY_COLUMNS: Final = ("offset", "key")
 
 
 class NextEvent(enum.StrEnum):
-    """What will become of a record, and when."""
+    """What happens to a record next."""
 
-    STAYS = "stays until there is a newer record of its key"
-    NEXT_ROUND = "goes with the next round"
-    HORIZON_SET = "gets its delete horizon with the next round"
-    HORIZON_PASSES = "goes with the first round after its delete horizon"
-    LEGACY_AGE = "goes with a round after younger segments have been cleaned"
-    SEGMENT_REACHED = "waits for a round that reaches its segment"
+    STAYS = "kept until there is a newer record of its key"
+    NEXT_PASS = "dropped by the next pass"
+    HORIZON_SET = "gets its delete horizon from the next pass"
+    HORIZON_PASSES = "dropped by the first pass after its delete horizon"
+    LEGACY_AGE = "dropped by a pass after younger segments were cleaned"
+    SEGMENT_REACHED = "waits for a pass that reaches its segment"
 
 
 class RecordTrace(NamedTuple):
@@ -56,11 +56,11 @@ class RecordTrace(NamedTuple):
     timestamp: int
     value_bytes: int | None
     """None for a tombstone."""
-    verdict: RecordDecision | None
-    """Of a round now; None where it would not come."""
+    decision: RecordDecision | None
+    """Of a pass now; None if it would not reach the record."""
     next_event: NextEvent
     next_event_ms: int | None
-    """When that may happen at the earliest, where the clock decides."""
+    """The earliest time, if it depends on the clock."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class KeyTrace:
     """All about one key."""
 
     key: bytes
-    selection: CleaningPlan
+    plan: CleaningPlan
     record_count: int
     records: tuple[RecordTrace, ...]
     """In offset order; of very many, the newest."""
@@ -81,23 +81,23 @@ class KeyTrace:
 def trace_key(
     log: LogReader,
     key: bytes,
-    selection: CleaningPlan,
+    plan: CleaningPlan,
     config: LogConfig,
     *,
     records_max: int = RECORDS_MAX,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> KeyTrace:
-    """Look for the key in all of the log. `on_progress` is told offsets as they are passed."""
+    """Search the log for the key. `on_progress` is called with offsets as they are passed."""
     offsets = [offset for found in _scan(log, key, on_progress) for offset in found]
-    tracer = _Tracer(log, offsets, selection, config)
+    tracer = _Tracer(log, offsets, plan, config)
     newest = offsets[max(0, len(offsets) - records_max) :]
     records = tuple(trace for offset in newest if (trace := tracer.trace(offset)) is not None)
-    return KeyTrace(key, selection, len(offsets), records)
+    return KeyTrace(key, plan, len(offsets), records)
 
 
 def _scan(log: LogReader, key: bytes, on_progress: Callable[[int], None]) -> Iterator[list[int]]:
     """Offsets of the key's records."""
-    import pyarrow as pa  # noqa: PLC0415  # paid for by whoever traces a key
+    import pyarrow as pa  # noqa: PLC0415  # slow to import
     import pyarrow.compute as pc  # noqa: PLC0415
 
     wanted = pa.scalar(key, pa.binary())
@@ -114,37 +114,37 @@ class _Tracer:
         self,
         log: LogReader,
         offsets: Sequence[int],
-        selection: CleaningPlan,
+        plan: CleaningPlan,
         config: LogConfig,
     ) -> None:
         self._log = log
         self._offsets = offsets
-        self._selection = selection
-        self._mtimes = [segment.mtime_ms for segment in selection.segments]
-        self._bases = [segment.base_offset for segment in selection.segments]
+        self._plan = plan
+        self._mtimes = [segment.mtime_ms for segment in plan.segments]
+        self._bases = [segment.base_offset for segment in plan.segments]
         self._aborted = AbortedRanges(log.aborted_transactions())
         self._located = lru_cache(maxsize=2 * RECORDS_MAX)(self._locate)
         mapped = self._newest_mapped()
-        bound = selection.first_uncleanable_offset
+        bound = plan.first_uncleanable_offset
         self._rules = CleaningRules(
             newest_offset_of=lambda _key: mapped,
             map_latest_offset=bound - 1,
             bound=bound,
-            now_ms=selection.now_ms,
+            now_ms=plan.now_ms,
             delete_retention_ms=config.delete_retention_ms,
             legacy_horizon_ms=legacy_delete_horizon_ms(
-                selection.segments, selection.first_dirty_offset, config.delete_retention_ms
+                plan.segments, plan.first_dirty_offset, config.delete_retention_ms
             ),
             producers={},
         )
 
     def trace(self, offset: int) -> RecordTrace | None:
-        """None for a record that a live broker's cleaner has removed since the log was scanned."""
+        """None if a live broker's cleaner has removed the record since the log was scanned."""
         found = self._located(offset)
         if found is None:
             return None
-        verdict = self._verdict(found)
-        event, event_ms = self._next_event(found, verdict)
+        decision = self._decision(found)
+        event, event_ms = self._next_event(found, decision)
         value = found.record.value
         return RecordTrace(
             found.path,
@@ -152,7 +152,7 @@ class _Tracer:
             offset,
             found.record.timestamp,
             None if value is None else len(value),
-            verdict,
+            decision,
             event,
             event_ms,
         )
@@ -162,9 +162,9 @@ class _Tracer:
         return found if found is not None and found.record.offset == offset else None
 
     def _newest_mapped(self) -> int:
-        """The offset map's answer for this key: the newest in the dirty range, if not aborted."""
-        start = bisect_left(self._offsets, self._selection.first_dirty_offset)
-        stop = bisect_left(self._offsets, self._selection.first_uncleanable_offset)
+        """The key's offset in the offset map: its newest dirty record that is not aborted."""
+        start = bisect_left(self._offsets, self._plan.first_dirty_offset)
+        stop = bisect_left(self._offsets, self._plan.first_uncleanable_offset)
         for offset in reversed(self._offsets[start:stop]):
             found = self._located(offset)
             if found is not None and not self._is_aborted(found):
@@ -177,23 +177,23 @@ class _Tracer:
             return False
         return self._aborted.covers(header.producer_id, header.base_offset)
 
-    def _verdict(self, found: Location) -> RecordDecision | None:
+    def _decision(self, found: Location) -> RecordDecision | None:
         offset = found.record.offset
         if offset >= self._rules.bound:
             return None
         if self._is_aborted(found):
             return RecordDecision(offset, False, RecordReason.ABORTED)
         slot = max(0, bisect_right(self._bases, offset) - 1)
-        return RecordFilter(self._rules, found.header, self._mtimes[slot]).verdict(found.record)
+        return RecordFilter(self._rules, found.header, self._mtimes[slot]).decide(found.record)
 
     def _next_event(
-        self, found: Location, verdict: RecordDecision | None
+        self, found: Location, decision: RecordDecision | None
     ) -> tuple[NextEvent, int | None]:
-        if verdict is None:
-            return NextEvent.SEGMENT_REACHED, self._selection.bound.cleanable_from_ms
-        if not verdict.is_kept:
-            return NextEvent.NEXT_ROUND, None
-        if verdict.reason is not RecordReason.TOMBSTONE_PROTECTED:
+        if decision is None:
+            return NextEvent.SEGMENT_REACHED, self._plan.bound.cleanable_from_ms
+        if not decision.is_kept:
+            return NextEvent.NEXT_PASS, None
+        if decision.reason is not RecordReason.TOMBSTONE_PROTECTED:
             return NextEvent.STAYS, None
         if found.header.magic < MAGIC_2:
             return NextEvent.LEGACY_AGE, None

@@ -1,8 +1,8 @@
 """The last offset of every key in the dirty part of a log, in memory of a fixed size.
 
-As in Kafka a slot takes 24 bytes and the map counts as full when nine tenths of its slots are
-taken; then a round ends there, even inside a batch, and the next one goes on. Keys are kept as
-128-bit hashes under a secret that is drawn anew for each map (see `kernels.key_hash`).
+As in Kafka a slot takes 24 bytes and the map is full when nine tenths of its slots are taken; then
+the pass ends there, even inside a batch, and the next pass continues. Keys are stored as 128-bit
+hashes, keyed with a secret that is random for each map (see `kernels/hashing.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOAD_FACTOR: Final = 0.9
 SLOTS_MAX: Final = 1 << 31
 MARKS_BYTES_MAX: Final = 32 << 20
-"""Of a bit for each offset of the dirty part. A longer one, with large holes, goes without."""
+"""One bit for each offset of the dirty part. Longer ranges, with large gaps, are not marked."""
 
 
 class SavedMap(NamedTuple):
@@ -54,7 +54,7 @@ class HashedKeys(NamedTuple):
 
 
 class OffsetMap:
-    """One map for many rounds: `clear` makes it ready for the next."""
+    """One map for many passes: `clear` prepares it for the next one."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class OffsetMap:
         self.slots = memory_bytes // kernel.SLOT_BYTES
         self.entries_max = int(self.slots * load_factor)
         if not 0 < self.entries_max < self.slots < SLOTS_MAX:
-            raise ValueError(f"{memory_bytes} bytes are no room for an offset map")
+            raise ValueError(f"{memory_bytes} bytes are too few (or too many) for an offset map")
         self._use(np.zeros(3 * self.slots, np.int64))
         self._secret = secret
         self.clear(0)
@@ -75,7 +75,7 @@ class OffsetMap:
         self._table = table
         self._ring = np.empty(kernel.RING_SLOTS * kernel.RING_WORDS, np.int64)
         self.state = np.zeros(kernel.STATE_WORDS, np.int64)
-        """For kernels that look keys up."""
+        """For the kernels that look up keys."""
         self.state[kernel.TABLE] = self._table.ctypes.data
         self.state[kernel.RING] = self._ring.ctypes.data
         self.state[kernel.SLOT_COUNT] = self.slots
@@ -89,7 +89,7 @@ class OffsetMap:
 
     @classmethod
     def load(cls, saved: SavedMap) -> OffsetMap:
-        """A map that was saved, to look keys up in. Its table stays in the file."""
+        """A saved map, for lookups. Its table is mapped from the file."""
         loaded = cls.__new__(cls)
         loaded.slots, loaded.entries_max = saved.slots, saved.entries_max
         loaded._use(np.memmap(saved.path, np.int64, "r", shape=(3 * saved.slots,)))
@@ -99,7 +99,7 @@ class OffsetMap:
         return loaded
 
     def clear(self, start_offset: int) -> None:
-        """Forget all keys. Records below `start_offset` are not going to be put in."""
+        """Remove all keys. Records below `start_offset` will not be added."""
         if self.state[kernel.ENTRIES]:
             self._table.fill(0)
         first, second = self._secret or random_secret()
@@ -114,24 +114,24 @@ class OffsetMap:
 
     @property
     def is_full(self) -> bool:
-        """A record was met for which there was no room any more."""
+        """There was no room for a record."""
         return bool(self.state[kernel.IS_FULL])
 
     @property
     def latest_offset(self) -> int:
-        """Up to here records are accounted for; -1 before any."""
+        """All records up to this offset were added; -1 before the first."""
         return int(self.state[kernel.LATEST_OFFSET])
 
     def skip_to(self, offset: int) -> None:
-        """Up to here (exclusive) there are no more records to put in."""
+        """No more records follow below `offset`."""
         self.state[kernel.LATEST_OFFSET] = max(self.latest_offset, offset - 1)
 
     def hashed(
         self, rows: NDArray[Any], payloads: NDArray[Any], is_wanted: NDArray[np.bool_]
     ) -> HashedKeys | int:
-        """The keys of these batches, for `put_hashed`; or the row of a batch not in order.
+        """The keys of these batches, for `put_hashed`; or the row of a corrupt batch.
 
-        Changes nothing: another thread may put in others meanwhile.
+        Does not change the map: another thread may add keys meanwhile.
         """
         records = int(rows["record_count"][is_wanted].sum(dtype=np.int64))
         keys = np.empty((records, kernel.HASHED_WORDS), np.int64)
@@ -141,11 +141,11 @@ class OffsetMap:
         return HashedKeys(rows, keys[:count])
 
     def put_hashed(self, keys: HashedKeys) -> None:
-        """Put in keys of this map's secret, until it is full."""
+        """Add keys that `hashed` returned, until the map is full."""
         kernel.put_hashed(keys.rows, keys.words, self.state)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Put in one record, the slow way; False, and nothing done, if the map is full."""
+        """Add one record; returns False, and adds nothing, if the map is full."""
         if self.entries >= self.entries_max:
             self.state[kernel.IS_FULL] = 1
             return False
@@ -154,13 +154,13 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The last offset of a key; -1 when it is not in the map."""
+        """The last offset of a key; -1 if it is not in the map."""
         return int(kernel.find_key(_address(key), len(key), self.state))
 
     def marks(self, end_offset: int) -> NDArray[np.uint8] | None:
-        """A bit for each offset from the start on, below `end_offset`: set where a key is last.
+        """One bit for each offset from the start up to `end_offset`: set for the last of a key.
 
-        With it the dirty part needs no second look-up of keys. None where it would be too large.
+        With it the dirty part needs no second lookup of keys. None if it would be too large.
         """
         start_offset = int(self.state[kernel.START_OFFSET])
         count = max(0, end_offset - start_offset)
@@ -181,15 +181,15 @@ class OffsetMap:
         return entries
 
     def put_entries(self, entries: NDArray[np.int64]) -> None:
-        """Put in what `entries_in` of a map with the same secret gave. There must be room."""
+        """Add what `entries_in` of a map with the same secret returned. There must be room."""
         if self.entries + len(entries) >= self.slots:
-            raise ValueError(f"{len(entries)} more keys do not fit")
+            raise ValueError(f"{len(entries)} more keys do not fit the offset map")
         first, second, offsets = (entries[:, word].copy() for word in range(3))
         kernel.put_hashes(first, second, offsets, self.state)
 
 
 def random_secret() -> tuple[int, int]:
-    """Two words that nobody can guess."""
+    """Two random words."""
     first, second = secrets.token_bytes(8), secrets.token_bytes(8)
     return int.from_bytes(first, "little", signed=True), int.from_bytes(second, "big", signed=True)
 
@@ -199,9 +199,8 @@ def _address(data: bytes) -> int:
     return address
 
 
-# The first pass of a round: the last offset of each key in the dirty part of a log.
-#
-# Records without a key, markers and what was aborted have no say.
+# The first step of a cleaning pass: the last offset of each key in the dirty part of a log. Records
+# without a key, markers and aborted records do not count.
 
 
 def map_keys(
@@ -211,43 +210,42 @@ def map_keys(
     reader: BatchReader,
     on_progress: Callable[[int], None],
 ) -> None:
-    """Fill the map from the sources, which begin with the one that holds the first dirty offset.
+    """Fill the map from the sources, from the segment with the first dirty offset on.
 
-    Ends early when the map is full; `latest_offset` tells how far it came, else it is the end of
-    the last source.
+    Stops when the map is full; `latest_offset` is how far it came, else the end of the last source.
     """
     offset_map.clear(first_dirty_offset)
     transactions = CleanedTransactions()
-    with _Putting(offset_map) as putting:
+    with _KeyWriter(offset_map) as writer:
         for source in sources:
             transactions.add_aborted(source.aborted)
             for run in source.runs(reader):
-                putting.put(run, transactions, first_dirty_offset)
+                writer.put(run, transactions, first_dirty_offset)
                 on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
                 if offset_map.is_full:
                     return
-            putting.wait()
+            writer.wait()
             if offset_map.is_full:
                 return
             offset_map.skip_to(source.end_offset)
 
 
-class _Putting:
-    """Puts runs into a map: the keys of one while those of the next are hashed."""
+class _KeyWriter:
+    """Adds runs to a map: the keys of one run in a thread, while those of the next are hashed."""
 
     def __init__(self, offset_map: OffsetMap) -> None:
         self._map = offset_map
         self._thread = ThreadPoolExecutor(1, "put-keys")
-        self._going_on: Future[None] | None = None
+        self._pending: Future[None] | None = None
 
-    def __enter__(self) -> _Putting:
+    def __enter__(self) -> _KeyWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
     def put(self, run: BatchRun, transactions: CleanedTransactions, first_dirty: int) -> None:
-        """The map may not have them before `wait`, or the next call, returns."""
+        """The keys are in the map when `wait`, or the next call, returns."""
         keys = hashed_run(self._map, run, transactions, first_dirty)
         self.wait()
         if self._map.is_full:
@@ -255,18 +253,18 @@ class _Putting:
         if keys is None:
             put_legacy(self._map, run, first_dirty)
         else:
-            self._going_on = self._thread.submit(self._map.put_hashed, keys)
+            self._pending = self._thread.submit(self._map.put_hashed, keys)
 
     def wait(self) -> None:
-        going_on, self._going_on = self._going_on, None
-        if going_on is not None:
-            going_on.result()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
 
 def put_run(
     offset_map: OffsetMap, run: BatchRun, transactions: CleanedTransactions, first_dirty: int
 ) -> None:
-    """Put in the records of a run that count, until the map is full."""
+    """Add the records of a run that count, until the map is full."""
     keys = hashed_run(offset_map, run, transactions, first_dirty)
     if keys is None:
         put_legacy(offset_map, run, first_dirty)
@@ -277,7 +275,7 @@ def put_run(
 def hashed_run(
     offset_map: OffsetMap, run: BatchRun, transactions: CleanedTransactions, first_dirty: int
 ) -> HashedKeys | None:
-    """The keys of a run that count; None for a run of the old formats."""
+    """The keys of the records of a run that count; None for a run of the old formats."""
     if run.payloads is None:
         return None
     rows = run.rows
@@ -292,7 +290,7 @@ def hashed_run(
 
 
 class TxnEvent(NamedTuple):
-    """A batch that takes part in a transaction."""
+    """A batch that is part of a transaction, or ends one."""
 
     row: int
     producer_id: int
@@ -301,19 +299,20 @@ class TxnEvent(NamedTuple):
     marker: ControlType | None
 
     def apply(self, transactions: CleanedTransactions) -> bool:
-        """Tell them of it: whether they have no more use for the batch."""
+        """Apply the batch to the transactions; whether it is obsolete, see
+        `CleanedTransactions`."""
         if self.is_control:
             return transactions.on_control(self.producer_id, self.last_offset, self.marker)
         return transactions.on_data(self.producer_id, self.last_offset, is_transactional=True)
 
 
 def events_of(run: BatchRun) -> Iterator[TxnEvent]:
-    """The batches of a run that take part in transactions, in order."""
-    if run.payloads is None:  # of the old formats: they know no transactions
+    """The transactional and control batches of a run, in order."""
+    if run.payloads is None:  # the old formats have no transactions
         return
     rows = run.rows
-    takes_part: NDArray[np.bool_] = rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT) != 0
-    for row in np.flatnonzero(takes_part).tolist():
+    is_txn_batch: NDArray[np.bool_] = rows["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT) != 0
+    for row in np.flatnonzero(is_txn_batch).tolist():
         is_control = bool(rows["attributes"][row] & CONTROL_BIT)
         marker = marker_of(run, row) if is_control else None
         producer_id, last_offset = int(rows["producer_id"][row]), int(rows["last_offset"][row])
@@ -321,7 +320,7 @@ def events_of(run: BatchRun) -> Iterator[TxnEvent]:
 
 
 def put_legacy(offset_map: OffsetMap, run: BatchRun, first_dirty: int) -> None:
-    """Messages of the old formats one by one: they are few by now."""
+    """Add messages of the old formats, one by one."""
     for row in range(len(run.rows)):
         for record in records_of(run.buf, run.entry(row)):
             if record.key is None or record.offset < first_dirty:

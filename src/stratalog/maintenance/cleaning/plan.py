@@ -1,4 +1,12 @@
-"""What cleaning looks at: a log, its segments and the cleaner's checkpoint, as values."""
+"""Planning a cleaning pass: which part of a compacted log may be cleaned now, and whether to.
+
+A log is clean up to the cleaner's checkpoint and dirty from there on. A pass cleans from the first
+dirty offset up to a bound: never the active segment, the segment where an open transaction begins,
+or one that is younger than `min.compaction.lag.ms`. It is worth its cost if the dirty part is large
+enough (`min.cleanable.dirty.ratio`) or old enough (`max.compaction.lag.ms`).
+
+`plan_cleaning` is a pure function of a log's state (`cleaner_log`), settings and clock, and says
+why."""
 
 from __future__ import annotations
 
@@ -29,7 +37,7 @@ _MS_NS: Final = 1_000_000
 
 
 class CheckpointReset(enum.StrEnum):
-    """Why a checkpointed offset does not count."""
+    """Why a checkpointed offset is ignored."""
 
     BELOW_LOG_START = "below the log start offset"
     BEYOND_LOG_END = "beyond the log end offset"
@@ -37,7 +45,7 @@ class CheckpointReset(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CleanerSegment:
-    """What cleaning asks of one segment."""
+    """What cleaning needs to know about one segment."""
 
     base_offset: int
     size_bytes: int
@@ -46,15 +54,15 @@ class CleanerSegment:
     mtime_ms: int
     is_active: bool
     largest_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment; its mtime when no record has a timestamp. -1 for the others,
-    where it decides nothing."""
+    """Of a dirty, sealed segment; its mtime if no record has a timestamp. -1 for the others, where
+    it does not matter."""
     first_batch_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment: the max timestamp of its first batch; -1 when it has none."""
+    """Of a dirty, sealed segment: the max timestamp of its first batch; -1 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerLog:
-    """What cleaning asks of one log at one moment."""
+    """What cleaning needs to know about a log."""
 
     topic_partition: TopicPartition
     log_start_offset: int
@@ -64,11 +72,11 @@ class CleanerLog:
     segments: tuple[CleanerSegment, ...]
     """All of them in offset order; the last one is the active one."""
     checkpoint: int | None
-    """First dirty offset as the last round left it; None before the first round."""
+    """First dirty offset after the last pass; None before the first pass."""
 
 
 def cleaner_log(log: PartitionLog | PartitionView, checkpoint: int | None) -> CleanerLog:
-    """The log as it is now. Looks at the times of dirty segments only: reading them costs I/O."""
+    """The log as it is now. Timestamps are read for dirty segments only: that costs I/O."""
     return log.retry_if_gone(lambda: _look(log, checkpoint))
 
 
@@ -120,7 +128,7 @@ def _segment_facts(
 
 
 def _size_of(path: Path) -> int:
-    """0 without a file: an index may be missing, and is made anew when it is needed."""
+    """0 without a file: a missing index is rebuilt when it is needed."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -130,8 +138,8 @@ def _size_of(path: Path) -> int:
 def dirty_start(
     log_start_offset: int, log_end_offset: int, checkpoint: int | None
 ) -> tuple[int, CheckpointReset | None]:
-    """The first dirty offset. A checkpoint outside the log means that the log was cut: then all of
-    it counts as dirty."""
+    """The first dirty offset. A checkpoint outside the log means that the log was truncated: then
+    all of it is dirty."""
     if checkpoint is None:
         return log_start_offset, None
     if checkpoint < log_start_offset:
@@ -141,11 +149,9 @@ def dirty_start(
     return checkpoint, None
 
 
-# Which segments a round rewrites together, and how long legacy tombstones stay.
-#
-# Every segment below the end of the offset map is rewritten, the clean head included. Neighbours
-# become one segment as long as it is sure to stay within the topic's limits, whatever survives:
-# sizes are those before cleaning.
+# Which segments a pass merges, and how long legacy tombstones are kept. Every segment below the end
+# of the offset map is rewritten, the clean head included. Adjacent segments become one if it is
+# certain to stay within the topic's limits: sizes are those before cleaning.
 
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NO_LEGACY_HORIZON_MS: Final = 0
@@ -154,9 +160,9 @@ NO_LEGACY_HORIZON_MS: Final = 0
 def group_segments(
     segments: Sequence[CleanerSegment], end_offset: int, bound: int, config: LogConfig
 ) -> list[tuple[CleanerSegment, ...]]:
-    """Groups of the sealed segments that begin below `end_offset`, left to right, as full as can.
+    """Groups of the sealed segments that begin below `end_offset`, in order, as large as possible.
 
-    `bound` is the first uncleanable offset: no record of the last segment reaches it.
+    `bound` is the first uncleanable offset: all records of the last segment are below it.
     """
     chosen = [s for s in segments if s.base_offset < end_offset and not s.is_active]
     groups: list[_Group] = []
@@ -170,7 +176,7 @@ def group_segments(
 
 
 class _Group:
-    """Segments that become one, with running sums: a log may have very many small ones."""
+    """Segments that are merged into one, with running sums: a log may have many small ones."""
 
     def __init__(self, first: CleanerSegment) -> None:
         self.segments: list[CleanerSegment] = []
@@ -191,7 +197,7 @@ class _Group:
             return False
         if self._time_index_bytes + segment.time_index_bytes > index_bytes_max:
             return False
-        # An empty segment has no offsets to fit; else one would be left behind every 2^31 offsets.
+        # An empty segment has no offsets; otherwise one would remain for every 2^31 offsets.
         span = last_offset - self.segments[0].base_offset
         return not segment.size_bytes or span <= RELATIVE_OFFSET_MAX
 
@@ -199,24 +205,16 @@ class _Group:
 def legacy_delete_horizon_ms(
     segments: Sequence[CleanerSegment], first_dirty_offset: int, delete_retention_ms: int
 ) -> int:
-    """Tombstones of magic 0 and 1 stay in segments whose mtime is above this.
+    """Tombstones of magic 0 and 1 are kept in segments whose mtime is above this.
 
-    Their batches cannot carry a horizon of their own, so the age of the newest clean segment has to
-    do: its tombstones have been through a round since it was written.
+    Their batches cannot store a delete horizon, so the age of the newest clean segment is used: its
+    tombstones have been through a pass since it was written.
     """
     clean = [s.mtime_ms for s in segments if s.base_offset < first_dirty_offset]
     return clean[-1] - delete_retention_ms if clean else NO_LEGACY_HORIZON_MS
 
 
-# Which part of a compacted log may be cleaned now, and whether that is worth a round.
-#
-# A log is clean up to the cleaner's checkpoint and dirty from there on. A round goes from the
-# first dirty offset up to a bound: never into the active segment, into the segment where an open
-# transaction begins, or into one that is younger than `min.compaction.lag.ms`. It is worth its
-# cost when the dirty part is large enough (`min.cleanable.dirty.ratio`) or old enough
-# (`max.compaction.lag.ms`).
-#
-# The decision is a pure function of facts (`log_facts.py`), settings and clock, and tells why.
+# -- the plan
 
 NO_DELAY: Final = 0
 
@@ -238,7 +236,7 @@ class CleaningBound:
     raw_offset: int
     """Nothing at or above it may be cleaned."""
     offset: int
-    """Base offset of the segment that holds `raw_offset`: segments are cleaned whole or not."""
+    """Base offset of the segment with `raw_offset`: only complete segments are cleaned."""
     timestamp: int | None = None
     """With MIN_LAG: the largest timestamp of the segment that is too young."""
     cleanable_from_ms: int | None = None
@@ -252,26 +250,26 @@ class CleaningBound:
             case BoundKind.OPEN_TRANSACTION:
                 return (
                     f"{where}: a transaction that began at {self.raw_offset} is open, so its "
-                    "segment and those behind it wait"
+                    "segment and later ones are not cleaned yet"
                 )
             case BoundKind.HIGH_WATERMARK:
                 return f"{where}: records from {self.raw_offset} on are not replicated yet"
             case BoundKind.MIN_LAG:
                 return (
-                    f"{where}: the segment there has a record of {self.timestamp}, too young for "
-                    f"min.compaction.lag.ms until {self.cleanable_from_ms}"
+                    f"{where}: a record of the segment there has timestamp {self.timestamp}, "
+                    f"too young for min.compaction.lag.ms until {self.cleanable_from_ms}"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The range that a round would clean, and whether one is due."""
+    """The range that a pass would clean, and whether the log is eligible for one."""
 
     topic_partition: TopicPartition
     now_ms: int
     first_dirty_offset: int
     checkpoint_reset: CheckpointReset | None
-    """Set: the checkpoint is to be overwritten with `first_dirty_offset`."""
+    """If set, the checkpoint must be overwritten with `first_dirty_offset`."""
     bound: CleaningBound
     clean_bytes: int
     """Of the segments that begin below the first dirty offset."""
@@ -279,11 +277,11 @@ class CleaningPlan:
     """Of the segments between the first dirty offset and the bound. A segment that the first dirty
     offset lies inside counts on both sides."""
     max_lag_exceeded_ms: int
-    """How much longer than `max.compaction.lag.ms` the oldest dirty segment has waited; or 0."""
+    """How much older than `max.compaction.lag.ms` the oldest dirty segment is; or 0."""
     is_selected: bool
     reasons: tuple[str, ...]
     segments: tuple[CleanerSegment, ...]
-    """Every segment below the bound: what a round may rewrite."""
+    """All segments below the bound: those that a pass may rewrite."""
 
     @property
     def first_uncleanable_offset(self) -> int:
@@ -295,7 +293,8 @@ class CleaningPlan:
 
     @property
     def ratio(self) -> float:
-        """Cleanable part of what a round would look at; 0 for nothing."""
+        """Kafka's dirty ratio: the cleanable part of all bytes below the bound; 0 if there are
+        none."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
@@ -304,23 +303,23 @@ class CleaningPlan:
 
     @property
     def dirty_segments(self) -> tuple[CleanerSegment, ...]:
-        """Those that the offset map is built from."""
+        """The segments from which the offset map is built."""
         return _between(self.segments, self.first_dirty_offset, self.bound.offset)
 
 
-def plan_cleaning(facts: CleanerLog, config: LogConfig, now_ms: int) -> CleaningPlan:
-    """The range to clean at `now_ms`, and whether to."""
-    segments = facts.segments
-    first_dirty, reset = dirty_start(facts.log_start_offset, facts.log_end_offset, facts.checkpoint)
+def plan_cleaning(log: CleanerLog, config: LogConfig, now_ms: int) -> CleaningPlan:
+    """The range to clean at `now_ms`, and whether to clean it."""
+    segments = log.segments
+    first_dirty, reset = dirty_start(log.log_start_offset, log.log_end_offset, log.checkpoint)
     waiting = _between(segments, first_dirty, segments[-1].base_offset)
-    bound = _bound(facts, config, first_dirty, waiting, now_ms)
+    bound = _bound(log, config, first_dirty, waiting, now_ms)
     clean_bytes = sum(s.size_bytes for s in segments if s.base_offset < first_dirty)
     cleanable = _between(segments, min(first_dirty, bound.offset), bound.offset)
     cleanable_bytes = sum(segment.size_bytes for segment in cleanable)
     exceeded_ms = _max_lag_exceeded_ms(waiting, config, now_ms)
-    is_selected, reasons = _judged(clean_bytes, cleanable_bytes, exceeded_ms, config)
+    is_selected, reasons = _eligibility(clean_bytes, cleanable_bytes, exceeded_ms, config)
     return CleaningPlan(
-        topic_partition=facts.topic_partition,
+        topic_partition=log.topic_partition,
         now_ms=now_ms,
         first_dirty_offset=first_dirty,
         checkpoint_reset=reset,
@@ -346,18 +345,18 @@ def _between(
 
 
 def _bound(
-    facts: CleanerLog,
+    log: CleanerLog,
     config: LogConfig,
     first_dirty: int,
     waiting: Sequence[CleanerSegment],
     now_ms: int,
 ) -> CleaningBound:
-    """The lowest of three limits. One young segment holds back older ones behind it, too."""
-    limit, kind = facts.segments[-1].base_offset, BoundKind.ACTIVE_SEGMENT
-    if facts.last_stable_offset < limit:
-        is_open = facts.last_stable_offset < facts.high_watermark
+    """The lowest of three limits. A young segment also holds back older ones after it."""
+    limit, kind = log.segments[-1].base_offset, BoundKind.ACTIVE_SEGMENT
+    if log.last_stable_offset < limit:
+        is_open = log.last_stable_offset < log.high_watermark
         kind = BoundKind.OPEN_TRANSACTION if is_open else BoundKind.HIGH_WATERMARK
-        limit = facts.last_stable_offset
+        limit = log.last_stable_offset
     young = _first_too_young(waiting, config.min_compaction_lag_ms, now_ms)
     if young is not None and young.base_offset < limit:
         kind, limit = BoundKind.MIN_LAG, young.base_offset
@@ -366,7 +365,7 @@ def _bound(
     if young is not None and kind is BoundKind.MIN_LAG:
         timestamp = young.largest_timestamp
         cleanable_from = timestamp + config.min_compaction_lag_ms
-    return CleaningBound(kind, raw, _base_of_holder(facts.segments, raw), timestamp, cleanable_from)
+    return CleaningBound(kind, raw, _base_of_holder(log.segments, raw), timestamp, cleanable_from)
 
 
 def _first_too_young(
@@ -383,14 +382,14 @@ def _base_of_holder(segments: Sequence[CleanerSegment], offset: int) -> int:
 
 
 def _max_lag_exceeded_ms(waiting: Sequence[CleanerSegment], config: LogConfig, now_ms: int) -> int:
-    """By the oldest first batch. All dirty sealed segments count, also those behind the bound."""
+    """By the oldest first batch. All dirty sealed segments count, also those above the bound."""
     started = [s.first_batch_timestamp for s in waiting if s.first_batch_timestamp > 0]
     if not started:
         return NO_DELAY
     return max(NO_DELAY, now_ms - config.max_compaction_lag_ms - min(started))
 
 
-def _judged(
+def _eligibility(
     clean_bytes: int, cleanable_bytes: int, exceeded_ms: int, config: LogConfig
 ) -> tuple[bool, tuple[str, ...]]:
     if CleanupPolicy.COMPACT not in config.cleanup_policy:
@@ -412,7 +411,7 @@ def _judged(
         )
     elif not is_dirty and least < 1:
         missing = int(least * clean_bytes / (1 - least)) - cleanable_bytes + 1
-        reasons.append(f"{missing} more dirty bytes would make a round due")
+        reasons.append(f"{missing} more dirty bytes would make the log eligible")
     return is_dirty or exceeded_ms > NO_DELAY, tuple(reasons)
 
 
@@ -422,7 +421,7 @@ _NAP_S: Final = 0.1
 
 
 class Throttle:
-    """Lets its caller wait whenever it is ahead of the rate."""
+    """Limits how fast a cleaner reads: `log.cleaner.io.max.bytes.per.second`."""
 
     def __init__(
         self,
@@ -437,31 +436,31 @@ class Throttle:
         self._free_at = clock()
 
     def pay(self, size_bytes: int, may_go_on: Callable[[], bool]) -> None:
-        """Return when `size_bytes` more are within the rate, or at once when told to stop.
+        """Wait until `size_bytes` more are within the rate, or until `may_go_on` returns False.
 
-        Time in which nothing was read is not saved up.
+        Idle time is not credited.
         """
         self._free_at = max(self._free_at, self._clock()) + size_bytes / self._rate
         while may_go_on() and (left_s := self._free_at - self._clock()) > 0:
             self._sleep(min(left_s, _NAP_S))
 
 
-# A round of cleaning as seen from outside: who can do one, and what it did.
+# -- the result, and who cleans
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningResult:
-    """What a round did."""
+    """What a cleaning pass did."""
 
     first_dirty_offset: int
     end_offset: int
     """The first dirty offset from now on: what the cleaner's checkpoint gets."""
     first_uncleanable_offset: int
     groups: tuple[tuple[int, ...], ...]
-    """Base offsets of the segments that became one, in order."""
+    """Base offsets of the segments that were merged, group by group."""
     map_entries: int
     is_map_full: bool
-    """There is more to clean than the memory took: another round is due at once."""
+    """There were more keys than fit the memory: the log is eligible for another pass at once."""
     bytes_read: int
     """Of the segments that were rewritten."""
     bytes_written: int
@@ -473,7 +472,7 @@ class CleaningResult:
 
 
 class LogCleaner(Protocol):
-    """Whoever cleans a log: this process, or a cluster."""
+    """Cleans a log, in this process or in a cluster."""
 
     def clean(
         self,
@@ -489,7 +488,7 @@ class LogCleaner(Protocol):
 
 @contextmanager
 def abort_if_truncated(log: PartitionLog, truncation_epoch: int) -> Iterator[None]:
-    """What looks like corruption in a log that is being truncated is none: the pass is aborted."""
+    """Abort the pass instead of reporting corruption that a concurrent truncation explains."""
     try:
         yield
     except (CorruptError, SegmentGoneError) as error:

@@ -1,4 +1,9 @@
-"""The second pass of a round as a value: made once, then carried out here or elsewhere."""
+"""The second step of a cleaning pass: rewriting segments without superseded records.
+
+`Rewriter` is the fast twin of `filtering`. Python decides what depends on batch headers
+(transactions, producers, the end of the pass), batch by batch only for transactions; compiled code
+decides about each record and writes. Batches of the old formats go through the readable code.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +65,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RewritePlan:
-    """What the second pass does: which segments become one, and what decides on their records."""
+    """Which segments are merged, and the rules for their records. Can be sent to other
+    processes."""
 
     end_offset: int
     groups: tuple[tuple[CleanerSegment, ...], ...]
@@ -72,7 +78,7 @@ class RewritePlan:
 
     @classmethod
     def of(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
-        """For a round whose first pass came up to `end_offset`."""
+        """For a pass whose first step mapped keys up to `end_offset`."""
         config, bound = log.config, selection.first_uncleanable_offset
         with log.maintenance.lock:
             producers = last_records(log.producers.producers.values())
@@ -89,7 +95,7 @@ class RewritePlan:
         )
 
     def rules(self, newest_offset_of: Callable[[bytes], int]) -> CleaningRules:
-        """With the offset map in its readable form."""
+        """The rules for the readable code."""
         return CleaningRules(
             newest_offset_of=newest_offset_of,
             map_latest_offset=self.end_offset - 1,
@@ -111,43 +117,37 @@ class RewritePlan:
         return tuple(tuple(facts.base_offset for facts in group) for group in self.groups)
 
 
-# What stays of whole runs of batches in a cleaning pass: the fast twin of `filtering`.
-#
-# Python decides what a batch's header can tell (transactions, producers, the end of the round),
-# and only for batches that take part in transactions one by one; compiled code decides on each
-# record and writes. Batches of the old formats go through the readable code.
-
 OUT_BYTES: Final = 8 << 20
 
 
 class RewrittenBatches(NamedTuple):
-    """Batches end to end, to be appended; `rows` tell where each lies in `data`."""
+    """Batches to append; `rows` has the position of each in `data`."""
 
     data: Buffer
     rows: NDArray[Any]
-    is_unpacked: NDArray[np.bool_] | None = None
-    """Batches whose records are still to be compressed."""
+    is_uncompressed: NDArray[np.bool_] | None = None
+    """Batches whose records must still be compressed."""
 
-    def packed(self) -> RewrittenBatches:
-        """With everything compressed that was compressed before."""
-        if self.is_unpacked is None or not self.is_unpacked.any():
+    def compressed(self) -> RewrittenBatches:
+        """With all records compressed that were compressed in the log."""
+        if self.is_uncompressed is None or not self.is_uncompressed.any():
             return self
         rows, data = self.rows.copy(), memoryview(self.data)
         pieces: list[Buffer] = []
         ends = rows["position"] + rows["size_bytes"]
         spans = zip(
-            rows["position"].tolist(), ends.tolist(), self.is_unpacked.tolist(), strict=True
+            rows["position"].tolist(), ends.tolist(), self.is_uncompressed.tolist(), strict=True
         )
-        for start, end, is_unpacked in spans:
+        for start, end, is_uncompressed in spans:
             batch = data[start:end]
-            pieces.append(_compressed(batch) if is_unpacked else batch)
+            pieces.append(_compressed(batch) if is_uncompressed else batch)
         rows["size_bytes"] = [len(piece) for piece in pieces]
         rows["position"] = np.cumsum(rows["size_bytes"]) - rows["size_bytes"]
         return RewrittenBatches(b"".join(pieces), rows)
 
 
 class Rewriter:
-    """One pass over a log: give it every run once, in order."""
+    """Rewrites one log: pass it every run once, in order."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Rewriter:
         rules: CleaningRules,
         transactions: CleanedTransactions | None = None,
     ) -> None:
-        """`transactions` is what the pass has seen before, if it does not begin here."""
+        """`transactions` is the state after earlier segments, if this is not the first one."""
         self._map = offset_map
         self._rules = rules
         self._transactions = transactions or CleanedTransactions()
@@ -190,7 +190,7 @@ class Rewriter:
 
     @property
     def records_without_key(self) -> int:
-        """Dropped, for a compacted log cannot have them."""
+        """Dropped: a compacted log cannot have them."""
         return int(self.state[kernel.INVALID_RECORDS]) + self._legacy[2]
 
     def rewrite_segment(
@@ -200,7 +200,7 @@ class Rewriter:
         reader: BatchReader,
         on_progress: Callable[[int], None],
     ) -> None:
-        """Append what stays of a segment."""
+        """Append what is kept of a segment."""
         self._transactions.add_aborted(source.aborted)
         for run in source.runs(reader):
             for written in self.rewrite(run, source.facts.mtime_ms):
@@ -210,8 +210,8 @@ class Rewriter:
         cleaned.wait()
 
     def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[RewrittenBatches]:
-        """What stays of a run, in parts. One is valid until the part after the next is asked for,
-        so that it can be written meanwhile."""
+        """What is kept of a run, in parts. A part is valid until the next but one is requested, so
+        that it can be written meanwhile."""
         if run.payloads is None:
             yield from self._rewrite_legacy(run, source_mtime_ms)
             return
@@ -221,7 +221,7 @@ class Rewriter:
         else:
             self.state[kernel.RECORDS_READ] += run.rows["record_count"].sum()
 
-    # -- what headers tell
+    # -- decided by batch headers
 
     def _orders(self, run: BatchRun) -> NDArray[np.uint8]:
         rows = run.rows
@@ -229,15 +229,15 @@ class Rewriter:
         orders[rows["last_offset"] + 1 == self._rules.bound] |= kernel.RETAIN_EMPTY
         orders[self._producers.find(rows)] |= kernel.RETAIN_EMPTY
         for event in events_of(run):
-            is_done = event.apply(self._transactions)
-            orders[event.row] |= self._order_of(event, rows[event.row], is_done=is_done)
+            is_obsolete = event.apply(self._transactions)
+            orders[event.row] |= self._order_of(event, rows[event.row], is_obsolete=is_obsolete)
         return orders
 
-    def _order_of(self, event: TxnEvent, batch: Any, *, is_done: bool) -> int:
-        """Of a batch that takes part in a transaction, which may have no more use for it."""
+    def _order_of(self, event: TxnEvent, batch: Any, *, is_obsolete: bool) -> int:
+        """Of a batch of a transaction, which may be obsolete."""
         if not event.is_control:
-            return kernel.DISCARD if is_done else kernel.PROBE
-        if not is_done:
+            return kernel.DISCARD if is_obsolete else kernel.PROBE
+        if not is_obsolete:
             return kernel.KEEP
         if (
             batch["attributes"] & DELETE_HORIZON_BIT
@@ -246,7 +246,7 @@ class Rewriter:
             return kernel.DISCARD
         return kernel.KEEP | kernel.IS_EMPTY_TXN_MARKER
 
-    # -- what records tell
+    # -- decided by records
 
     def _rewrite_batches(
         self, run: BatchRun, payloads: NDArray[Any], orders: NDArray[np.uint8]
@@ -286,10 +286,10 @@ class Rewriter:
                 )
             except UnsupportedError as error:
                 raise UnsupportedError(f"{run.path}: {error}") from None
-            self._legacy[0] += len(filtered.verdicts)
+            self._legacy[0] += len(filtered.decisions)
             self._legacy[1] += len(filtered.kept)
-            self._legacy[2] += sum(v.reason is RecordReason.NO_KEY for v in filtered.verdicts)
-            if filtered.fate is BatchAction.DROPPED:
+            self._legacy[2] += sum(v.reason is RecordReason.NO_KEY for v in filtered.decisions)
+            if filtered.action is BatchAction.DROPPED:
                 continue
             written = run.rows[row : row + 1].copy()
             written["position"] = 0
@@ -304,7 +304,7 @@ class Rewriter:
 
 
 class _LastBatches:
-    """Which batches hold the last sequence number of a live producer."""
+    """Finds the batches with the last sequence number of a live producer."""
 
     def __init__(self, rules: CleaningRules) -> None:
         with_data = {
@@ -344,18 +344,17 @@ def _at_least(memory: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     return memory if len(memory) >= size else np.empty(size, np.uint8)
 
 
-# A segment that cleaning writes: `.cleaned` files, complete and durable before they count.
-#
-# Its indexes follow the rule of appending: an entry at a batch once more than
-# `index.interval.bytes` precede it since the last one. Kafka indexes a cleaned segment by what it
-# happened to read at a time, at most one entry for 256 KiB; lookups in ours need not walk that
-# far.
-
 _KINDS = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX)
 
 
 class CleanedSegment:
-    """Written once, from front to back; then `finish` or `discard` it."""
+    """A segment that cleaning writes: `.cleaned` files. Append to it, then `finish` or `discard`
+    it.
+
+    Its indexes follow the rule for appends: an entry once more than `index.interval.bytes` precede
+    the batch. Kafka writes an entry per read buffer, at most one for 256 KiB, so its lookups read
+    more of the log.
+    """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int, config: LogConfig) -> None:
         self._disk = disk
@@ -370,8 +369,8 @@ class CleanedSegment:
         self._writing: Future[None] | None = None
 
     def append(self, written: RewrittenBatches) -> None:
-        """Write batches. They must stay as they are until `wait` or the next call returns: packing
-        and writing goes on behind the caller's back."""
+        """Write batches. They must not change until `wait` or the next call returns: another thread
+        compresses and writes them."""
         self.wait()
         last_offset = int(written.rows["last_offset"][-1])
         if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
@@ -379,29 +378,29 @@ class CleanedSegment:
         self._writing = self._thread.submit(self._write_batches, written)
 
     def wait(self) -> None:
-        """Return when all that was appended is in the file. Raises StorageError if it is not."""
+        """Return when everything appended is in the file. Raises StorageError if a write failed."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def _write_batches(self, written: RewrittenBatches) -> None:
-        packed = written.packed()
-        add_batches(self._indexes, packed.rows, self._log.size_bytes)
-        self._log.write(packed.data)
+        compressed = written.compressed()
+        add_batches(self._indexes, compressed.rows, self._log.size_bytes)
+        self._log.write(compressed.data)
 
     def append_aborted(self, txns: Iterable[AbortedTxn]) -> None:
-        """Transactions whose marker was just written."""
+        """Add transactions whose abort marker was just written."""
         self._aborted += txns
 
     def finish(self, mtime_ms: int) -> Segment:
-        """The segment, durable but for its names, and as old as what it stands for."""
+        """The segment, durable except for its names, with the mtime of the last one it replaces."""
         self.wait()
         self._thread.shutdown()
         indexes, config = self._indexes, self._config
         indexes.finish()
         self._log.fsync()
         self._log.close()
-        # A sealed index may be shorter than the rule allows: it is sparse anyway.
+        # Entries beyond segment.index.bytes are left out: an index is sparse anyway.
         bytes_max = config.segment_index_bytes // ENTRY_BYTES * ENTRY_BYTES
         self._write(FileKind.OFFSET_INDEX, indexes.offset_index[:bytes_max], mtime_ms)
         self._write(FileKind.TIME_INDEX, indexes.time_index, mtime_ms)
@@ -413,7 +412,7 @@ class CleanedSegment:
         return Segment(self._disk, path, self._base_offset, self._log.size_bytes, config)
 
     def discard(self) -> None:
-        """Remove what was written. Never raises: what stays, the next opening removes."""
+        """Remove the files. Never raises: the next opening of the log removes leftovers."""
         self._thread.shutdown()
         with suppress(StorageError):
             self._log.close()

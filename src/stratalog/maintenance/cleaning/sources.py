@@ -1,8 +1,8 @@
-"""The batches of a segment in runs, checked and with their records laid out, for one pass over it.
+"""Reading the segments of a cleaning pass: checked batches in runs, with their records located.
 
-A run is a piece of the file that was read at once, or a part of it: batches of one kind, magic 2 or
-older. Reading and checking the next piece goes on in a thread of its own while the caller works.
-Memory is bounded by a few pieces and one decompressed part, however large the segment is.
+A run is a chunk of the file or a part of one: batches of one kind, magic 2 or older. A thread reads
+and checks the next chunk while the caller works on this one. Memory is bounded by a few chunks and
+one decompressed part, however large the segment is.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ PART_BYTES: Final = 8 << 20
 
 
 class BatchRun(NamedTuple):
-    """Batches in file order. Valid until the next run is asked for."""
+    """Batches in file order. Valid until the next run is requested."""
 
     path: Path
     buf: bytes
     start: int
-    """The position in the file where `buf` begins; rows count from there."""
+    """The position of `buf` in the file; positions in `rows` are relative to it."""
     rows: NDArray[Any]
     payloads: NDArray[Any] | None
-    """Where the plain records of each batch lie; None for a run of the old formats."""
+    """Where the uncompressed records of each batch are; None for a run of the old formats."""
 
     def entry(self, row: int) -> Entry:
         """One batch, for the readable code."""
@@ -63,7 +63,7 @@ class BatchRun(NamedTuple):
         return Entry(*(int(self.rows[name][row]) for name in names))
 
     def check(self, row: int) -> None:
-        """Raise what the readable decoder finds wrong with this batch, if anything."""
+        """Raise if the readable decoder finds this batch corrupt."""
         try:
             for _ in records_of(self.buf, self.entry(row)):
                 pass
@@ -71,17 +71,20 @@ class BatchRun(NamedTuple):
             raise error.located(self.path, buffer_start=self.start) from None
 
     def raise_for(self, row: int) -> NoReturn:
-        """Raise what is wrong with this batch, in the words of the readable decoder."""
+        """Raise what the readable decoder finds wrong with this batch."""
         self.check(row)
         offsets = (int(self.rows["base_offset"][row]), int(self.rows["last_offset"][row]))
         position = self.start + int(self.rows["position"][row])
         raise CorruptBatchError(
-            "offsets do not rise here", position=position, path=self.path, offsets=offsets
+            f"offsets do not increase: the batch has {offsets[0]} to {offsets[1]}",
+            position=position,
+            path=self.path,
+            offsets=offsets,
         )
 
 
 class BatchReader:
-    """Reads segments one after the other. Use it as a context manager: it has a thread."""
+    """Reads segments one after the other. A context manager, because it has a thread."""
 
     def __init__(self, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._chunk_bytes = chunk_bytes
@@ -99,22 +102,22 @@ class BatchReader:
     def read(self, file: LogFile, path: Path, base_offset: int, start: int) -> Iterator[BatchRun]:
         """The batches of a sealed segment from position `start` on.
 
-        Raises CorruptError for the first batch that is not in order, after what precedes it.
+        Raises CorruptError for the first corrupt batch, after yielding what precedes it.
         """
-        pieces = _Pieces(file, path, base_offset, self._chunk_bytes)
-        coming = self._thread.submit(pieces.next_after, start)
+        chunks = _ChunkReader(file, path, base_offset, self._chunk_bytes)
+        coming = self._thread.submit(chunks.next_after, start)
         try:
-            while (piece := coming.result()) is not None:
-                coming = self._thread.submit(pieces.next_after, piece.end)
-                yield from self._runs(piece)
-                if piece.failure is not None:
-                    raise piece.failure
-        finally:  # whoever closes the file now must not close it under a read
+            while (chunk := coming.result()) is not None:
+                coming = self._thread.submit(chunks.next_after, chunk.end)
+                yield from self._runs(chunk)
+                if chunk.failure is not None:
+                    raise chunk.failure
+        finally:  # the caller must not close the file during a read
             if not coming.cancel():
                 coming.exception()
 
-    def _runs(self, piece: _Piece) -> Iterator[BatchRun]:
-        rows, payloads, run = piece.rows, piece.payloads, piece.run
+    def _runs(self, chunk: _Chunk) -> Iterator[BatchRun]:
+        rows, payloads, run = chunk.rows, chunk.payloads, chunk.run
         is_plain = rows["attributes"] & CODEC_MASK == 0
         is_legacy = rows["magic"] != MAGIC_2
         if is_plain.all() and not is_legacy.any():
@@ -125,7 +128,7 @@ class BatchReader:
         for first, end in pairwise(starts):
             if is_legacy[first]:
                 legacy = run._replace(rows=rows[first:end])
-                for row in range(end - first):  # compiled code has not looked at them
+                for row in range(end - first):  # kernels have not checked them
                     legacy.check(row)
                 yield legacy
             else:
@@ -141,8 +144,8 @@ class BatchReader:
             run._replace(rows=rows).raise_for(done)
 
 
-class _Piece(NamedTuple):
-    """What one read brought: whole batches, and what is wrong behind them."""
+class _Chunk(NamedTuple):
+    """One read: complete batches, and what is wrong after them."""
 
     run: BatchRun
     rows: NDArray[Any]
@@ -151,17 +154,17 @@ class _Piece(NamedTuple):
     failure: Exception | None
 
 
-class _Pieces:
-    """Reads and checks; called in the other thread only."""
+class _ChunkReader:
+    """Reads and checks chunks; only called in the reading thread."""
 
     def __init__(self, file: LogFile, path: Path, base_offset: int, chunk_bytes: int) -> None:
         self._file = file
         self._path = path
         self._size_bytes = file.size_bytes
-        self._due_offset = base_offset
+        self._next_offset = base_offset
         self._chunk_bytes = chunk_bytes
 
-    def next_after(self, position: int) -> _Piece | None:
+    def next_after(self, position: int) -> _Chunk | None:
         if position >= self._size_bytes:
             return None
         buf, table = self._load(position)
@@ -176,11 +179,11 @@ class _Pieces:
         if good < len(rows):
             failure = self._failure(run._replace(rows=rows), good)
         if good:
-            self._due_offset = int(rows["last_offset"][good - 1]) + 1
-        return _Piece(run, rows[:good], payloads[:good], position + table.end, failure)
+            self._next_offset = int(rows["last_offset"][good - 1]) + 1
+        return _Chunk(run, rows[:good], payloads[:good], position + table.end, failure)
 
     def _load(self, position: int) -> tuple[bytes, BatchTable]:
-        """A piece that begins with at least one whole batch."""
+        """A chunk with at least one complete batch."""
         left = self._size_bytes - position
         buf = self._file.read(position, min(self._chunk_bytes, left))
         table = scan_batches(buf)
@@ -196,10 +199,10 @@ class _Pieces:
         return buf, table
 
     def _count_in_order(self, rows: NDArray[Any]) -> int:
-        """Offsets of a log rise; where they do not, nothing says which of two records is newer."""
+        """Offsets must increase; otherwise it is not known which of two records is newer."""
         base, last = rows["base_offset"], rows["last_offset"]
-        due = np.concatenate(([self._due_offset], last[:-1] + 1))
-        is_bad = np.where(base < 0, last, base) < due
+        expected = np.concatenate(([self._next_offset], last[:-1] + 1))
+        is_bad = np.where(base < 0, last, base) < expected
         return int(np.argmax(is_bad)) if is_bad.any() else len(rows)
 
     def _failure(self, run: BatchRun, row: int) -> Exception:
@@ -210,11 +213,8 @@ class _Pieces:
         raise AssertionError("not reached")
 
 
-# The transaction markers in a run of batches.
-
-
 def marker_of(run: BatchRun, row: int) -> ControlType | None:
-    """What the control batch in this row says; None for one that was emptied."""
+    """The type of the control batch in this row; None for one that was emptied."""
     entry = run.entry(row)
     try:
         record = next(records_of(run.buf, entry, check_crc=False), None)
@@ -223,20 +223,17 @@ def marker_of(run: BatchRun, row: int) -> ControlType | None:
         raise error.located(run.path, buffer_start=run.start) from None
 
 
-# What a round reads: sealed segments, as values that do not change and can be sent elsewhere.
-
-
 @dataclass(frozen=True, slots=True)
 class SourceSegment:
-    """One segment below the bound of a round."""
+    """One sealed segment of a cleaning pass, as a value that can be sent to other processes."""
 
     path: Path
     """Of the log file."""
     facts: CleanerSegment
     end_offset: int
-    """Where the next segment begins, or the round ends."""
+    """Where the next segment begins, or the pass ends."""
     aborted: tuple[AbortedTxn, ...]
-    """The aborted transactions that touch it."""
+    """The aborted transactions with records in it."""
 
     @property
     def base_offset(self) -> int:
@@ -247,15 +244,15 @@ class SourceSegment:
         try:
             file = LogFile(self.path)
         except FileNotFoundError:
-            raise CleaningAbortedError(self.path, "it was deleted meanwhile") from None
+            raise CleaningAbortedError(self.path, "the segment was deleted meanwhile") from None
         with file:
             if file.size_bytes != self.facts.size_bytes:
-                raise CleaningAbortedError(self.path, "it was cut meanwhile")
+                raise CleaningAbortedError(self.path, "the segment was truncated meanwhile")
             yield from reader.read(file, self.path, self.base_offset, start)
 
 
 def source_segments(log: PartitionLog, selection: CleaningPlan) -> tuple[SourceSegment, ...]:
-    """The segments that a round may rewrite, in order."""
+    """The segments that a pass may rewrite, in order."""
     paths = {view.base_offset: view.path for view in log.segments}
     bases = [facts.base_offset for facts in selection.segments]
     ends = [*bases[1:], selection.first_uncleanable_offset]

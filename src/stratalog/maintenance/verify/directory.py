@@ -1,4 +1,7 @@
-"""A log directory: its partitions and what its root files say about them."""
+"""Verifying a log directory: its partitions, and its root files against them.
+
+`run_plan` runs the tasks on threads: kernels and reads do not hold the interpreter lock.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,14 @@ _CHECKPOINTS: Final = (
 
 @dataclass(frozen=True)
 class VerifyPlan:
-    """All that is to be verified, as values: tasks may be done anywhere, in any order."""
+    """Everything to verify, as values: tasks may run anywhere, in any order."""
 
     partitions: tuple[PartitionPlan, ...] = ()
     directories: tuple[DirectoryPlan, ...] = ()
 
     @property
     def tasks(self) -> tuple[VerifyTask, ...]:
-        """Large ones first, so that none is left over at the end."""
+        """Large ones first, so that no long task starts last."""
         tasks = (task for partition in self.partitions for task in partition.tasks)
         return tuple(sorted(tasks, key=lambda task: -task.size_bytes))
 
@@ -76,11 +79,10 @@ class DirectoryPlan:
 def plan_directory(
     path: Path, has_compacted_topic: Callable[[Path], bool] = lambda _partition: False
 ) -> VerifyPlan:
-    """Everything in a log directory. Raises NotALogDirError if it is none.
+    """Everything in a log directory. Raises NotALogDirError if `path` is not one.
 
-    `has_compacted_topic` says of a partition whether its topic is known to be compacted. It was,
-    in any case, where Kafka's cleaner has a checkpoint.
-    """
+    `has_compacted_topic` returns whether the topic of a partition is known to be compacted. It is
+    in any case if the cleaner has a checkpoint for it."""
     findings = Findings()
     listing = scan_log_dir(path)
     files = listing.root_files
@@ -111,7 +113,7 @@ def plan_directory(
 
 
 def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyReport:
-    """The findings of everything that was planned, once all tasks are done."""
+    """All findings of the plan, from the reports of its tasks."""
     by_directory: dict[str, list[SegmentReport]] = {}
     for segment in segments:
         by_directory.setdefault(str(Path(segment.path).parent), []).append(segment)
@@ -126,7 +128,7 @@ def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyRepor
 def _is_live(listed: ListedPartition, findings: Findings) -> bool:
     state = listed.directory.state
     if state is not DirState.LIVE:
-        what = f"a partition on its way ({state.value[1:]}); not verified"
+        what = f"a partition being moved or deleted ({state.value[1:]}); not verified"
         findings.add(Fault.MOVED_DIRECTORY, listed.path, what)
     return state is DirState.LIVE
 
@@ -134,7 +136,7 @@ def _is_live(listed: ListedPartition, findings: Findings) -> bool:
 def _decoded(
     path: Path, decode: Callable[[bytes], T], fault: Fault, findings: Findings
 ) -> T | None:
-    """What a root file says; None if it is not there, or says nothing that can be understood."""
+    """The decoded root file; None if it is missing or corrupt."""
     try:
         return decode(path.read_bytes())
     except FileNotFoundError:
@@ -150,13 +152,15 @@ def _decoded(
 
 def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> VerifyReport:
     findings = Findings()
-    ours = [partition for partition in partitions if str(Path(partition.path).parent) == root.path]
-    ends = {partition.topic_partition: partition.log_end_offset for partition in ours}
+    inside = [
+        partition for partition in partitions if str(Path(partition.path).parent) == root.path
+    ]
+    ends = {partition.topic_partition: partition.log_end_offset for partition in inside}
     for file, offsets in root.offsets.items():
         for topic_partition, offset in offsets.items():
             end = ends.get(topic_partition)
             if end is None and topic_partition in ends:
-                continue  # it could not be read: nothing can be said of its offsets
+                continue  # it could not be read, so its offsets are not known
             _check_checkpoint(Path(root.path) / file.value, topic_partition, offset, end, findings)
     return VerifyReport((*root.findings, *findings.close()), VerifyCounts(files=root.files))
 
@@ -164,7 +168,7 @@ def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -
 def _check_checkpoint(
     path: Path, topic_partition: TopicPartition, offset: int, end: int | None, findings: Findings
 ) -> None:
-    """One line of an offset file. `end` is the partition's; None if there is no such partition."""
+    """One line of an offset checkpoint. `end` is the log end; None without such a partition."""
     if end is None:
         if topic_partition.topic != CLUSTER_METADATA_TOPIC:
             what = f"{topic_partition} is not in this directory"
@@ -172,11 +176,11 @@ def _check_checkpoint(
     elif offset < 0:
         findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
     elif offset > end:
-        what = f"{topic_partition}: {offset}, past its end {end}"
-        _tell_past_end(RootFile(path.name), path, what, findings)
+        what = f"{topic_partition}: offset {offset} is past the log end offset {end}"
+        _report_past_end(RootFile(path.name), path, what, findings)
 
 
-def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) -> None:
+def _report_past_end(file: RootFile, path: Path, what: str, findings: Findings) -> None:
     if file is RootFile.CLEANER_OFFSETS:
         findings.add(Fault.CHECKPOINT_STALE, path, what)
     elif file is RootFile.LOG_START_OFFSETS:
@@ -188,13 +192,10 @@ def _tell_past_end(file: RootFile, path: Path, what: str, findings: Findings) ->
         findings.add(Fault.CHECKPOINT_PAST_END, path, what, severity=severity)
 
 
-# Verifying here and now, on threads: kernels and reads run without the interpreter lock.
-
-
 def run_plan(
     plan: VerifyPlan, *, threads: int | None = None, on_bytes: Callable[[int], None] | None = None
 ) -> VerifyReport:
-    """Do all tasks of `plan`. `on_bytes` is called from any thread with bytes that are done."""
+    """Run all tasks of `plan`. `on_bytes` is called from any thread with bytes as they are done."""
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
         segments = list(pool.map(lambda task: verify_segment(task, on_bytes), plan.tasks))
     return conclude(plan, segments)

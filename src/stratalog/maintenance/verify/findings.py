@@ -1,10 +1,10 @@
-"""What verification says: findings as values, and how much was looked at.
+"""What verification reports: findings as values, and how much was verified.
 
-Three grades. An *error* is data that cannot be read, or an answer that would be wrong. A *warning*
-is something that Kafka mends by itself when it opens the log, or that is right only under a
-condition that the files do not tell. A *note* is an oddity that Kafka itself leaves behind.
+There are three severities. An *error* is data that cannot be read, or a lookup that returns a wrong
+result. A *warning* is something that Kafka repairs when it opens the log, or that may be right
+under conditions that the files do not show. A *note* is an oddity that Kafka itself leaves.
 
-Each kind of fault has its grade and its advice in one table, `Fault`, so that a finding is only a
+The table `Fault` has the severity and the advice for each kind of fault, so a finding only adds a
 place and a sentence.
 """
 
@@ -28,7 +28,7 @@ FINDINGS_OF_A_KIND_MAX: Final = 20
 
 
 class Severity(enum.StrEnum):
-    """Grades, the worst first."""
+    """From the worst on."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -36,11 +36,10 @@ class Severity(enum.StrEnum):
 
 
 _RECOVER = (
-    "Kafka cuts the log here if it recovers it; "
-    "read what follows with `stratalog read --skip-corrupt` first"
+    "recovery truncates the log here; read what follows with `stratalog read --skip-corrupt` first"
 )
 _REINDEX = "rebuild it: stratalog reindex"
-_SELF = "nothing: the broker mends it when it opens the log"
+_SELF = "nothing: the broker repairs it when it opens the log"
 _NOTHING = "nothing: this is normal"
 _REBUILT = "nothing: opening the log after this unclean stop rebuilds the index"
 _WRITER = "readers fail here; copy the rest of the log without this batch"
@@ -48,7 +47,7 @@ _COMPACTION = "nothing if the topic is compacted; else restore the partition fro
 
 
 class Fault(enum.Enum):
-    """Every kind of finding: code, grade, and what to do."""
+    """Every kind of finding: code, severity, and what to do."""
 
     # -- the log
     BAD_BATCH = ("bad-batch", Severity.ERROR, _RECOVER)
@@ -57,7 +56,7 @@ class Fault(enum.Enum):
     BAD_MAX_TIMESTAMP = (
         "bad-max-timestamp",
         Severity.ERROR,
-        "lookups by time go wrong here; the records themselves can be read",
+        "lookups by time are wrong here; the records themselves can be read",
     )
     BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
     OFFSET_DISORDER = (
@@ -68,12 +67,12 @@ class Fault(enum.Enum):
     OFFSET_OUTSIDE_SEGMENT = (
         "offset-outside-segment",
         Severity.ERROR,
-        "the batch is in the wrong file or its base offset is damaged: restore from a replica",
+        "the batch is in the wrong file or its base offset is corrupt: restore it from a replica",
     )
     OFFSET_GAP = ("offset-gap", Severity.WARNING, _COMPACTION)
     SEQUENCE_JUMP = ("sequence-jump", Severity.WARNING, _COMPACTION)
     TORN_TAIL = ("torn-tail", Severity.WARNING, _SELF)
-    CUT_SEALED_LOG = ("cut-sealed-log", Severity.ERROR, _RECOVER)
+    TRUNCATED_SEALED_LOG = ("truncated-sealed-log", Severity.ERROR, _RECOVER)
     ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
     JUNK_TAIL = ("junk-tail", Severity.ERROR, _RECOVER)
     # -- its indexes
@@ -88,7 +87,7 @@ class Fault(enum.Enum):
     INDEX_COARSE = (
         "index-coarse",
         Severity.NOTE,
-        "nothing: cleaners, followers and older brokers index whole appends",
+        "nothing: cleaners, followers and older brokers write one entry per append",
     )
     INDEX_SPARSE = (
         "index-sparse",
@@ -108,7 +107,7 @@ class Fault(enum.Enum):
     SNAPSHOT_MISMATCH = (
         "snapshot-mismatch",
         Severity.ERROR,
-        "remove the file while no broker runs: it is built again from the log",
+        "remove the file while no broker runs: it is rebuilt from the log",
     )
     SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
     SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
@@ -138,15 +137,15 @@ class Fault(enum.Enum):
     NO_PERMISSION = (
         "no-permission",
         Severity.ERROR,
-        "nothing is known of it: verify again as a user who may read it",
+        "it was not verified: run verify as a user who may read it",
     )
     GONE = (
         "gone",
         Severity.NOTE,
-        "nothing: a broker removed it meanwhile; verify again if in doubt",
+        "nothing: a broker removed it meanwhile; verify again to be sure",
     )
     # -- root files
-    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing: Kafka takes it for empty")
+    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing: Kafka treats it as empty")
     CHECKPOINT_STRANGER = ("checkpoint-stranger", Severity.NOTE, _SELF)
     CHECKPOINT_PAST_END = (
         "checkpoint-past-end",
@@ -181,18 +180,18 @@ _EXPLAINED_BY_KILL: Final = {
         "stop; until then read_committed may show records of an aborted transaction"
     ),
 }
-"""What a process that is killed, or a power loss, may leave in segments that recovery reads, and
-what to do."""
+"""What a killed process or a power loss may leave in segments that recovery reads, and what to
+do."""
 
 
 class Finding(NamedTuple):
-    """One thing that is not as it should be, or looks as if."""
+    """One thing that is wrong, or may be."""
 
     severity: Severity
     code: str
     path: str
     position: int
-    """Of the damage in the file, in bytes; -1 when it is about the file as a whole."""
+    """Of the fault in the file, in bytes; -1 if it is about the file as a whole."""
     what: str
     advice: str
 
@@ -219,7 +218,7 @@ class VerifyCounts(NamedTuple):
 
 
 class VerifyReport(NamedTuple):
-    """All findings about something, and how much there was to look at."""
+    """All findings, and how much was verified."""
 
     findings: tuple[Finding, ...] = ()
     counts: VerifyCounts = VerifyCounts()
@@ -244,14 +243,14 @@ class VerifyReport(NamedTuple):
         return self.count_of(Severity.ERROR) > 0
 
     def at_least(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of this grade or a worse one."""
+        """The findings of this severity or a worse one."""
         grades = list(Severity)
         wanted = set(grades[: grades.index(severity) + 1])
         return tuple(finding for finding in self.findings if finding.severity in wanted)
 
 
 class Findings:
-    """Collects findings. Of one kind in one file only so many are kept; `close` tells the rest."""
+    """Collects findings. Lists a limited number per kind and file; `close` adds how many more."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -276,27 +275,27 @@ class Findings:
             self._found.append(Finding(grade, fault.code, where, position, what, fault.advice))
 
     def add_os_error(self, error: OSError, path: Path | str) -> None:
-        """A file or directory that the system does not let us read: nothing is known of it."""
+        """A file or directory that could not be read, so it was not verified."""
         where = error.path if isinstance(error, AccessDeniedError) else error.filename or path
         if isinstance(error, PermissionError):
             self.add(Fault.NO_PERMISSION, where, "no permission to read it")
         else:
             self.add(Fault.UNREADABLE, where, error.strerror or str(error))
 
-    def worth_telling(self, fault: Fault, path: Path | str, places: NDArray[Any]) -> list[int]:
-        """As many of these places as will be listed; the others are only counted."""
+    def take_listed(self, fault: Fault, path: Path | str, places: NDArray[Any]) -> list[int]:
+        """The places that will be listed; the others are only counted."""
         room = max(0, FINDINGS_OF_A_KIND_MAX - self._seen[fault, str(path)])
         self.count_more(fault, path, max(0, len(places) - room))
-        told: list[int] = places[:room].tolist()
-        return told
+        listed: list[int] = places[:room].tolist()
+        return listed
 
     def count_more(self, fault: Fault, path: Path | str, count: int) -> None:
-        """There are so many more than are listed."""
+        """Count findings that are not listed."""
         if count:
             self._more[fault, str(path)] += count
 
     def close(self) -> tuple[Finding, ...]:
-        """All of them, by place."""
+        """All findings, and how many more there are of each kind."""
         for (fault, path), more in self._more.items():
             what = f"and {more} more of this kind in this file"
             self._found.append(
@@ -306,13 +305,13 @@ class Findings:
 
 
 def excused(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
-    """The same, with findings of these kinds turned into notes."""
+    """The same findings, those of these kinds as notes."""
     return _regraded(findings, Severity.NOTE, dict.fromkeys(codes, _NOTHING))
 
 
 def excused_by_kill(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The same, of a segment whose indexes are rebuilt by recovery, because the last writer did not
-    close it."""
+    """The same findings, for a segment whose indexes recovery will rebuild because the last writer
+    did not close it."""
     return _regraded(findings, Severity.WARNING, _EXPLAINED_BY_KILL)
 
 

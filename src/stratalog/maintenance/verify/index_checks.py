@@ -1,9 +1,9 @@
-"""Every entry of the two sparse indexes, held against the log as its batches go by.
+"""Verifying the three indexes of a segment: every entry against the batches of the log.
 
-An offset entry must lead to the start of a batch, and its offset must be one that a batch from
-there on ends with: the batch itself, or a later one of the same append (followers, cleaners and
-brokers before 4.1 index whole appends). A time entry must name a batch that has that very
-timestamp, with no later timestamp before it.
+An offset entry must point to the start of a batch, and its offset must be the last offset of that
+batch or of a later one of the same append (followers, cleaners and brokers before 4.1 write one
+entry per append). A time entry must name a batch with exactly that max timestamp, with no larger
+timestamp before it. A transaction index must have an entry for each ABORT marker.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.producer_checks import HasData, Marker
 
 SPARSE_BYTES: Final = 16 << 20
-"""An unindexed stretch of this length is worth a warning: a lookup reads half of it."""
+"""So many bytes without an entry are worth a warning: a lookup reads half of them."""
 
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 class _IndexCheck:
-    """What both have in common: loading, the tail, and the order of entries."""
+    """What both sparse indexes share: loading, the tail, and the order of entries."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class _IndexCheck:
         self.is_open = whole > self.count * entry.itemsize
         """Zeros follow the entries: the segment was not closed."""
         if whole < len(data):
-            what = f"{len(data)} bytes are no multiple of {entry.itemsize}"
+            what = f"{len(data)} bytes are not a multiple of {entry.itemsize}"
             findings.add(Fault.INDEX_SIZE, path, what, position=whole)
         self._check_tail(data[self.count * entry.itemsize : whole])
 
@@ -66,7 +66,7 @@ class _IndexCheck:
             return
         at = self.count * self.entry_bytes
         if tail.count(0) == len(tail):
-            what = f"{len(tail)} bytes of zeros behind {self.count} entries"
+            what = f"{len(tail)} bytes of zeros after {self.count} entries"
             self._findings.add(Fault.INDEX_UNTRIMMED, self.path, what, position=at)
             return
         junk = np.flatnonzero(np.frombuffer(tail, np.uint8))[0]
@@ -77,20 +77,20 @@ class _IndexCheck:
         at = slot * self.entry_bytes
         self._findings.add(fault, self.path, f"slot {slot}: {what}", position=at)
 
-    def worth_telling(self, fault: Fault, places: NDArray[Any]) -> list[int]:
-        return self._findings.worth_telling(fault, self.path, places)
+    def take_listed(self, fault: Fault, places: NDArray[Any]) -> list[int]:
+        return self._findings.take_listed(fault, self.path, places)
 
     def check_order(
         self, first: NDArray[np.int64], second: NDArray[np.int64], *, may_repeat: bool
     ) -> NDArray[np.int64]:
-        """Tell each slot that is negative or not above the one before it; which are neither.
+        """Report each slot that is negative or not above the one before it; returns the others.
 
         The second column may repeat a number, if `may_repeat`.
         """
         is_bad = (first < 0) | (second < 0)
         is_bad[1:] |= np.diff(first) <= 0
         is_bad[1:] |= np.diff(second) < (0 if may_repeat else 1)
-        for slot in self.worth_telling(Fault.INDEX_DISORDER, np.flatnonzero(is_bad)):
+        for slot in self.take_listed(Fault.INDEX_DISORDER, np.flatnonzero(is_bad)):
             before = f" follows ({first[slot - 1]}, {second[slot - 1]})" if slot else ""
             what = f"({first[slot]}, {second[slot]}){before}"
             self.wrong(slot, Fault.INDEX_DISORDER, what)
@@ -108,12 +108,15 @@ class OffsetIndexCheck(_IndexCheck):
         self._slots = self.check_order(relative, self._positions, may_repeat=False)
         self._slots = self._slots[np.argsort(self._positions[self._slots], kind="stable")]
         self._sorted = self._positions[self._slots]
-        self._pending = np.empty(0, np.int64)  # slots of entries about a whole append
+        self._pending = np.empty(
+            0, np.int64
+        )  # slots whose offset may belong to a later batch of the append
         self._coarse = 0
         self._batch_bytes_max = 0
 
     def add(self, rows: NDArray[Any], last_records: NDArray[np.int64]) -> None:
-        """These batches go by; `last_records` are the offsets of their last records."""
+        """Check the entries of these batches; `last_records` are the offsets of their last
+        records."""
         self._batch_bytes_max = max(self._batch_bytes_max, int(rows["size_bytes"].max()))
         start, end = rows["position"][0], rows["position"][-1] + rows["size_bytes"][-1]
         low, high = np.searchsorted(self._sorted, (start, end))
@@ -141,7 +144,7 @@ class OffsetIndexCheck(_IndexCheck):
         is_later = is_start & ~is_exact & (offsets > last)
         self._pending = np.concatenate((self._pending, slots[is_later]))
         is_bad = ~is_start | ~(is_exact | is_later)
-        for n in self.worth_telling(Fault.INDEX_MISMATCH, np.flatnonzero(is_bad)):
+        for n in self.take_listed(Fault.INDEX_MISMATCH, np.flatnonzero(is_bad)):
             slot, position, offset = int(slots[n]), int(positions[n]), int(offsets[n])
             if is_start[n]:
                 what = f"offset {offset}, but the batch at {position} has {base[n]} to {last[n]}"
@@ -151,41 +154,41 @@ class OffsetIndexCheck(_IndexCheck):
 
     @staticmethod
     def _ends_before(rows: NDArray[Any], at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the batch before each of these ended; -1 for the first of the chunk."""
+        """The last offset of the batch before each of these; -1 for the first of the chunk."""
         ends: NDArray[np.int64] = np.where(at > 0, rows["last_offset"][at - 1], -1)
         return ends
 
     def pass_over(self, start: int, end: int) -> None:
-        """Damage in the log: entries that lead into it are neither right nor wrong."""
+        """The log is corrupt here: entries that point into it cannot be checked."""
         is_inside = (self._sorted >= start) & (self._sorted < end)
         self._sorted = self._sorted[~is_inside]
         self._slots = self._slots[~is_inside]
-        self._pending = np.empty(0, np.int64)  # their ends may lie in it
+        self._pending = np.empty(0, np.int64)  # their batches may be in it
 
     def finish(self, end_position: int, *, is_compacted: bool) -> None:
         """The log has ended at `end_position`."""
         past = self._slots[np.searchsorted(self._sorted, end_position) :]
-        for slot in self.worth_telling(Fault.INDEX_PAST_END, past):
+        for slot in self.take_listed(Fault.INDEX_PAST_END, past):
             position = int(self._positions[slot])
             what = f"position {position} is past the end of the log, {end_position}"
             self.wrong(slot, Fault.INDEX_PAST_END, what)
-        for slot in self.worth_telling(Fault.INDEX_MISMATCH, self._pending):
+        for slot in self.take_listed(Fault.INDEX_MISMATCH, self._pending):
             what = f"no batch ends with offset {self._offsets[slot]}"
             self.wrong(slot, Fault.INDEX_MISMATCH, what)
         if self._coarse:
-            what = f"{self._coarse} of {self.count} entries tell the end of several batches"
+            what = f"{self._coarse} of {self.count} entries have the last offset of several batches"
             self._findings.add(Fault.INDEX_COARSE, self.path, what)
         self._check_density(end_position, is_compacted=is_compacted)
 
     def _check_density(self, end_position: int, *, is_compacted: bool) -> None:
-        """The longest stretch without an entry, against what the default interval allows."""
+        """The longest range without an entry, against the default interval."""
         stops = np.concatenate(([0], self._sorted, [max(end_position, 0)]))
-        stretches = np.diff(stops)
-        longest = int(stretches.max())
+        gaps = np.diff(stops)
+        longest = int(gaps.max())
         if longest <= INTERVAL_BYTES_DEFAULT + 2 * self._batch_bytes_max:
             return
-        start = int(stops[int(stretches.argmax())])
-        # Cleaners write few entries, but none at all to so long a log.
+        start = int(stops[int(gaps.argmax())])
+        # Cleaners write few entries, but never none for so long a log.
         is_bad = longest >= SPARSE_BYTES and not (is_compacted and self.count)
         self._findings.add(
             Fault.INDEX_SPARSE,
@@ -212,7 +215,7 @@ class TimeIndexCheck(_IndexCheck):
         """Of all batches so far."""
 
     def add(self, rows: NDArray[Any]) -> None:
-        """These batches go by."""
+        """Check the entries of these batches."""
         so_far = np.maximum.accumulate(rows["max_timestamp"])
         so_far = np.maximum(so_far, self.max_timestamp)
         ends = np.maximum.accumulate(rows["last_offset"])
@@ -237,7 +240,7 @@ class TimeIndexCheck(_IndexCheck):
         is_right = has_batch & (rows["max_timestamp"][at] == timestamps)
         self._coarse += int((is_right & (ends[at] != offsets)).sum())
         is_latest = so_far[at] <= timestamps
-        for n in self.worth_telling(Fault.INDEX_MISMATCH, np.flatnonzero(~is_right | ~is_latest)):
+        for n in self.take_listed(Fault.INDEX_MISMATCH, np.flatnonzero(~is_right | ~is_latest)):
             slot, timestamp, offset = int(slots[n]), int(timestamps[n]), int(offsets[n])
             if not has_batch[n]:
                 what = f"no batch holds offset {offset}"
@@ -245,20 +248,21 @@ class TimeIndexCheck(_IndexCheck):
                 found = int(rows["max_timestamp"][at[n]])
                 what = f"timestamp {timestamp}, but the batch that ends at {offset} has {found}"
             else:
-                what = f"timestamp {timestamp} at {offset}, but {int(so_far[at[n]])} comes before"
+                larger = int(so_far[at[n]])
+                what = f"timestamp {timestamp} at {offset}, but an earlier batch has {larger}"
             self.wrong(slot, Fault.INDEX_MISMATCH, what)
 
     def pass_over(self, next_offset: int) -> None:
-        """Offsets below `next_offset` that were not met are damaged."""
+        """Offsets below `next_offset` that were not seen are corrupt."""
         self._done = max(self._done, int(np.searchsorted(self._sorted, next_offset)))
 
     def finish(self, next_offset: int, *, is_closed: bool) -> None:
         """The log has ended before `next_offset`."""
-        for slot in self.worth_telling(Fault.INDEX_PAST_END, self._slots[self._done :]):
+        for slot in self.take_listed(Fault.INDEX_PAST_END, self._slots[self._done :]):
             what = f"offset {self._offsets[slot]} is past the end of the log, {next_offset}"
             self.wrong(slot, Fault.INDEX_PAST_END, what)
         if self._coarse:
-            what = f"{self._coarse} of {self.count} entries lie inside a batch, not at its end"
+            what = f"{self._coarse} of {self.count} entries have an offset inside a batch"
             self._findings.add(Fault.INDEX_COARSE, self.path, what)
         largest = int(self._timestamps.max(initial=NO_TIMESTAMP))
         if is_closed and not self.is_open and largest < self.max_timestamp:
@@ -266,9 +270,6 @@ class TimeIndexCheck(_IndexCheck):
             self._findings.add(
                 Fault.INDEX_SHORT, self.path, what, position=self.count * self.entry_bytes
             )
-
-
-# The transaction index of a segment, held against the markers in it.
 
 
 class TxnIndexBytes(NamedTuple):
@@ -280,7 +281,7 @@ class TxnIndexBytes(NamedTuple):
 
     @property
     def last_offsets(self) -> set[int]:
-        """Of all transactions that are in it at last."""
+        """Of all transactions in the later reading."""
         found = set()
         for at in range(0, len(self.after) - ENTRY_BYTES + 1, ENTRY_BYTES):
             with suppress(StratalogError):
@@ -297,14 +298,14 @@ def check_txn_index(
     is_exact: bool,
     has_data: HasData,
 ) -> int:
-    """How many entries there are; what is wrong with them goes to `findings`.
+    """Check the entries against the markers; returns how many entries there are.
 
-    `is_exact`: the log has all batches that it ever had, and the state before it is known. Without,
-    a transaction may have begun earlier than the log shows.
+    `is_exact`: no batch was removed from the log, and the state before it is known. Otherwise a
+    transaction may have begun earlier than the log shows.
 
-    `has_data` is asked only where an entry is missing or begins later than expected. If the cleaner
+    `has_data` is called only if an entry is missing or begins later than expected. If the cleaner
     removed all data of a transaction, it wrote no entry either; and then it removed the marker, so
-    that a snapshot may have a transaction as open that ended before the next one began.
+    that a snapshot may list a transaction as open that ended before the next one began.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))
@@ -319,7 +320,7 @@ def check_txn_index(
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
-        if not _is_entry_due(marker) or offset in seen:
+        if not _needs_entry(marker) or offset in seen:
             continue
         if has_data(marker.producer_id, marker.first_offset, offset):
             what = (
@@ -330,8 +331,8 @@ def check_txn_index(
     return len(entries)
 
 
-def _is_entry_due(marker: Marker) -> bool:
-    """Whether the transaction that a marker ends belongs into the index: aborted, not empty."""
+def _needs_entry(marker: Marker) -> bool:
+    """Whether the transaction that a marker ends belongs in the index: aborted and not empty."""
     return marker.is_abort and marker.first_offset != NO_OFFSET
 
 
@@ -352,7 +353,7 @@ def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int,
 
 
 def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: int) -> str:
-    """What is wrong with an entry by itself and the one before it."""
+    """What is wrong with an entry or its order; empty if nothing is."""
     if txn.last_offset < base_offset:
         return f"last offset {txn.last_offset} is below the segment's base offset"
     if txn.producer_id < 0:
@@ -360,14 +361,14 @@ def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: 
     if not 0 <= txn.first_offset < txn.last_offset:
         return f"transaction from {txn.first_offset} to {txn.last_offset}"
     if txn.last_offset <= last_offset:
-        return f"last offset {txn.last_offset} does not rise"
+        return f"last offset {txn.last_offset} does not increase"
     if txn.last_stable_offset < last_stable:
-        return f"last stable offset {txn.last_stable_offset} falls"
+        return f"last stable offset {txn.last_stable_offset} decreases"
     return ""
 
 
 def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_exact: bool) -> str:
-    """Where the log contradicts an entry."""
+    """How the log contradicts an entry; empty if it does not."""
     if marker is None or not marker.is_abort:
         return f"no ABORT marker at offset {txn.last_offset}"
     if marker.producer_id != txn.producer_id:
@@ -378,8 +379,8 @@ def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_e
     if is_exact and first == NO_OFFSET:
         return f"the transaction that ended at {txn.last_offset} has no records"
     if is_exact and txn.last_stable_offset != marker.last_stable_offset:
-        due = marker.last_stable_offset
-        return f"last stable offset {txn.last_stable_offset}, where {due} is due"
+        expected = marker.last_stable_offset
+        return f"last stable offset {txn.last_stable_offset}, expected {expected}"
     return ""
 
 

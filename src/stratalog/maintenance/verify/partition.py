@@ -1,4 +1,4 @@
-"""One partition: the tasks of its segments, its other files, and the findings of all together."""
+"""Verifying a partition: the tasks of its segments, its other files, and the combined findings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INDEX_KINDS: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """What is to be done to verify a partition, and what its listing told already."""
+    """The tasks that verify a partition, and what its listing showed already."""
 
     path: str
     topic_partition: TopicPartition
@@ -57,12 +57,12 @@ class PartitionPlan:
     files: int
     """Beside those of segments."""
     is_compacted: bool = False
-    """Known from its name or a checkpoint."""
+    """Known from its topic or a checkpoint."""
     is_unreadable: bool = False
     """The directory could not be listed."""
     recovery_point: int | None = None
-    """From where on opening recovers the log, because its last writer did not close it; None if it
-    did, or if that is not known."""
+    """The offset from which opening recovers the log, because its last writer did not close it;
+    None if it did, or if that is not known."""
 
     @property
     def size_bytes(self) -> int:
@@ -75,7 +75,7 @@ class PartitionReport(NamedTuple):
     path: str
     topic_partition: TopicPartition
     log_end_offset: int | None
-    """None when it is not known: the end of the log could not be read."""
+    """None if the end of the log could not be read."""
     report: VerifyReport
 
 
@@ -86,7 +86,7 @@ def plan_partition(
     recovery_point: int | None = None,
     is_compacted: bool = False,
 ) -> PartitionPlan:
-    """List the directory and look at its small files. Raises NotALogDirError if there is none.
+    """List the directory and check its small files. Raises NotALogDirError if it does not exist.
 
     `recovery_point` is the checkpointed one if the last writer did not close the log.
     """
@@ -117,14 +117,16 @@ def plan_partition(
 
 
 def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -> PartitionReport:
-    """What the segments' reports, in any order, say together."""
+    """Combine the reports of the segments, in any order."""
     findings = Findings()
     in_order = sorted(segments, key=lambda segment: segment.base_offset)
     is_compacted = plan.is_compacted or any(segment.is_compacted for segment in in_order)
     for before, after in pairwise(in_order):
         if before.is_unreadable:
             continue
-        is_compacted |= before.base_offset == before.next_offset  # only cleaners leave it empty
+        is_compacted |= (
+            before.base_offset == before.next_offset
+        )  # only cleaners leave a sealed segment empty
         if before.next_offset < after.base_offset:
             what = f"no offsets {before.next_offset} to {after.base_offset - 1}: "
             what += "the end of this segment, or a whole one after it, is missing"
@@ -135,12 +137,12 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
         what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
         where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
         findings.add(Fault.EPOCHS_PAST_END, where, what)
-    told = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
+    found = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
     counts = VerifyCounts(partitions=1, files=plan.files)
     for segment in in_order:
         counts = counts.plus(segment.counts)
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
-    report = VerifyReport(excused(told, codes=codes), counts)
+    report = VerifyReport(excused(found, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)
 
 
@@ -178,7 +180,7 @@ def _tasks(
     if bases:
         _check_early_snapshots([o for o in offsets if o <= bases[0]], paths, findings)
     for offset in stray_snapshots(offsets, bases):
-        what = "of a segment that is gone" if offset < bases[0] else "of no segment that is here"
+        what = "of a deleted segment" if offset < bases[0] else "of no existing segment"
         findings.add(Fault.STRAY_SNAPSHOT, paths[offset], what)
     tasks = []
     for slot, segment in enumerate(segments):
@@ -206,8 +208,8 @@ def _tasks(
 def _check_early_snapshots(
     offsets: Sequence[int], paths: dict[int, str], findings: Findings
 ) -> None:
-    """Of what was before the log. No batch can tell whether they are right; only that they can be
-    read is checked."""
+    """Snapshots from before the log. Without batches to compare with, only their format is
+    checked."""
     for offset in offsets:
         try:
             with open(paths[offset], "rb") as file:  # noqa: PTH123 - a string
@@ -223,7 +225,7 @@ def _check_early_snapshots(
 
 
 def stray_snapshots(offsets: Sequence[int], bases: Sequence[int]) -> list[int]:
-    """Those that nothing in the ordinary life of a log explains; both lists are in order.
+    """Snapshots that nothing in the normal life of a log explains; both lists are sorted.
 
     A snapshot is taken where a segment begins, and at the end of the log when it is closed. Kafka
     keeps the one of the last close when it opens the log, and takes it away only when it opens the
@@ -250,9 +252,9 @@ def _check_files(listing: Listing, findings: Findings) -> None:
     for listed in listing.files:
         kind, base, state, _ = listed.file
         if state is FileState.DELETED:
-            findings.add(Fault.DELETED_FILE, listed.path, "waits for its deletion")
+            findings.add(Fault.DELETED_FILE, listed.path, "waiting to be deleted")
         elif state is not FileState.LIVE:
-            what = "left by a compaction, a split or a write that did not finish"
+            what = "left by an unfinished compaction, split or write"
             findings.add(Fault.UNFINISHED_FILE, listed.path, what)
         elif kind in _INDEX_KINDS and base not in logs:
             findings.add(Fault.ORPHAN_INDEX, listed.path, "an index without its log")
@@ -263,7 +265,7 @@ def _check_epochs(path: Path, findings: Findings) -> tuple[EpochEntry, ...]:
     try:
         entries = decode_leader_epochs(file.read_bytes())
     except FileNotFoundError:
-        findings.add(Fault.MISSING_EPOCHS, file, "no leader epochs: older brokers keep none")
+        findings.add(Fault.MISSING_EPOCHS, file, "no leader epochs: older brokers write none")
         return ()
     except CorruptError as error:
         findings.add(Fault.BAD_EPOCHS, file, error.reason, position=error.position)

@@ -1,13 +1,13 @@
-"""Producers, transactions and their files, held against the batches of one segment.
+"""Verifying producer snapshots and transactions against the batches of one segment.
 
-State at the segment's start comes from the producer snapshot of that offset, which the segment
-before verifies; so segments can be verified apart, in any order. From there the batches tell what
-every later snapshot and the transaction index must say. A run of batches by one producer counts as
-its first and its last: what lies between changes nothing that is written down.
+The state at the start of the segment is that of the producer snapshot there, which the task of the
+segment before verifies; so segments can be verified independently, in any order. From there the
+batches determine every later snapshot and the transaction index. Of a run of batches by one
+producer only the first and the last matter.
 
-Compaction takes batches away, so a snapshot may know of newer ones than the log; it never knows of
-older ones only. It also takes the marker of a transaction away of which no data is left. If that
-transaction was open at the segment's start, it looks as if it never ended.
+Compaction removes batches, so a snapshot may know newer ones than the log, but never only older
+ones. It also removes the marker of a transaction without data; if that transaction was open at the
+start of the segment, it looks as if it never ended.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
     """Whether the log has data of this producer between these offsets, the second one excluded."""
 
 _BATCH_FIELDS: Final = ProducerEntry._fields.index("timestamp")
-"""Of a producer entry, the first so many: who it is, and its newest batch."""
+"""The fields of a producer entry before it: the producer and its newest batch."""
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as the log has it."""
+    """The end of a transaction in the log."""
 
     offset: int
     producer_id: int
     is_abort: bool
     first_offset: int
-    """Of the transaction it ended; -1 when the log does not show any."""
+    """Of the transaction that it ends; -1 if the log does not show it."""
     last_stable_offset: int
 
 
 class ProducerCheck:
-    """Fed with the chunks of a segment, in order."""
+    """Checks the chunks of a segment, in order."""
 
     def __init__(
         self,
@@ -81,25 +81,25 @@ class ProducerCheck:
             except FileNotFoundError:
                 pass
             except StratalogError:
-                self.is_known = False  # told where the segment before is verified
+                self.is_known = False  # reported by the task of the segment before
         self._replay = ProducerReplay(entries)
         self.markers: dict[int, Marker] = {}
         """Of transactions, by offset."""
 
     def add(self, chunk: Chunk) -> None:
-        """These batches go by."""
+        """Check these batches, and the snapshots up to their end."""
         rows = chunk.rows
-        is_ours = (rows["magic"] == MAGIC_2) & (
+        has_producer = (rows["magic"] == MAGIC_2) & (
             (rows["producer_id"] >= 0) | (rows["attributes"] & CONTROL_BIT != 0)
         )
-        ours = rows if is_ours.all() else rows[is_ours]
+        batches = rows if has_producer.all() else rows[has_producer]
         while self._snapshots and self._snapshots[0][0] <= int(rows["last_offset"][-1]):
             offset, path = self._snapshots.pop(0)
-            below = int(np.searchsorted(ours["base_offset"], offset))
-            self._replay_rows(chunk, ours[:below])
-            ours = ours[below:]
+            below = int(np.searchsorted(batches["base_offset"], offset))
+            self._replay_rows(chunk, batches[:below])
+            batches = batches[below:]
             self._compare(offset, Path(path))
-        self._replay_rows(chunk, ours)
+        self._replay_rows(chunk, batches)
 
     def finish(self, next_offset: int) -> None:
         """The segment has ended before `next_offset`."""
@@ -107,18 +107,18 @@ class ProducerCheck:
             if offset <= next_offset:
                 self._compare(offset, Path(path))
             else:
-                what = f"tells of the log up to {offset}, which ends at {next_offset}"
+                what = f"covers the log up to {offset}, but it ends at {next_offset}"
                 self._findings.add(Fault.SNAPSHOT_PAST_END, path, what)
 
     # -- the batches
 
-    def _replay_rows(self, chunk: Chunk, ours: NDArray[Any]) -> None:
-        if not len(ours):
+    def _replay_rows(self, chunk: Chunk, batches: NDArray[Any]) -> None:
+        if not len(batches):
             return
-        sorted_rows = _ByProducer.of(ours)
-        self._check_sequences(ours, sorted_rows)
+        sorted_rows = _ByProducer.of(batches)
+        self._check_sequences(batches, sorted_rows)
         for at in sorted_rows.turning_points():
-            position = int(ours["position"][at])
+            position = int(batches["position"][at])
             in_buf = position - chunk.position
             header = BatchHeader.unpack(chunk.buf, in_buf)
             if not header.is_control:
@@ -145,15 +145,15 @@ class ProducerCheck:
         offset = header.base_offset
         self.markers[offset] = Marker(offset, producer_id, is_abort, first_offset, stable)
 
-    def _check_sequences(self, ours: NDArray[Any], rows: _ByProducer) -> None:
+    def _check_sequences(self, batches: NDArray[Any], rows: _ByProducer) -> None:
         """Within an epoch, each batch of a producer begins where the one before ended."""
         rows = rows.with_sequence()
         if not len(rows.order):
             return
-        producer, epoch, first, due = rows.producer, rows.epoch, rows.first, rows.due
+        producer, epoch, first, following = rows.producer, rows.epoch, rows.first, rows.following
         is_same = (producer[1:] == producer[:-1]) & (epoch[1:] == epoch[:-1])
-        is_bad = np.concatenate(([False], is_same & (first[1:] != due[:-1])))
-        expected = np.concatenate((first[:1], due[:-1]))
+        is_bad = np.concatenate(([False], is_same & (first[1:] != following[:-1])))
+        expected = np.concatenate((first[:1], following[:-1]))
         starts = np.concatenate(([0], np.flatnonzero(producer[1:] != producer[:-1]) + 1))
         for start in starts.tolist():
             known = self._sequences.get(int(producer[start]))
@@ -161,15 +161,15 @@ class ProducerCheck:
                 expected[start] = known[1]
                 is_bad[start] = known[1] != first[start]
         bad = np.flatnonzero(is_bad)
-        for at in self._findings.worth_telling(Fault.SEQUENCE_JUMP, self._path, bad):
-            row = ours[rows.order[at]]
+        for at in self._findings.take_listed(Fault.SEQUENCE_JUMP, self._path, bad):
+            row = batches[rows.order[at]]
             what = (
-                f"producer {producer[at]} goes on with sequence {first[at]}, where "
-                f"{expected[at]} is due (offset {row['base_offset']})"
+                f"producer {producer[at]} continues with sequence {first[at]}, expected "
+                f"{expected[at]} (offset {row['base_offset']})"
             )
             self._findings.add(Fault.SEQUENCE_JUMP, self._path, what, position=int(row["position"]))
         for end in [*(starts[1:] - 1).tolist(), len(producer) - 1]:
-            self._sequences[int(producer[end])] = (int(epoch[end]), int(due[end]))
+            self._sequences[int(producer[end])] = (int(epoch[end]), int(following[end]))
 
     # -- the snapshots
 
@@ -191,10 +191,10 @@ class ProducerCheck:
 
 
 class _Comparison:
-    """What a snapshot at `offset` says that the batches below it do not bear out.
+    """Compares a snapshot at `offset` with the batches below it.
 
-    `is_known`: the batches tell of every producer. Otherwise one that they do not know of may have
-    written before them.
+    `is_known`: the batches show every producer. Otherwise an unknown producer may have written
+    before them.
     """
 
     def __init__(self, offset: int, has_data: HasData, *, is_known: bool) -> None:
@@ -208,110 +208,117 @@ class _Comparison:
         seen: set[int] = set()
         for entry in entries:
             if entry.producer_id in seen:
-                what = f"producer {entry.producer_id} is there twice"
+                what = f"producer {entry.producer_id} is listed twice"
                 yield Fault.SNAPSHOT_MISMATCH, what
             seen.add(entry.producer_id)
             yield from self._compare(entry, expected.get(entry.producer_id))
-        for producer_id, due in sorted(expected.items()):
+        for producer_id, entry in sorted(expected.items()):
             if producer_id not in seen:
-                yield self._missing(due)
+                yield self._missing(entry)
 
     def _compare(
-        self, entry: ProducerEntry, due: ProducerEntry | None
+        self, entry: ProducerEntry, expected: ProducerEntry | None
     ) -> Iterator[tuple[Fault, str]]:
         name = f"producer {entry.producer_id}"
         if max(entry.last_offset, entry.current_txn_first_offset) >= self._offset:
             yield Fault.SNAPSHOT_MISMATCH, f"{name} has written at {self._offset} or above"
-        elif due is None:
+        elif expected is None:
             if self._is_known:
-                yield Fault.SNAPSHOT_AHEAD, f"{name} has written nothing that is in the log"
-        elif entry != due:
-            yield self._difference(name, entry, due)
+                yield Fault.SNAPSHOT_AHEAD, f"{name} has no batch in the log"
+        elif entry != expected:
+            yield self._difference(name, entry, expected)
 
-    def _missing(self, due: ProducerEntry) -> tuple[Fault, str]:
-        name = f"producer {due.producer_id}"
-        if due.open_txn_first_offset is None or self._may_have_ended(due):
-            return Fault.SNAPSHOT_EXPIRED, f"{name} is missing: it was idle for long, or forgotten"
+    def _missing(self, expected: ProducerEntry) -> tuple[Fault, str]:
+        name = f"producer {expected.producer_id}"
+        if expected.open_txn_first_offset is None or self._may_have_ended(expected):
+            return Fault.SNAPSHOT_EXPIRED, f"{name} is missing: it expired"
         return Fault.SNAPSHOT_MISMATCH, f"{name} is missing, with a transaction open"
 
-    def _difference(self, name: str, entry: ProducerEntry, due: ProducerEntry) -> tuple[Fault, str]:
-        told = [
-            f"{field} {is_!r}, not {should!r}"
-            for field, is_, should in zip(entry._fields, entry, due, strict=True)
+    def _difference(
+        self, name: str, entry: ProducerEntry, expected: ProducerEntry
+    ) -> tuple[Fault, str]:
+        differences = [
+            f"{field} {is_!r}, expected {should!r}"
+            for field, is_, should in zip(entry._fields, entry, expected, strict=True)
             if is_ != should
         ]
-        what = f"{name}: {', '.join(told)}"
-        is_ahead = _has_newer_batch(entry, due) or self._knows_more(entry, due)
+        what = f"{name}: {', '.join(differences)}"
+        is_ahead = _has_newer_batch(entry, expected) or self._explained_by_cleaner(entry, expected)
         return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
 
-    def _knows_more(self, entry: ProducerEntry, due: ProducerEntry) -> bool:
+    def _explained_by_cleaner(self, entry: ProducerEntry, expected: ProducerEntry) -> bool:
         """Whether both have the same last batch, and removed batches explain the rest.
 
         The cleaner removes the batch that began a transaction (the log shows a later start),
         markers (the log shows an older coordinator epoch or none, an older timestamp, and perhaps a
         transaction that does not end), and the newest record of the last batch (an older
         timestamp). It never makes the log newer than the snapshot, and never removes the marker of
-        a transaction while a batch of it is left.
+        a transaction while one of its batches remains.
         """
-        if entry[:_BATCH_FIELDS] != due[:_BATCH_FIELDS]:
+        if entry[:_BATCH_FIELDS] != expected[:_BATCH_FIELDS]:
             return False
-        if entry.coordinator_epoch < due.coordinator_epoch or entry.timestamp < due.timestamp:
+        if (
+            entry.coordinator_epoch < expected.coordinator_epoch
+            or entry.timestamp < expected.timestamp
+        ):
             return False
-        start, due_start = entry.open_txn_first_offset, due.open_txn_first_offset
-        if start is None or due_start is None:
-            return start == due_start or (start is None and self._may_have_ended(due))
-        return start <= due_start
+        start, expected_start = entry.open_txn_first_offset, expected.open_txn_first_offset
+        if start is None or expected_start is None:
+            return start == expected_start or (start is None and self._may_have_ended(expected))
+        return start <= expected_start
 
-    def _may_have_ended(self, due: ProducerEntry) -> bool:
-        """Whether no batch of the transaction that looks open is left, so that the cleaner may have
-        removed its marker."""
-        first = due.open_txn_first_offset
-        return first is not None and not self._has_data(due.producer_id, first, self._offset)
+    def _may_have_ended(self, expected: ProducerEntry) -> bool:
+        """Whether no batch of the open transaction remains, so that the cleaner may have removed
+        its marker."""
+        first = expected.open_txn_first_offset
+        return first is not None and not self._has_data(expected.producer_id, first, self._offset)
 
 
-def _has_newer_batch(entry: ProducerEntry, due: ProducerEntry) -> bool:
+def _has_newer_batch(entry: ProducerEntry, expected: ProducerEntry) -> bool:
     """Whether the cleaner may have removed the producer's last batch or marker since.
 
     A marker can raise the epoch; until data follows it, the producer has no batch in that epoch.
     """
     if not entry.has_batch and entry.open_txn_first_offset is None:
-        return entry.producer_epoch > due.producer_epoch
-    return entry.last_offset > due.last_offset and entry.producer_epoch >= due.producer_epoch
+        return entry.producer_epoch > expected.producer_epoch
+    return (
+        entry.last_offset > expected.last_offset and entry.producer_epoch >= expected.producer_epoch
+    )
 
 
 class _ByProducer(NamedTuple):
     """Columns of batches, sorted by producer; those of one producer in their order."""
 
     order: NDArray[np.int64]
-    """Which row each was."""
+    """The row of each."""
     producer: NDArray[np.int64]
     epoch: NDArray[np.int16]
     attributes: NDArray[np.int16]
     first: NDArray[np.int64]
     """Sequence of the first record; negative for none."""
-    due: NDArray[np.int64]
-    """Sequence that is due after the batch."""
+    following: NDArray[np.int64]
+    """Sequence expected after the batch."""
 
     @classmethod
-    def of(cls, ours: NDArray[Any]) -> _ByProducer:
-        producer = ours["producer_id"].copy()
+    def of(cls, batches: NDArray[Any]) -> _ByProducer:
+        producer = batches["producer_id"].copy()
         order = np.argsort(producer, kind="stable")
-        first = ours["base_sequence"][order].astype(np.int64)
-        span = (ours["last_offset"] - ours["base_offset"])[order]
-        due = (first + span + 1) % SEQUENCES
-        epoch, attributes = ours["producer_epoch"][order], ours["attributes"][order]
-        return cls(order, producer[order], epoch, attributes, first, due)
+        first = batches["base_sequence"][order].astype(np.int64)
+        span = (batches["last_offset"] - batches["base_offset"])[order]
+        following = (first + span + 1) % SEQUENCES
+        epoch, attributes = batches["producer_epoch"][order], batches["attributes"][order]
+        return cls(order, producer[order], epoch, attributes, first, following)
 
     def with_sequence(self) -> _ByProducer:
-        """Only data of producers that count it."""
+        """Only data batches with a sequence."""
         is_data = (self.attributes & CONTROL_BIT == 0) & (self.first >= 0) & (self.producer >= 0)
         if is_data.all():
             return self
         return _ByProducer(*(column[is_data] for column in self))
 
     def turning_points(self) -> list[int]:
-        """The rows that matter: each control batch, and first and last of every run of one producer
-        between these. In order."""
+        """The rows that matter, in order: each control batch, and the first and last of every run
+        of one producer between these."""
         is_control = self.attributes & CONTROL_BIT != 0
         breaks = is_control[1:] | is_control[:-1]
         for column in (self.producer, self.epoch, self.attributes & TRANSACTIONAL_BIT):

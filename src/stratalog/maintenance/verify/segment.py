@@ -1,8 +1,13 @@
-"""Offsets of batches in file order: each begins above the one before ends.
+"""Verifying one segment: its log, its indexes, and its batches against snapshots and epochs.
 
-No CRC covers a base offset, so order is all that gives a damaged one away. Of two batches that
-contradict each other, the one that does not adjoin its predecessor is blamed, if the other fits
-without it.
+A `VerifyTask` has everything that must be known beforehand, so that it can be sent to another
+process or machine that sees the same files; a `SegmentReport` has what the partition needs
+afterwards. Nothing is written and no lock is taken: a segment that a broker removes meanwhile
+becomes a note.
+
+`SegmentScan` reads every byte of the log: valid batches in chunks, and the corrupt ranges between
+them. It resumes after corruption as readers do: at the length that the corrupt batch declares if a
+valid batch follows there, else at the next valid batch that a search finds.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from stratalog.storage.log_file import FileIdentity
 
 GAPS_MAX: Final = 20
-"""Told of one run of batches; more are counted."""
+"""Listed for one run of batches; more are counted."""
 
 
 class Disorder(NamedTuple):
@@ -64,7 +69,12 @@ class Gap(NamedTuple):
 
 
 class OffsetOrder:
-    """Fed with the batches of a segment, in order."""
+    """Checks that the offsets of batches increase; add them in file order.
+
+    No CRC covers a base offset, so a corrupt one can only be recognised by its order. Of two
+    batches that contradict each other, the one that does not directly follow its predecessor is
+    blamed, if the other fits without it.
+    """
 
     def __init__(self, base_offset: int) -> None:
         self.last_offset = base_offset - 1
@@ -73,19 +83,19 @@ class OffsetOrder:
         """Of the batch before that one."""
         self._position = -1
         self._is_adjoining = True
-        """It began right after that one, so it is not the one to be blamed."""
-        self.untold_gaps = 0
-        """Compaction leaves very many."""
+        """It directly followed the batch before it, so it is not to blame."""
+        self.unlisted_gaps = 0
+        """Compaction leaves many."""
 
     def add(self, rows: NDArray[Any]) -> Iterator[Disorder | Gap]:
-        """What is wrong up to the end of these batches."""
+        """What is wrong with these batches."""
         if not len(rows):
             return
         first, last = first_offsets(rows), rows["last_offset"]
         ends = np.concatenate(([self.last_offset], last[:-1]))
         if not (first <= ends).any():
             gaps = np.flatnonzero((first > ends + 1) & (rows["base_offset"] >= 0))
-            self.untold_gaps += max(0, len(gaps) - GAPS_MAX)
+            self.unlisted_gaps += max(0, len(gaps) - GAPS_MAX)
             for at in gaps[:GAPS_MAX].tolist():
                 yield Gap(int(rows["position"][at]), int(ends[at]) + 1, int(first[at]))
             self._before = int(ends[-1])
@@ -98,7 +108,7 @@ class OffsetOrder:
             yield from self._add_one(position, first_offset, last_offset)
 
     def skip_to(self, next_offset: int) -> None:
-        """Damage was passed: what follows may begin anywhere above."""
+        """Corruption was skipped: the next batch may begin anywhere above."""
         self._before = self.last_offset
         self.last_offset = max(self.last_offset, next_offset - 1)
         self._is_adjoining = True
@@ -117,43 +127,37 @@ class OffsetOrder:
         self._position = position
 
 
-# Every byte of a `.log` file, checked: whole batches in chunks, and the stretches that are none.
-#
-# A chunk comes with the verdict on each of its batches. Between chunks lies damage: bytes where no
-# good batch begins. The walk finds its way across as readers do: by the length that a damaged
-# batch declares if a good one follows there, else by a search for the next good one.
-
 CHUNK_BYTES: Final = 4 << 20
 
 
 class Chunk(NamedTuple):
-    """Good batches, end to end. Valid until the next step of the walk."""
+    """Valid batches. Only usable until the next step of the scan."""
 
     buf: Buffer
     position: int
-    """In the file, of the first byte of `buf`."""
+    """Of `buf` in the file."""
     rows: NDArray[Any]
-    """Positions in it are those in the file."""
+    """Their positions are those in the file."""
     found: NDArray[Any]
-    """The verdict on the records of each batch."""
+    """The result of the check of each batch."""
 
     def in_buf(self, row: Any) -> Any:
-        """The same batch, by its position in `buf`."""
+        """The same row with its position in `buf`."""
         copy = row.copy()
         copy["position"] -= self.position
         return copy
 
 
 class CorruptRange(NamedTuple):
-    """A stretch of bytes that holds no good batch."""
+    """Bytes without a valid batch."""
 
     position: int
     end: int
     reason: str
     is_tail: bool
-    """No good batch follows in the file."""
-    is_cut: bool
-    """It looks like a batch of which the end is missing."""
+    """No valid batch follows in the file."""
+    is_torn: bool
+    """It looks like the beginning of a batch whose end is missing."""
     is_zero: bool
 
 
@@ -161,7 +165,7 @@ Step: TypeAlias = Chunk | CorruptRange
 
 
 class SegmentScan:
-    """One pass over a segment. Use it once."""
+    """Reads a segment once, from start to end."""
 
     def __init__(self, segment: SegmentView) -> None:
         self._segment = segment
@@ -173,7 +177,7 @@ class SegmentScan:
         while position < self._end:
             buf, table = self._load(position)
             if not buf:
-                return  # the file has shrunk
+                return  # the file was truncated
             found = self._checker.check(buf, table)
             is_bad = found["verdict"] == Soundness.BAD_BATCH
             good = int(np.argmax(is_bad)) if is_bad.any() else len(table)
@@ -188,14 +192,14 @@ class SegmentScan:
             else:
                 position += table.end
                 if not (table.stop is Stop.CORRUPT or (table.stop is Stop.PARTIAL and not good)):
-                    continue  # it is whole, or is to be read once more from its start
+                    continue  # complete, or to be read again from its start
                 reason = table.reason
-            damage = self._damage(position, reason)
-            yield damage
-            position = damage.end
+            corrupt = self._corrupt_range(position, reason)
+            yield corrupt
+            position = corrupt.end
 
     def _load(self, position: int) -> tuple[bytes, BatchTable]:
-        """A chunk; larger if its first batch is."""
+        """A chunk, large enough for its first batch."""
         file, left = self._segment.file, self._end - position
         buf = file.read(position, min(CHUNK_BYTES, left))
         table = scan_batches(buf)
@@ -206,7 +210,7 @@ class SegmentScan:
                 table = scan_batches(buf)
         return buf, table
 
-    def _damage(self, position: int, reason: str) -> CorruptRange:
+    def _corrupt_range(self, position: int, reason: str) -> CorruptRange:
         segment, end = self._segment, self._end
         batch = peek(segment.file.read(position, PEEK_BYTES))
         declared = position + batch.size_bytes if batch is not None else -1
@@ -218,14 +222,14 @@ class SegmentScan:
         is_tail = resume is None
         stop = end if resume is None else resume
         is_whole = position < declared <= end
-        is_cut = is_tail and not reason and not is_whole and self._may_be_batch(batch)
+        is_torn = is_tail and not reason and not is_whole and self._may_be_batch(batch)
         if not reason:
-            reason = f"{end - position} bytes that are no whole batch"
+            reason = f"{end - position} bytes that are not a complete batch"
         is_zero = is_tail and self._is_zero(position, end)
-        return CorruptRange(position, stop, reason, is_tail, is_cut, is_zero)
+        return CorruptRange(position, stop, reason, is_tail, is_torn, is_zero)
 
     def _may_be_batch(self, batch: Peek | None) -> bool:
-        """Whether these may be the first bytes of one; so few tell nothing."""
+        """Whether these may be the first bytes of a batch; also if there are too few to know."""
         if batch is None:
             return True
         return batch.is_plausible(self._segment.base_offset, batch.size_bytes)
@@ -241,13 +245,6 @@ class SegmentScan:
         return True
 
 
-# One segment: its log, its indexes, and what its batches say about snapshots and epochs.
-#
-# A `VerifyTask` has everything that is to be known beforehand, so that it can be sent to another
-# process or machine that sees the same files; a `SegmentReport` has what the partition needs to
-# know afterwards. Nothing is written, no lock is taken: a segment that a broker removes meanwhile
-# gives a note.
-
 _FAULTS: Final = {
     Soundness.BAD_RECORDS: Fault.BAD_RECORDS,
     Soundness.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
@@ -257,7 +254,7 @@ _FAULTS: Final = {
 
 @dataclass(frozen=True)
 class VerifyTask:
-    """A segment to be verified."""
+    """A segment to verify."""
 
     path: str
     """Of the `.log` file."""
@@ -269,9 +266,9 @@ class VerifyTask:
     is_first: bool = False
     """Nothing was ever written before it."""
     was_clean: bool = False
-    """The last writer closed the log directory in good order."""
+    """The last writer closed the log directory cleanly."""
     epochs: tuple[EpochEntry, ...] = ()
-    """Of the partition; empty when they are not known."""
+    """Of the partition; empty if they are not known."""
     snapshot_before: str | None = None
     """The producer snapshot at the base offset."""
     snapshots: tuple[tuple[int, str], ...] = ()
@@ -279,24 +276,24 @@ class VerifyTask:
 
 
 class SegmentReport(NamedTuple):
-    """What is known of a segment afterwards."""
+    """The result for one segment."""
 
     path: str
     base_offset: int
     next_offset: int
-    """After the last good batch."""
+    """After the last valid batch."""
     is_compacted: bool
-    """It has gaps in its batches, or other traces that only compaction leaves."""
+    """It has gaps inside batches, or other traces that only compaction leaves."""
     findings: tuple[Finding, ...]
     counts: VerifyCounts
     is_unreadable: bool = False
-    """The system did not let it be read to its end: where it ends is not known."""
+    """It could not be read to its end, so its end is not known."""
 
 
 def verify_segment(
     task: VerifyTask, on_bytes: Callable[[int], None] | None = None
 ) -> SegmentReport:
-    """Read all of it. `on_bytes` is told how many bytes of the log were done, bit by bit."""
+    """Verify one segment. `on_bytes` is called with bytes of the log as they are done."""
     return _SegmentCheck(task, on_bytes).run()
 
 
@@ -316,7 +313,7 @@ class _SegmentCheck:
         self._is_compacted = False
         self._is_unreadable = False
         self._has_gaps = False
-        self._after_damage = False
+        self._after_corruption = False
         self._end_position = 0
         self._first_magic = -1
         self._aborted_before: bytes | None = None
@@ -360,15 +357,15 @@ class _SegmentCheck:
             if isinstance(step, Chunk):
                 self._take(step)
             else:
-                self._tell_damage(step)
+                self._report_corruption(step)
         self._finish()
 
     def _settle_size(self, size_bytes: int) -> None:
-        """How much to read. A broker may have cut the log since the directory was listed, or have
-        written on: then the indexes, which were read just now, are newer than the list."""
+        """How much to read. Since the directory was listed, a broker may have truncated the log, or
+        appended to it: then the indexes, which were read just now, are newer than the list."""
         listed = self._task.size_bytes
         if size_bytes < listed:
-            what = f"cut from {listed} to {size_bytes} bytes since the directory was listed"
+            what = f"truncated from {listed} to {size_bytes} bytes since the directory was listed"
             self._findings.add(Fault.GONE, self._path, what)
         elif self._task.next_base is not None:
             size_bytes = listed
@@ -394,7 +391,7 @@ class _SegmentCheck:
         self._counts = self._counts._replace(files=self._counts.files + 1)
         return data
 
-    # -- batches go by
+    # -- batches
 
     def _take(self, chunk: Chunk) -> None:
         rows = chunk.rows
@@ -402,8 +399,8 @@ class _SegmentCheck:
         self._end_position = int(last["position"]) + int(last["size_bytes"])
         if self._first_magic < 0:
             self._first_magic = int(rows["magic"][0])
-        if self._after_damage:
-            self._after_damage = False
+        if self._after_corruption:
+            self._after_corruption = False
             resumed = int(first_offsets(rows[:1])[0])
             self._order.skip_to(resumed)
             if self._time_index is not None:
@@ -435,7 +432,7 @@ class _SegmentCheck:
                 found = int(chunk.found["max_timestamp"][at])
                 reason = f"largest timestamp {row['max_timestamp']}, but the records' is {found}"
             elif verdict is Soundness.BAD_OFFSETS:
-                reason = "its records' offsets do not rise, or lie outside it"
+                reason = "its records' offsets do not increase, or are outside the batch"
             else:
                 reason = reason_of(chunk.buf, chunk.in_buf(row)) or "records break the format"
             self._add(_FAULTS[verdict], f"{where}: {reason}", int(row["position"]))
@@ -447,7 +444,7 @@ class _SegmentCheck:
         if task.next_base is not None:
             is_outside |= last >= task.next_base
         outside = np.flatnonzero(is_outside)
-        for at in self._findings.worth_telling(Fault.OFFSET_OUTSIDE_SEGMENT, self._path, outside):
+        for at in self._findings.take_listed(Fault.OFFSET_OUTSIDE_SEGMENT, self._path, outside):
             until = "" if task.next_base is None else f" and below {task.next_base}"
             what = f"offsets {first[at]} to {last[at]}, where all are {task.base_offset} or above"
             self._add(Fault.OFFSET_OUTSIDE_SEGMENT, what + until, int(rows["position"][at]))
@@ -472,47 +469,47 @@ class _SegmentCheck:
         """Each batch must carry the epoch that the checkpoint has for its offset."""
         if not len(self._epochs):
             return
-        is_told = (rows["magic"] == MAGIC_2) & (rows["partition_leader_epoch"] != NO_LEADER_EPOCH)
-        rows = rows[is_told]
+        has_epoch = (rows["magic"] == MAGIC_2) & (rows["partition_leader_epoch"] != NO_LEADER_EPOCH)
+        rows = rows[has_epoch]
         at = np.searchsorted(self._epochs[:, 1], rows["base_offset"], "right") - 1
-        due = self._epochs[np.maximum(at, 0), 0]
-        is_bad = (at >= 0) & (rows["partition_leader_epoch"] != due)
+        expected = self._epochs[np.maximum(at, 0), 0]
+        is_bad = (at >= 0) & (rows["partition_leader_epoch"] != expected)
         bad = np.flatnonzero(is_bad)
-        for n in self._findings.worth_telling(Fault.EPOCH_MISMATCH, self._path, bad):
+        for n in self._findings.take_listed(Fault.EPOCH_MISMATCH, self._path, bad):
             what = (
                 f"batch at offset {rows['base_offset'][n]} has leader epoch "
-                f"{rows['partition_leader_epoch'][n]}, the checkpoint says {due[n]}"
+                f"{rows['partition_leader_epoch'][n]}, the checkpoint has {expected[n]}"
             )
             self._add(Fault.EPOCH_MISMATCH, what, int(rows["position"][n]))
 
-    # -- damage
+    # -- corruption
 
-    def _tell_damage(self, damage: CorruptRange) -> None:
-        if damage.is_tail:
-            fault, severity = self._tail_fault(damage)
+    def _report_corruption(self, corrupt: CorruptRange) -> None:
+        if corrupt.is_tail:
+            fault, severity = self._tail_fault(corrupt)
         else:
             fault, severity = Fault.BAD_BATCH, None
-        size = damage.end - damage.position
-        what = f"{damage.reason} ({size} bytes without a good batch)"
-        if damage.is_zero:
+        size = corrupt.end - corrupt.position
+        what = f"{corrupt.reason} ({size} bytes without a valid batch)"
+        if corrupt.is_zero:
             what = f"{size} bytes of zeros at the end"
-        self._findings.add(fault, self._path, what, position=damage.position, severity=severity)
-        if self._offset_index is not None and not damage.is_zero:
-            self._offset_index.pass_over(damage.position, damage.end)
-        self._after_damage = True
+        self._findings.add(fault, self._path, what, position=corrupt.position, severity=severity)
+        if self._offset_index is not None and not corrupt.is_zero:
+            self._offset_index.pass_over(corrupt.position, corrupt.end)
+        self._after_corruption = True
         if self._on_bytes is not None:
             self._on_bytes(size)
 
-    def _tail_fault(self, damage: CorruptRange) -> tuple[Fault, Severity | None]:
-        """The end of the last segment may be missing after a crash, or not be written yet."""
+    def _tail_fault(self, corrupt: CorruptRange) -> tuple[Fault, Severity | None]:
+        """The end of the last segment may be missing after a crash, or not written yet."""
         is_sealed = self._task.next_base is not None
-        if damage.is_zero:
+        if corrupt.is_zero:
             is_odd = is_sealed or self._task.was_clean
             return Fault.ZERO_TAIL, Severity.WARNING if is_odd else None
-        if not damage.is_cut:
+        if not corrupt.is_torn:
             return (Fault.JUNK_TAIL if is_sealed else Fault.BAD_BATCH), None
         if is_sealed or self._task.was_clean:
-            return Fault.CUT_SEALED_LOG, None
+            return Fault.TRUNCATED_SEALED_LOG, None
         return Fault.TORN_TAIL, None
 
     # -- the end
@@ -525,26 +522,26 @@ class _SegmentCheck:
             self._offset_index.finish(self._end_position, is_compacted=self._is_compacted)
             entries += self._offset_index.count
         if self._time_index is not None:
-            if self._after_damage:
+            if self._after_corruption:
                 self._time_index.pass_over(RELATIVE_OFFSET_MAX + self._task.base_offset + 1)
             self._time_index.finish(next_offset, is_closed=is_closed)
             entries += self._time_index.count
         if self._segment.size_bytes:
-            self._tell_missing()
+            self._report_missing()
         end = next_offset if self._task.next_base is None else self._task.next_base
         self._has_gaps |= next_offset < end
         self._producers.finish(end)
-        self._findings.count_more(Fault.OFFSET_GAP, self._path, self._order.untold_gaps)
+        self._findings.count_more(Fault.OFFSET_GAP, self._path, self._order.unlisted_gaps)
         entries += self._check_txn_index()
         self._counts = self._counts._replace(index_entries=entries)
 
     @property
     def _is_open(self) -> bool:
-        """The indexes are as large as while the segment is written to."""
+        """Whether the indexes have the size that they have while the segment is active."""
         indexes = (self._offset_index, self._time_index)
         return any(index.is_open for index in indexes if index is not None)
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         if self._offset_index is None:
             path = self._segment.sibling(FileKind.OFFSET_INDEX.value)
             self._findings.add(Fault.MISSING_INDEX, path, "no offset index")
@@ -556,7 +553,7 @@ class _SegmentCheck:
 
     def _check_txn_index(self) -> int:
         path, data = self._segment.sibling(FileKind.TXN_INDEX.value), self._aborted_before
-        # A broker that truncates a log behind its only abort leaves an empty file: that is right.
+        # A broker that truncates a log before its only abort leaves an empty file: that is right.
         return check_txn_index(
             TxnIndexBytes(path, data or b"", self._read_again(path)),
             self._producers.markers,
@@ -567,8 +564,8 @@ class _SegmentCheck:
         )
 
     def _has_data(self, producer_id: int, first_offset: int, end_offset: int) -> bool:
-        """In this segment or those before it. A transaction that began in this segment was met on
-        the way through it."""
+        """Whether this segment or earlier ones have data of the producer. A transaction that began
+        in this segment was seen while reading it."""
         if first_offset >= self._task.base_offset:
             return True
         segments = SegmentList(list_partition(self._path.parent).segments)
@@ -578,7 +575,7 @@ class _SegmentCheck:
             segments.close()
 
     def _read_again(self, path: Path) -> bytes:
-        """What the file holds once all markers were read."""
+        """The file after all markers were read."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
