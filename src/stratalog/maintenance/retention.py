@@ -332,7 +332,7 @@ class _Rules:
         return self._by_size(segment) if by is RetentionRule.SIZE else self._by_time(segment)
 
     def _kept_by_any(self, by: RetentionRule, segment: RetentionSegment) -> RuleResult | None:
-        """If all passes keep the segment, whatever the limits."""
+        """The result if every rule keeps the segment, whatever the limits."""
         if segment.is_active and not segment.size_bytes:
             return RuleResult(by, RetentionReason.EMPTY_ACTIVE)
         if segment.end_offset > self._log.high_watermark:
