@@ -23,6 +23,7 @@ from benchmarks.report import Work
 from benchmarks.spark_limits import DroppedRows
 from benchmarks.spark_session import all_cores, session
 from stratalog.bulk.input_files import FileSource
+from stratalog.bulk.options import WriteOptions
 from stratalog.bulk.target import NewTopics, Target
 from stratalog.partitions.view import open_dirs
 from stratalog.spark.jobs import ingest_files
@@ -133,8 +134,8 @@ def _copied(spark: SparkSession, files: Path, path: Path) -> bool:
 
 
 def _ingested(spark: SparkSession, files: Path, path: Path, count: int) -> bool:
-    options = {"topicPartitions": str(PARTITIONS)}
-    done = ingest_files(spark, FileSource([files]), path, topic="bench", options=options)
+    options = WriteOptions(Target((path,), NewTopics(PARTITIONS)), "bench")
+    done = ingest_files(spark, FileSource([files]), options)
     return done.records == count
 
 

@@ -51,7 +51,6 @@
     │   └── DataLossError             records that the query should read are no longer in the log
     ├── WriteSchemaError              a DataFrame whose columns cannot become records
     ├── InputFileError                a file to ingest is corrupt or cannot be read
-    ├── NeedsSparkError               only Spark's own readers can read this input
     ├── TextError                     a key or value that is not UTF-8 text
     ├── JobError                      a task of a bulk job failed on its worker
     ├── SparkStartError               Spark is not installed, or does not start
@@ -484,10 +483,6 @@ class WriteSchemaError(StratalogError):
 
 class InputFileError(StratalogError):
     """A file to ingest is corrupt or cannot be read."""
-
-
-class NeedsSparkError(StratalogError):
-    """Only Spark's own readers can read this input."""
 
 
 class TextError(StratalogError):

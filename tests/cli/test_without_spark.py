@@ -3,6 +3,7 @@ on Spark says that it is missing."""
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog import open_dirs
 from tests.cli.command import Result
 from tests.golden.cases import GoldenCase
 
@@ -111,9 +113,11 @@ def test_a_master_needs_spark(verb: str, log_dir: Path, tmp_path: Path) -> None:
     assert CURE in done.stderr
 
 
-def test_files_that_spark_has_to_read(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
-    done = stratalog("ingest", tmp_path / "rows.csv", "--to", tmp_path / "new", "-t", "rows")
-    assert done.status == 1
-    assert CURE in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.jsonl.gz"])
+def test_files_of_every_format_are_ingested(name: str, tmp_path: Path) -> None:
+    data = b"a,b\n1,2\n" if "csv" in name else b'{"a":1,"b":2}\n'
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    done = stratalog("ingest", tmp_path / name, "--to", tmp_path / "new", "-t", "rows", "-p", "1")
+    assert (done.status, done.stderr) == (0, "")
+    (view,) = open_dirs(tmp_path / "new").partitions_of("rows")
+    assert [record.value for record in view.read()] == [b'{"a":1,"b":2}']

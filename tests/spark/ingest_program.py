@@ -103,7 +103,7 @@ def main(root: Path) -> None:
     )
     spark.sparkContext.setLogLevel("OFF")
     ingest_plan.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
-    ingest_plan.PIECE_COST_BYTES = 0  # type: ignore[misc]
+    ingest_plan.FILE_COST_BYTES = 0  # type: ignore[misc]
     plan = ingest_files.plan_ingest(FileSource([root / "in"]))
     done = ingest_files.run_ingest(
         plan, writing(root / "logs", topic="orders"), BadWorkers(spark, root)

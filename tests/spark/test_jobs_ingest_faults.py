@@ -64,7 +64,7 @@ def test_tasks_that_fail_and_workers_that_are_killed(tmp_path: Path) -> None:
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even of the tasks that were done."""
     monkeypatch.setattr("stratalog.bulk.ingest.TASK_BYTES_MIN", 1000)
-    monkeypatch.setattr("stratalog.bulk.ingest.PIECE_COST_BYTES", 0)
+    monkeypatch.setattr("stratalog.bulk.ingest.FILE_COST_BYTES", 0)
     write_rows(tmp_path / "in")
     (tmp_path / "in" / "2.txt").write_bytes(b"x" * 2000)
     plan = plan_ingest(FileSource([tmp_path / "in"]))

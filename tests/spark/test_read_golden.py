@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.log.reader import IsolationLevel
+from tests.bulk.golden_dirs import link_cases
+from tests.bulk.reading import read_frame, read_options
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, is_consumed, log_start_offset, undamaged_cases, visible
-from tests.spark.golden_dirs import link_cases
-from tests.spark.reading import read_frame, read_options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,8 @@ from stratalog.spark.options import (
 )
 from stratalog.spark.schema import full_schema
 from stratalog.spark.stream import StratalogStreamReader
+from tests.bulk.reading import read_plan
 from tests.opening import open_logs
-from tests.spark.reading import read_plan
 from tests.spark.test_read_stream import Reading
 
 if TYPE_CHECKING:

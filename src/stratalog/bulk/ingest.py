@@ -1,7 +1,11 @@
-"""Which parts of which files a worker of an ingest reads, and as what.
+"""Ingests files into topics: every row once, or nothing.
 
-Planned on the driver from names, sizes, footers and first bytes. Raises NeedsSparkError for what
-workers cannot read by themselves.
+The files are listed and divided into tasks of about equal size, in order. A task reads its parts,
+stages their rows under the job's id and returns what it has staged; all of that is committed at
+once. What a task leaves that died or ran twice is in no result, so it is removed with the commit,
+or when the job fails.
+
+What a row becomes is the same for every format and compression: `line_rows` and `table_rows`.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.bulk.input_files import (
@@ -19,19 +22,23 @@ from stratalog.bulk.input_files import (
     IngestResult,
     Missing,
     check_names,
+    compression_of,
     find_files,
     format_of,
+    open_input,
 )
-from stratalog.bulk.line_fields import (
+from stratalog.bulk.line_rows import (
     EXPORTED_BYTES_MAX,
     FieldLines,
     LineError,
-    LineUse,
+    LineRows,
     RecordLines,
+    TextRange,
     ValueLines,
     is_exported,
+    read_lines,
 )
-from stratalog.bulk.parquet_rows import ColumnUse, RowGroups, plan_parquet, read_rows
+from stratalog.bulk.table_rows import CsvFile, RowGroups, TableRows, plan_tables
 from stratalog.bulk.target import (
     abandon_job,
     check_topic_column,
@@ -39,7 +46,6 @@ from stratalog.bulk.target import (
     find_topics,
     roll_back_topics,
 )
-from stratalog.bulk.text_lines import TextRange, read_lines
 from stratalog.bulk.workers import (
     GROUP_BYTES,
     Clock,
@@ -48,89 +54,91 @@ from stratalog.bulk.workers import (
     interrupts_held,
 )
 from stratalog.commits.staged import StagedCommit
-from stratalog.errors import (
-    ConfigError,
-    InputFileError,
-    JobError,
-    NeedsSparkError,
-    StratalogError,
-)
+from stratalog.errors import ConfigError, InputFileError, JobError, StratalogError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
-    from stratalog.bulk.input_files import InputFile
+    from stratalog.bulk.input_files import Format, InputFile
+    from stratalog.bulk.line_rows import Rows
     from stratalog.bulk.options import WriteOptions
     from stratalog.bulk.workers import Workers
     from stratalog.commits.committer import CommitResult
     from stratalog.commits.staged import StagedRun, StagedTopic
 
 TASK_BYTES_MIN: Final = 4 << 20
-"""So much is worth a task of its own, to keep all workers busy."""
-PIECE_COST_BYTES: Final = 64 << 10
-"""What it takes to open a file, in bytes it could read instead."""
-Piece: TypeAlias = TextRange | RowGroups
+"""A task of its own is worth while for so much, to keep all workers busy."""
+FILE_COST_BYTES: Final = 64 << 10
+"""What opening a file costs, in bytes that could be read instead."""
+FilePart: TypeAlias = TextRange | RowGroups | CsvFile
 
 
 @dataclass(frozen=True)
 class IngestPlan:
-    """What is read, and as what."""
+    """What to read, and what it becomes."""
 
-    pieces: tuple[Piece, ...]
-    """In the order in which the rows are to be in the logs."""
-    columns: tuple[ColumnUse, ...] = ()
-    """Of Parquet."""
-    lines: LineUse = field(default_factory=ValueLines)
-    """What lines of text become."""
+    parts: tuple[FilePart, ...]
+    """In the order in which the rows are written to the logs."""
+    lines: LineRows = field(default_factory=ValueLines)
+    tables: TableRows = field(default_factory=TableRows)
     has_topic: bool = False
-    """Whether rows, or their directories, say which topic they are of."""
+    """Whether rows, or their directories, name their topics."""
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """That directories name."""
-        return tuple(dict.fromkeys(topic for piece in self.pieces if (topic := topic_of(piece))))
+        """The topics that directories name."""
+        return tuple(dict.fromkeys(topic for part in self.parts if (topic := _topic_of(part))))
 
 
 class IngestTask(NamedTuple):
-    """What one worker reads at once."""
+    """What one task reads."""
 
     number: int
-    pieces: tuple[Piece, ...]
+    parts: tuple[FilePart, ...]
+
+
+def ingest(
+    source: FileSource, options: WriteOptions, *, workers: Workers | None = None
+) -> IngestResult:
+    """Write all rows of the files, once.
+
+    Every worker must see files and log directory under the same paths. Raises a StratalogError that
+    names file and row, and then nothing is written.
+    """
+    return run_ingest(plan_ingest(source), options, workers)
+
+
+# -- planning
 
 
 def plan_ingest(source: FileSource) -> IngestPlan:
-    """What workers are to read. Raises NeedsSparkError if that is not for them to do."""
+    """From names, sizes, footers and first bytes. CSV is read, to find the columns of numbers."""
     check_names(source.paths)
-    chosen = source.format or format_of(source.paths)
-    if source.options:
-        raise NeedsSparkError("options of Spark's reader are given")
     files = find_files(source.paths)
-    if chosen == "csv":
-        raise NeedsSparkError("rows of CSV become JSON objects")
-    if chosen == "parquet":
-        parquet = plan_parquet(files, source.mapping)
-        columns = tuple(
-            use for use in parquet.columns if use.name != "partition" or source.keeps_partitions
+    chosen = source.format or format_of(files)
+    if chosen in {"csv", "parquet"}:
+        tables = TableRows(
+            source.mapping, source.allows_missing, source.keeps_partitions, source.delimiter
         )
-        return IngestPlan(parquet.pieces, columns, has_topic=parquet.has_topic)
+        parts, has_topic = plan_tables(files, tables, is_csv=chosen == "csv")
+        return IngestPlan(parts, tables=tables, has_topic=has_topic)
     if chosen == "json" and source.format is None and not source.mapping.given:
         chosen = "records" if _are_exported(files) else chosen
-    pieces = tuple(TextRange(file.path, 0, file.size_bytes) for file in files if file.size_bytes)
-    use = _line_use(source, files, chosen)
-    return IngestPlan(pieces, lines=use, has_topic=isinstance(use, RecordLines))
+    lines = _line_rows(source, chosen)
+    ranges = tuple(
+        TextRange(file.path, 0, file.size_bytes, compression_of(file.path) is not None)
+        for file in files
+        if file.size_bytes
+    )
+    return IngestPlan(ranges, lines, has_topic=isinstance(lines, RecordLines))
 
 
-def _line_use(source: FileSource, files: Sequence[InputFile], chosen: str) -> LineUse:
+def _line_rows(source: FileSource, chosen: Format) -> LineRows:
     if source.mapping.given and chosen != "json":
         have = "fields of their own" if chosen == "records" else "no fields"
         raise ConfigError("key", f"lines of {chosen} have {have}; give the format json")
-    packed = next((file.path for file in files if file.is_packed), None)
-    if packed is not None and chosen == "records":
-        raise ConfigError("format", f"{packed}: is packed; records are read from unpacked files")
-    if packed is not None:
-        raise NeedsSparkError(f"{packed}: is packed")
     if chosen == "records":
         return RecordLines(source.keeps_partitions, source.allows_missing)
     if source.mapping.given:
@@ -139,11 +147,11 @@ def _line_use(source: FileSource, files: Sequence[InputFile], chosen: str) -> Li
 
 
 def _are_exported(files: Sequence[InputFile]) -> bool:
-    """Whether files of JSON are those of an export: all of them that are not empty, or none."""
+    """Whether export wrote the JSON lines: all files that are not empty, or none."""
     found: dict[bool, str] = {}
     for file in files:
         if file.size_bytes:
-            with Path(file.path).open("rb") as opened:
+            with open_input(file.path) as opened:
                 found.setdefault(is_exported(opened.read(EXPORTED_BYTES_MAX)), file.path)
     if len(found) > 1:
         raise ConfigError(
@@ -154,76 +162,72 @@ def _are_exported(files: Sequence[InputFile]) -> bool:
     return True in found
 
 
-def plan_tasks(pieces: Sequence[Piece], slots: int) -> tuple[IngestTask, ...]:
-    """Shares of about equal size, in order; text is cut to measure, row groups stay whole."""
-    total = sum(piece.size_bytes + PIECE_COST_BYTES for piece in pieces)
+def plan_tasks(parts: Sequence[FilePart], slots: int) -> tuple[IngestTask, ...]:
+    """Shares of about equal size, in order; text is divided to measure, other parts stay whole."""
+    total = sum(part.size_bytes + FILE_COST_BYTES for part in parts)
     count = _task_count(total, max(1, slots))
     step = max(1, -(-total // count))
-    shares: dict[int, list[Piece]] = {}
+    shares: dict[int, list[FilePart]] = {}
     at = 0
-    for piece in pieces:
-        at += PIECE_COST_BYTES
-        for part in _cut(piece, at, step):
-            middle = at + part.size_bytes // 2
-            shares.setdefault(min(middle // step, count - 1), []).append(part)
-            at += part.size_bytes
+    for part in parts:
+        at += FILE_COST_BYTES
+        for smaller in _divided(part, at, step):
+            middle = at + smaller.size_bytes // 2
+            shares.setdefault(min(middle // step, count - 1), []).append(smaller)
+            at += smaller.size_bytes
     ordered = [tuple(_joined(shares[share])) for share in sorted(shares)]
-    return tuple(IngestTask(number, parts) for number, parts in enumerate(ordered))
+    return tuple(IngestTask(number, each) for number, each in enumerate(ordered))
 
 
 def _task_count(total_bytes: int, slots: int) -> int:
-    """As many tasks for every slot, none of them too large or not worth it."""
-    rounds = -(-total_bytes // (GROUP_BYTES * slots))
-    return max(1, min(rounds * slots, -(-total_bytes // TASK_BYTES_MIN)))
+    """As many tasks for every slot, none of them too large or too small."""
+    turns = -(-total_bytes // (GROUP_BYTES * slots))
+    return max(1, min(turns * slots, -(-total_bytes // TASK_BYTES_MIN)))
 
 
-def _cut(piece: Piece, at: int, step: int) -> Iterator[Piece]:
-    """Where the shares are cut that are `step` long, if the piece begins at `at`."""
-    if isinstance(piece, RowGroups):
-        yield piece
+def _divided(part: FilePart, at: int, step: int) -> Iterator[FilePart]:
+    """Divided where shares of length `step` end, if the part starts at `at`."""
+    if not isinstance(part, TextRange) or part.is_compressed:
+        yield part
         return
-    start = piece.start
-    while start < piece.end:
-        here = at + start - piece.start
-        end = min(piece.end, start + step - here % step)
-        yield piece._replace(start=start, end=end)
+    start = part.start
+    while start < part.end:
+        here = at + start - part.start
+        end = min(part.end, start + step - here % step)
+        yield part._replace(start=start, end=end)
         start = end
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Row groups of one file together, so that it is opened once."""
-    last: Piece | None = None
-    for piece in pieces:
-        if isinstance(last, RowGroups) and isinstance(piece, RowGroups) and last.path == piece.path:
-            size_bytes = last.size_bytes + piece.size_bytes
-            last = last._replace(numbers=last.numbers + piece.numbers, size_bytes=size_bytes)
+def _joined(parts: Iterable[FilePart]) -> Iterator[FilePart]:
+    """Adjacent row groups of one file together, so that it is opened once."""
+    last: FilePart | None = None
+    for part in parts:
+        if isinstance(last, RowGroups) and isinstance(part, RowGroups) and last.file == part.file:
+            size_bytes = last.size_bytes + part.size_bytes
+            last = last._replace(numbers=last.numbers + part.numbers, size_bytes=size_bytes)
             continue
         if last is not None:
             yield last
-        last = piece
+        last = part
     if last is not None:
         yield last
 
 
-def topic_of(piece: Piece) -> str | None:
-    """Of all rows, if the directory says it."""
-    return piece.topic if isinstance(piece, RowGroups) else None
+def _topic_of(part: FilePart) -> str | None:
+    """The topic of all rows, if a directory names it."""
+    return None if isinstance(part, TextRange) else dict(part.file.columns).get("topic")
 
 
-def ingest(
-    source: FileSource, options: WriteOptions, *, workers: Workers | None = None
-) -> IngestResult:
-    """Write all rows of the files, once."""
-    return run_ingest(plan_ingest(source), options, workers)
+# -- running
 
 
 def run_ingest(
     plan: IngestPlan, options: WriteOptions, workers: Workers | None = None
 ) -> IngestResult:
-    """Write what was planned. Whatever can be known to go wrong goes wrong before a task runs."""
+    """Write what was planned. What can be known to fail fails before a task runs."""
     clock = Clock()
     workers = workers or ThreadWorkers()
-    groups = [[task] for task in plan_tasks(plan.pieces, workers.slots)]
+    groups = [[task] for task in plan_tasks(plan.parts, workers.slots)]
     with interrupted_once():
         done, missing = _write(workers, plan, groups, options)
     return IngestResult(
@@ -235,25 +239,24 @@ def _write(
     workers: Workers, plan: IngestPlan, groups: list[list[IngestTask]], options: WriteOptions
 ) -> tuple[CommitResult, Missing]:
     """Stage and commit, or leave everything as it was."""
-    made = _check(options, plan)
-    kept = tuple(use for use in plan.columns if use.name != "topic" or options.topic is None)
-    plan = replace(plan, columns=kept, pieces=())
+    created = _check(options, plan)
+    tables = replace(plan.tables, takes_topic=options.topic is None)
     job = uuid.uuid4().hex
-    work = partial(_stage, plan=plan, options=options, job=job)
+    work = partial(_stage, plan=replace(plan, tables=tables, parts=()), options=options, job=job)
     done: CommitResult | None = None
     try:
         title = f"stratalog ingest to {options.target.paths[0]}"
-        answers = workers.run(work, groups, title=title)
-        runs = tuple(run for answer in answers for run in answer.runs)
-        missing = _sum_of(answer.missing for answer in answers)
+        staged = workers.run(work, groups, title=title)
+        runs = tuple(run for each in staged for run in each.runs)
+        missing = _sum_of(each.missing for each in staged)
         with interrupts_held():
             done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
     except BaseException as error:
-        if done is not None:  # an interrupt right behind the commit
+        if done is not None:  # interrupted right after the commit
             raise KeyboardInterrupt("all was written") from None
-        with interrupts_held(), suppress(StratalogError):  # what is left is swept one day
+        with interrupts_held(), suppress(StratalogError):  # what is left is swept later
             abandon_job(options.target, job)
-            roll_back_topics(options.target, made)
+            roll_back_topics(options.target, created)
         if isinstance(error, OSError):
             raise JobError(f"{error.filename}: {error.strerror}") from None
         if isinstance(error, KeyboardInterrupt):
@@ -263,48 +266,50 @@ def _write(
 
 
 def _check(options: WriteOptions, plan: IngestPlan) -> tuple[StagedTopic, ...]:
-    """What the sink checks of a write, and the topics that had to be made."""
+    """Check what the sink checks of a write, and return the topics that were created."""
     check_topic_column(options.topic, is_present=plan.has_topic)
     return find_topics(options, plan.topics if options.topic is None else (options.topic,))
 
 
 class _Staged(NamedTuple):
-    """What a task answers."""
+    """The result of a task."""
 
     runs: tuple[StagedRun, ...]
     missing: Missing
 
 
 def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: str) -> _Staged:
-    """Runs in a worker. The plan has no pieces but those of the task."""
+    """Runs in a worker. The parts are those of the task."""
     from stratalog.bulk.row_staging import stage_rows  # noqa: PLC0415 - loads kernels
 
     runs: tuple[StagedRun, ...] = ()
     missing: list[Missing] = []
-    for topic, pieces in groupby(task.pieces, key=topic_of):
+    for topic, parts in groupby(task.parts, key=_topic_of):
         own = options if topic is None or options.topic else replace(options, topic=topic)
-        rows = (batch for piece in pieces for batch in _read(piece, plan, missing))
+        rows = (batch for part in parts for batch in _read(part, plan, missing))
         runs += stage_rows(rows, own, job, 0, task.number)
     return _Staged(runs, _sum_of(missing))
 
 
-def _read(piece: Piece, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
+def _read(part: FilePart, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
     """The rows; what they lack is added to `missing`."""
-    if isinstance(piece, RowGroups):
-        yield from read_rows(piece, plan.columns)
-        return
+    found = _read_lines(part, plan) if isinstance(part, TextRange) else plan.tables.read(part)
+    for rows in found:
+        missing.append(rows.missing)
+        yield rows.batch
+
+
+def _read_lines(part: TextRange, plan: IngestPlan) -> Iterator[Rows]:
     lines_before = 0
-    for lines in read_lines(piece):
+    for lines in read_lines(part):
         try:
-            found = plan.lines.rows(lines)
+            yield plan.lines.rows(lines)
         except LineError as error:
-            number = _count_lines(piece._replace(start=0, end=piece.start)) + lines_before
+            number = _count_lines(part._replace(start=0, end=part.start)) + lines_before
             raise InputFileError(
-                f"{piece.path}: line {number + error.index + 1}: {error.reason}"
+                f"{part.path}: line {number + error.index + 1}: {error.reason}"
             ) from None
         lines_before += len(lines)
-        missing.append(found.missing)
-        yield found.batch
 
 
 def _sum_of(found: Iterable[Missing]) -> Missing:

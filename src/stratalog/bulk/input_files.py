@@ -1,37 +1,34 @@
-"""What is to be ingested: which files, of which format, and which of their columns.
+"""The files of an ingest: where they are, their format and compression, and the columns to take.
 
-Files are found as Spark finds them: a path is a file or a directory, in a directory names that
-begin with `_` or `.` are passed over, and directories called `name=value` give their files a
-column. Whatever has to be understood beyond that (patterns, addresses of other file systems) is
-left to Spark itself.
+A path is a local file, a directory or a glob pattern. In a directory, names that start with `_` or
+`.` are skipped, as by Spark, and directories called `name=value` give the rows of their files a
+column. Lines and CSV may be compressed; the suffix tells how.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
+
 from stratalog.bulk.workers import JobResult
-from stratalog.errors import (
-    ConfigError,
-    InputFileError,
-    InvalidNameError,
-    NeedsSparkError,
-)
+from stratalog.errors import ConfigError, InputFileError, InvalidNameError
 from stratalog.format.names import FileKind, parse_partition_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Format = Literal["json", "csv", "parquet", "text", "records"]
-"""`records` are lines of JSON as export writes them; of `json` every line is a value."""
-_SUFFIXES: Final[Mapping[str, Format]] = {
+"""`records` are lines of JSON as export writes them; with `json` every line is a value."""
+_FORMATS: Final[Mapping[str, Format]] = {
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
@@ -40,15 +37,16 @@ _SUFFIXES: Final[Mapping[str, Format]] = {
     ".txt": "text",
     ".log": "text",
 }
-_PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
-_PACKED_FOR_HADOOP: Final = (*_PACKED, ".deflate", ".lzo", ".xz", ".passthrough")
-_NOT_PLAIN: Final = re.compile(r"[*?\[\]{}\\]|\A[A-Za-z][A-Za-z0-9+.-]*:")
+_COMPRESSION: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_OTHER_COMPRESSION: Final = (".snappy", ".deflate", ".lzo", ".xz", ".zip")
+_URI: Final = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]+):")
+_WILDCARDS: Final = re.compile(r"[*?\[]")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Which columns, or fields of JSON lines, become what."""
+    """Which columns of tables, or fields of JSON lines, become what."""
 
     key: str | None = None
     value: str | None = None
@@ -56,12 +54,12 @@ class RecordColumns:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """All names, in the order in which they are looked at."""
+        """The names that are given, in the order in which they are looked up."""
         return tuple(name for name in (self.key, self.value, self.timestamp) if name)
 
 
 class Missing(NamedTuple):
-    """How many rows lack what was to be taken from them."""
+    """How many rows lack a field that was asked for, or its timestamp cannot be parsed."""
 
     keys: int = 0
     values: int = 0
@@ -76,17 +74,17 @@ class FileSource:
     """Files, and how to read them."""
 
     paths: Sequence[Path | str]
-    """Files, or directories of files. For Spark's readers also patterns and addresses."""
+    """Files, directories or glob patterns."""
     format: Format | None = None
-    """None: told from the names, and for JSON from the first lines."""
+    """None: from the names, and for JSON also from the first line."""
     mapping: RecordColumns = field(default_factory=RecordColumns)
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Of Spark's reader of the format. It does the reading if there are any."""
     allows_missing: bool = False
-    """Rows may lack what the mapping names: then they have no key, a null value, the time of the
-    write, and are counted. Else the first one is an error."""
+    """Rows may lack what the mapping names: they get no key, a null value or the time of the write,
+    and are counted. Otherwise the first such row is an error."""
     keeps_partitions: bool = True
-    """Records go to the partitions that they name; else to those of their keys."""
+    """Records are written to the partitions that they name; else they are partitioned by key."""
+    delimiter: str = ","
+    """Of CSV."""
 
 
 @dataclass(frozen=True)
@@ -97,26 +95,47 @@ class IngestResult(JobResult):
 
 
 class InputFile(NamedTuple):
-    """One file, and what the names of its directories say."""
+    """One file, and the columns in the names of its directories."""
 
     path: str
     size_bytes: int
     columns: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def topic(self) -> str | None:
-        return dict(self.columns).get("topic")
 
-    @property
-    def is_packed(self) -> bool:
-        return self.path.lower().endswith(_PACKED_FOR_HADOOP)
+def compression_of(path: str) -> str | None:
+    """From the suffix; None for a file that is not compressed."""
+    suffix = Path(path).suffix.lower()
+    if suffix in _OTHER_COMPRESSION:
+        known = ", ".join(_COMPRESSION)
+        raise ConfigError("paths", f"{path}: {suffix} cannot be read, only {known}; decompress it")
+    return _COMPRESSION.get(suffix)
+
+
+@contextmanager
+def open_input(path: str) -> Iterator[pa.NativeFile]:
+    """The bytes of a file, decompressed."""
+    with (
+        _corruption_reported(path),
+        pa.input_stream(path, compression=compression_of(path)) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def _corruption_reported(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # of the disk
+            raise
+        raise InputFileError(f"{path}: the compressed data is corrupt: {error}") from None
 
 
 def check_names(paths: Iterable[Path | str]) -> None:
-    """Raise for files of a partition of Kafka's, given themselves or by their directory: bytes that
-    are no lines, and whose names end like those of text."""
+    """Raise for files of a Kafka partition, given themselves or by their directory: they are
+    binary, but named like text."""
     for path in map(Path, paths):
-        with suppress(OSError):  # which is told by whoever reads it
+        with suppress(OSError):  # whoever opens it reports that
             if not path.is_dir():
                 _check_names(path.parent, [path.name])
                 continue
@@ -130,64 +149,71 @@ def _check_names(directory: Path, names: Iterable[str]) -> None:
             file = parse_partition_file(name)
             if file is None or file.base_offset is None:
                 continue
-            cure = f"'stratalog dump {directory / name}' shows what is in it"
+            advice = f"'stratalog dump {directory / name}' shows its content"
             if file.kind is FileKind.LOG:
-                cure = (
+                advice = (
                     f"'stratalog read {directory}' prints the records, and 'stratalog export "
                     f"{directory} --to DIR' writes files that can be ingested"
                 )
-            raise ConfigError("paths", f"{directory / name}: a file of a Kafka log; {cure}")
+            raise ConfigError("paths", f"{directory / name}: a file of a Kafka log; {advice}")
 
 
-def format_of(paths: Sequence[Path | str]) -> Format:
-    """What all of the names say."""
-    found = {_SUFFIXES.get(_suffix(Path(path))) for path in paths}
+def format_of(files: Sequence[InputFile]) -> Format:
+    """From the names, which must agree."""
+    found = {_FORMATS.get(_suffix(file.path)) for file in files}
     only = found.pop() if len(found) == 1 else None
     if only is None:
         raise ConfigError(
-            "format", "cannot be told from the names; give json, csv, parquet, text or records"
+            "format",
+            "unclear from the names of the files; give json, csv, parquet, text or records",
         )
     return only
 
 
-def _suffix(path: Path) -> str:
-    """Of a file, or of the first file in a directory; packed files by the suffix before."""
-    if path.is_dir():
-        files = (file for file in sorted(path.rglob("*")) if not file.name.startswith(("_", ".")))
-        path = next((file for file in files if file.is_file()), path)
-    if path.suffix in _PACKED:
-        path = path.with_suffix("")
-    return path.suffix.lower()
+def _suffix(path: str) -> str:
+    """Without that of the compression."""
+    name = Path(path)
+    return (name.with_suffix("") if compression_of(path) else name).suffix.lower()
 
 
 def find_files(paths: Sequence[Path | str]) -> tuple[InputFile, ...]:
     """The files, in the order of the paths and of their names.
 
-    Raises InputFileError for what is not there, NeedsSparkError for what is not plainly local.
+    Raises InputFileError for a path that does not exist, ConfigError for one that is not local.
     """
     found: list[InputFile] = []
     for path in paths:
-        text = str(path)
-        if _NOT_PLAIN.search(text):
-            raise NeedsSparkError(f"{text}: not the path of a local file")
-        root = Path(text).absolute()
-        try:
-            found += _below(root, ()) if root.is_dir() else [_file(root)]
-        except OSError as error:
-            raise InputFileError(f"{text}: {error.strerror}") from None
-    if len({tuple(name for name, _ in file.columns) for file in found}) > 1:
-        raise NeedsSparkError("files lie in different kinds of directories")
-    if len(paths) > 1 and any(file.columns for file in found):
-        raise NeedsSparkError("there are several directories with columns in their names")
+        for root in _local_paths(str(path)):
+            try:
+                found += _below(root, ()) if root.is_dir() else [_file(root)]
+            except OSError as error:
+                raise InputFileError(f"{root}: {error.strerror}") from None
     return tuple(found)
 
 
+def _local_paths(text: str) -> list[Path]:
+    scheme = _URI.match(text)
+    if scheme is not None and scheme[1].lower() != "file":
+        raise ConfigError(
+            "paths",
+            f"{text}: not a local path; mount it, or read it with Spark and write the DataFrame "
+            "with format('stratalog')",
+        )
+    if scheme is not None:
+        text = re.sub(r"\A//[^/]*", "", text[len("file:") :])
+    path = Path(text).absolute()
+    if path.exists() or not _WILDCARDS.search(text):
+        return [path]
+    matches = sorted(glob.glob(str(path)))  # noqa: PTH207 - absolute patterns
+    if not matches:
+        raise InputFileError(f"{text}: no file matches")
+    return [Path(match) for match in matches]
+
+
 def _file(path: Path) -> InputFile:
-    if _is_hidden(path.name):
-        raise NeedsSparkError(f"{path}: names that begin so are not for data")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise InputFileError(f"{path}: not a file; tasks read parts of it, and may read them again")
+        raise InputFileError(f"{path}: not a regular file, and tasks may read it more than once")
     return InputFile(str(path), found.st_size)
 
 
@@ -197,21 +223,19 @@ def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[In
             (entry for entry in listed if not _is_hidden(entry.name)), key=lambda entry: entry.name
         )
     for entry in entries:
-        if entry.is_dir() and "=" not in entry.name:
-            raise ConfigError(
-                "paths",
-                f"{entry.path}: a directory in a directory would be left out; name the files",
-            )
-    if len({entry.is_dir() for entry in entries}) > 1:
-        raise NeedsSparkError(f"{directory}: has both files and directories")
-    for entry in entries:
         if not entry.is_dir():
             yield InputFile(entry.path, entry.stat().st_size, columns)
             continue
-        name, equals, value = entry.name.partition("=")
-        if not equals or not name or (name == "topic" and value in {"", _NULL}):
-            raise NeedsSparkError(f"{entry.path}: not the name of a column and its value")
-        yield from _below(Path(entry.path), (*columns, (unquote(name), unquote(value))))
+        name, equals, value = map(unquote, entry.name.partition("="))
+        if not equals or not name:
+            raise ConfigError(
+                "paths",
+                f"{entry.path}: nested directories are read only if they are called name=value; "
+                "name the files",
+            )
+        if name == "topic" and value in {"", _NULL}:
+            raise ConfigError("paths", f"{entry.path}: names no topic")
+        yield from _below(Path(entry.path), (*columns, (name, value)))
 
 
 def _is_hidden(name: str) -> bool:

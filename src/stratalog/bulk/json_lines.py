@@ -1,11 +1,11 @@
-"""Records as lines of JSON, built column by column.
+"""Records, and rows of any columns, as lines of JSON, built column by column.
 
     {"topic":"orders","partition":0,"offset":7,"timestamp":1700000000000,"timestampType":0,
      "key":"k","value":"v"}
 
-on one line. Keys and values are text; one that is no UTF-8 is an object with its base64, null is
+on one line. Keys and values are text; one that is not UTF-8 is an object with its base64, null is
 null. Every batch becomes one Arrow array of lines, whose bytes are the file's. Only a column that
-holds bytes that are no text is gone through value by value.
+holds bytes that are not text is encoded value by value.
 
 The way back is `record_columns`: lines of exactly this shape into columns, by a kernel.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from stratalog.format.column_types import numpy_column, repeated_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -72,6 +72,54 @@ def json_texts(column: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         return pa.array([_json_of(raw) for raw in column.to_pylist()], pa.string())
     return _joined('"', _escaped(texts), '"').fill_null("null")
+
+
+def json_values(column: pa.Array) -> pa.Array:
+    """Each value of a column of any type as JSON."""
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
+        return column.cast(pa.string()).fill_null("null")
+    if types.is_floating(kind):
+        texts = column.cast(pa.string())  # JSON has no infinity, and no NaN
+        quoted = _joined('"', texts, '"')
+        return pc.if_else(pc.is_finite(column), texts, quoted).fill_null("null")
+    if types.is_nested(kind):
+        return pa.array([_json_of_any(value) for value in column.to_pylist()], pa.string())
+    if types.is_timestamp(kind):
+        column = iso_times(column)
+    elif not types.is_binary(kind):
+        column = column.cast(pa.binary() if types.is_large_binary(kind) else pa.string())
+    return json_texts(column)
+
+
+def json_objects(
+    columns: Mapping[str, pa.Array], literals: Collection[str] = frozenset()
+) -> pa.Array:
+    """A JSON object for each row. Columns in `literals` are text that is JSON already."""
+    parts: list[pa.Array | str] = []
+    for name, column in columns.items():
+        key = json.dumps(name, ensure_ascii=False)
+        parts.append(f"{',' if parts else '{'}{key}:")
+        parts.append(column.fill_null("null") if name in literals else json_values(column))
+    return _joined(*parts, "}")
+
+
+def iso_times(column: pa.Array) -> pa.Array:
+    """`2026-11-16T10:00:00.123Z`, without the Z if the type has no time zone."""
+    texts = column.cast(pa.timestamp(column.type.unit, column.type.tz and "UTC")).cast(pa.string())
+    return pc.replace_substring(texts, " ", "T")
+
+
+def _json_of_any(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
+
+
+def _json_default(value: object) -> Any:
+    """Of what `json` cannot encode, inside lists and structs."""
+    return json.loads(_json_of(bytes(value))) if isinstance(value, bytes) else str(value)
 
 
 def _headers(lists: pa.Array) -> pa.Array:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path  # Typer reads the annotations
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from stratalog.cli.arguments import JsonOption, key_values
-from stratalog.cli.bulk import ConfOption, MasterOption, result_text, spark_session
-from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations, report_line
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
 
 if TYPE_CHECKING:
-    from stratalog.bulk.input_files import FileSource, IngestResult
+    from stratalog.bulk.input_files import IngestResult
+    from stratalog.bulk.target import Target
 
 FormatName = Literal["json", "csv", "parquet", "text", "records"]
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -111,14 +110,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Any option of df.write.format('stratalog'). Repeatable.",
         ),
     ] = None,
-    reader_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reader-option",
-            metavar="KEY=VALUE",
-            help="An option of the Spark reader of the input files. Repeatable.",
-        ),
-    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", metavar="CHAR", help="Between the cells of CSV.")
+    ] = ",",
     master: MasterOption = None,
     conf: ConfOption = None,
     as_json: JsonOption = False,
@@ -126,9 +120,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Write JSON lines, CSV, Parquet or text files into topics.
 
     Each line of a JSON or text file becomes the value of a record; --key, --value and --timestamp
-    select fields of JSON lines. A row of CSV or Parquet becomes a JSON object of its columns; if it
-    has a column `value`, that is the value, and columns `key`, `timestamp`, `topic`, `partition`
-    and `headers` are used, too. Records without a partition are distributed as by Kafka's producer.
+    select fields of JSON lines, or columns. A row of CSV or Parquet becomes a JSON object of its
+    columns; if it has a column `value`, that is the value, and columns `key`, `timestamp`, `topic`,
+    `partition` and `headers` are used, too. Lines and CSV may be compressed (.gz, .bz2, .zst,
+    .lz4). Records without a partition are distributed as by Kafka's producer.
 
     Files written by `stratalog export` are restored as the records they were, in the same
     partitions unless you give --repartition; with --format json their lines become values. Files
@@ -136,15 +131,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for exports with --no-by-date, or if no partition has records of several days.
 
     Each row is written exactly once, even if tasks fail and are retried. Running the command again
-    appends the rows again. If a row lacks a named FIELD or its timestamp cannot be parsed, the
-    command fails and nothing is written.
+    appends the rows again. If a row lacks a named FIELD or its timestamp cannot be parsed, or if a
+    line or row is broken, the command fails and nothing is written. A null FIELD is a null key or
+    value.
 
     With --partitions, the directory and missing topics are created; an existing topic named with
     --topic must have this many partitions. In the directory of a Kafka broker (it has a
     meta.properties file), topics are created only with --create-in-broker-dir. The log directory
-    is locked, so this fails while a broker is running. CSV, compressed files, glob patterns and
-    rows that become JSON objects need Spark, embedded unless you give --master; everything else
-    runs on threads.
+    is locked, so this fails while a broker is running.
 
     \b
     Examples:
@@ -152,29 +146,57 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
     """
-    from stratalog.bulk.input_files import FileSource, RecordColumns  # noqa: PLC0415 - heavy
+    from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
+    from stratalog.bulk.input_files import FileSource, RecordColumns  # noqa: PLC0415
+    from stratalog.bulk.options import WriteOptions  # noqa: PLC0415
+    from stratalog.format.batch import Codec  # noqa: PLC0415
+    from stratalog.spark.options import parse_write_options  # noqa: PLC0415
 
+    check_conf(conf, master)
     check_directory("--to", to)
     source = FileSource(
         files,
         format_,
         RecordColumns(key, value, timestamp),
-        key_values("--reader-option", reader_option or []),
         allows_missing=allow_missing,
         keeps_partitions=not repartition,
+        delimiter=_one_character(delimiter),
     )
-    options = {
-        "kafka.compression.type": codec,
-        **({"topicPartitions": str(partitions)} if partitions is not None else {}),
-        "createInBrokerDir": str(create_in_broker_dir),
-        **{
-            f"topicConfig.{name}": setting
-            for name, setting in key_values("--topic-config", topic_config or []).items()
-        },
-        **key_values("--option", option or []),
-    }
-    result = _ingest(source, to, topic, options, SparkChoice(master, conf))
+    target = _target(to, partitions, topic_config, create_in_broker_dir=create_in_broker_dir)
+    chosen = WriteOptions(target, topic, Codec[codec.upper()])
+    options = parse_write_options(key_values("--option", option or []), chosen)
+    plan = plan_ingest(source)
+    with (
+        JobProgress(1 << 20) as progress,
+        workers_of("stratalog ingest", master, conf, progress) as workers,
+    ):
+        result = run_ingest(plan, options, workers)
     _print(result, to, as_json=as_json)
+
+
+def _target(
+    to: Path,
+    partitions: int | None,
+    topic_config: list[str] | None,
+    *,
+    create_in_broker_dir: bool,
+) -> Target:
+    from stratalog.bulk.target import NewTopics, Target  # noqa: PLC0415 - heavy
+    from stratalog.config import LogConfig  # noqa: PLC0415
+
+    config = key_values("--topic-config", topic_config or [])
+    if config and partitions is None:
+        raise typer.BadParameter("--topic-config is for topics that are created: give --partitions")
+    LogConfig.parse(config)  # fails here, not when the first topic is created
+    new_topics = None if partitions is None else NewTopics(partitions, config)
+    return Target((to.absolute(),), new_topics, create_in_broker_dir=create_in_broker_dir)
+
+
+def _one_character(delimiter: str) -> str:
+    found = {"\\t": "\t"}.get(delimiter, delimiter)
+    if len(found) != 1 or not found.isascii():
+        raise typer.BadParameter(f"--delimiter: {delimiter!r} is not a single character")
+    return found
 
 
 def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
@@ -200,44 +222,3 @@ def _print(result: IngestResult, to: Path, *, as_json: bool) -> None:
         counts.append(f"{missing.times:,} without timestamp field (current time used)")
     more = "".join(f"; {text}" for text in counts)
     print(f"{result_text(result)}: written to {to}{more}")
-
-
-class SparkChoice(NamedTuple):
-    """The Spark master and settings, if given."""
-
-    master: str | None
-    conf: list[str] | None
-
-
-def _ingest(
-    source: FileSource,
-    to: Path,
-    topic: str | None,
-    options: dict[str, str],
-    spark_choice: SparkChoice,
-) -> IngestResult:
-    """On threads if possible, unless Spark was asked for."""
-    from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
-    from stratalog.bulk.workers import ThreadWorkers  # noqa: PLC0415
-    from stratalog.errors import NeedsSparkError  # noqa: PLC0415
-    from stratalog.spark.options import parse_write_options  # noqa: PLC0415
-
-    is_local = "HADOOP_CONF_DIR" not in os.environ  # with it, paths may be on HDFS
-    with JobProgress(1 << 20) as progress:
-        if is_local and not any(spark_choice):
-            try:
-                plan = plan_ingest(source)
-            except NeedsSparkError as reason:
-                report_line(f"stratalog: note: starting Spark, which takes some seconds: {reason}")
-            else:
-                workers = ThreadWorkers(on_progress=progress.groups_done)
-                given = {"topic": topic} if topic else {}
-                path = json.dumps([str(to.absolute())])
-                settings = {**options, **given, "path": path}
-                return run_ingest(plan, parse_write_options(settings), workers)
-        from stratalog.spark.jobs import ingest_files  # noqa: PLC0415 - loads Spark
-
-        with spark_session("stratalog ingest", *spark_choice) as spark:
-            return ingest_files(
-                spark, source, to, topic=topic, options=options, on_progress=progress.groups_done
-            )

@@ -1,4 +1,4 @@
-"""Files read by workers: the same records as through Spark's readers, and the same refusals."""
+"""Files into topics: every row once, however many tasks read them, or nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,28 +14,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from stratalog import LogDir, open_dirs
-from stratalog.bulk.export import FileSpec
-from stratalog.bulk.ingest import plan_ingest, plan_tasks, run_ingest
-from stratalog.bulk.input_files import FileSource, RecordColumns
-from stratalog.bulk.parquet_rows import RowGroups, read_rows
-from stratalog.bulk.text_lines import TextRange
+from stratalog.bulk.export import FileSpec, export
+from stratalog.bulk.ingest import ingest, plan_ingest, plan_tasks, run_ingest
+from stratalog.bulk.input_files import FileSource, InputFile, RecordColumns
+from stratalog.bulk.line_rows import TextRange
+from stratalog.bulk.table_rows import RowGroups
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import (
     ConfigError,
     InputFileError,
     JobError,
     LogDirLockedError,
-    NeedsSparkError,
     StratalogError,
 )
 from stratalog.maintenance.verify.directory import verify_directory
 from stratalog.maintenance.verify.findings import Severity
-from stratalog.spark.jobs import export, ingest, ingest_files, read_files
 from tests.bulk.options import reading, writing
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
 
     from stratalog.format.record import Record
 
@@ -77,25 +74,22 @@ def write_parquet(path: Path, columns: dict[str, Any], **settings: Any) -> Path:
     return path
 
 
-def run_both(
-    spark: SparkSession, root: Path, source: FileSource, *, has_times: bool = True, **given: Any
+def run_twice(
+    root: Path, source: FileSource, *, has_times: bool = True, **given: Any
 ) -> dict[str, Case]:
-    """What workers write, having compared it with what the sink writes, and threads."""
+    """What threads write, the same on one as on three."""
     options = {"topicPartitions": "3"}
-    frame = read_files(spark, source.paths, format=source.format, mapping=source.mapping)
-    ingest(frame, root / "sink", options=options, **given)
-    done = ingest_files(spark, source, root / "workers", options=options, **given)
-    assert done.size_bytes == sum(log.stat().st_size for log in (root / "workers").rglob("*.log"))
-    run_ingest(
-        plan_ingest(source), writing(root / "threads", options=options, **given), ThreadWorkers(2)
+    ingest(source, writing(root / "one", options=options, **given), workers=ThreadWorkers(1))
+    done = ingest(
+        source, writing(root / "three", options=options, **given), workers=ThreadWorkers(3)
     )
-    found = records_of(root / "workers", has_times=has_times)
-    assert found == records_of(root / "sink", has_times=has_times)
-    assert found == records_of(root / "threads", has_times=has_times)
+    assert done.size_bytes == sum(log.stat().st_size for log in (root / "three").rglob("*.log"))
+    found = records_of(root / "three", has_times=has_times)
+    assert found == records_of(root / "one", has_times=has_times)
     assert done.records == sum(
         rows.total() for keyed, others in found.values() for rows in (*keyed.values(), others)
     )
-    assert verify_directory(root / "workers").at_least(Severity.WARNING) == ()
+    assert verify_directory(root / "three").at_least(Severity.WARNING) == ()
     assert not list(root.rglob("*.staged"))
     return found
 
@@ -110,7 +104,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("format_", ["text", "json"])
-def test_lines(spark: SparkSession, tmp_path: Path, format_: Any) -> None:
+def test_lines(tmp_path: Path, format_: Any) -> None:
     for number, text in enumerate(TEXTS):
         (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / f"{number}.txt").write_bytes(text)
@@ -119,7 +113,7 @@ def test_lines(spark: SparkSession, tmp_path: Path, format_: Any) -> None:
     (tmp_path / "more.txt").write_bytes(b"twice\n")
     more = tmp_path / "more.txt"
     source = FileSource([tmp_path / "in", more, str(more)], format=format_)
-    found = run_both(spark, tmp_path, source, has_times=False, topic="t")
+    found = run_twice(tmp_path, source, has_times=False, topic="t")
     values = Counter({value: n for (_, value, _, _), n in found["t"][1].items()})
     assert values[b""] == 3
     assert values[b"twice"] == 2
@@ -146,15 +140,15 @@ def _columns(count: int = 5, **kinds: pa.DataType) -> dict[str, Any]:
     }
 
 
-def test_parquet_with_all_columns(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_with_all_columns(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "1.parquet", _columns(), row_group_size=2)
     write_parquet(tmp_path / "in" / "2.parquet", _columns(3), compression="zstd")
     write_parquet(tmp_path / "in" / "3.parquet", _columns(0))
     source = FileSource([tmp_path / "in"])
-    found = run_both(spark, tmp_path, source)
+    found = run_twice(tmp_path, source)
     assert set(found) == {"a", "b"}
-    (tmp_path / "one").mkdir()
-    only = run_both(spark, tmp_path / "one", source, topic="only")
+    (tmp_path / "only").mkdir()
+    only = run_twice(tmp_path / "only", source, topic="only")
     assert set(only) == {"only"}
     keyed, others = only["only"]
     assert sum(rows.total() for rows in keyed.values()) == 4 + 2
@@ -191,22 +185,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_parquet_of_many_shapes(spark: SparkSession, tmp_path: Path, shape: str) -> None:
+def test_parquet_of_many_shapes(tmp_path: Path, shape: str) -> None:
     file = write_parquet(tmp_path / "x.parquet", SHAPES[shape])
     has_times = "timestamp" in SHAPES[shape] and shape != "microseconds"  # one of these is null
-    found = run_both(spark, tmp_path, FileSource([file]), has_times=has_times, topic="t")
+    found = run_twice(tmp_path, FileSource([file]), has_times=has_times, topic="t")
     assert sum(rows.total() for rows in (*found["t"][0].values(), found["t"][1])) == 3
 
 
-def test_times_as_old_files_have_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_times_as_old_files_have_them(tmp_path: Path) -> None:
     columns = {"value": pa.array(PLAIN), "timestamp": pa.array(TIMES[:3], pa.timestamp("us"))}
     file = write_parquet(tmp_path / "old.parquet", columns, use_deprecated_int96_timestamps=True)
-    found = run_both(spark, tmp_path, FileSource([file]), topic="t")
+    found = run_twice(tmp_path, FileSource([file]), topic="t")
     times = {time for _, _, time, _ in found["t"][1]}
     assert times == {round(time.timestamp() * 1000 - 0.5) for time in TIMES[:3]}
 
 
-def test_columns_by_other_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_by_other_names(tmp_path: Path) -> None:
     columns = {
         "id": pa.array(["a", "b", None]),
         "body": pa.array(PLAIN),
@@ -218,17 +212,17 @@ def test_columns_by_other_names(spark: SparkSession, tmp_path: Path) -> None:
         [write_parquet(tmp_path / "x.parquet", {**columns, "at": columns["at_ms"]})],
         mapping=RecordColumns("id", "body", "at_ms"),
     )
-    found = run_both(spark, tmp_path, source, topic="t")
+    found = run_twice(tmp_path, source, topic="t")
     assert {value for _, value, _, _ in found["t"][1]} == {None}
-    # Spark does not read nanoseconds; workers do.
+    # Nanoseconds are truncated.
     file = write_parquet(tmp_path / "ns.parquet", columns)
     source = FileSource([file], mapping=RecordColumns("id", "body", "at"))
     options = {"topicPartitions": "3"}
-    ingest_files(spark, source, tmp_path / "ns", topic="t", options=options)
+    ingest(source, writing(tmp_path / "ns", topic="t", options=options))
     assert records_of(tmp_path / "ns", has_times=True) == found
 
 
-def test_what_export_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_export_wrote_comes_back(tmp_path: Path) -> None:
     """Topics and dates are in the names of directories; the numbers of partitions in the rows."""
     with LogDir.open(tmp_path / "logs", background=False) as logs:
         for name in ("orders", "2026"):
@@ -236,119 +230,40 @@ def test_what_export_wrote_comes_back(spark: SparkSession, tmp_path: Path) -> No
     columns = _columns()
     columns["topic"] = pa.array(["orders", "2026", "orders", "orders", "2026"])
     file = write_parquet(tmp_path / "in.parquet", columns)
-    ingest_files(spark, FileSource([file]), tmp_path / "logs")
+    ingest(FileSource([file]), writing(tmp_path / "logs"))
     for by_date in (True, False):
         out = tmp_path / f"out-{by_date}"
         spec = FileSpec(has_headers=True, by_date=by_date)
-        export(spark, reading(tmp_path / "logs", {"includeHeaders": "true"}), out, spec)
+        export(reading(tmp_path / "logs", {"includeHeaders": "true"}), out, spec)
         again = tmp_path / f"again-{by_date}"
-        done = ingest_files(spark, FileSource([out]), again, options={"topicPartitions": "3"})
+        done = ingest(FileSource([out]), writing(again, options={"topicPartitions": "3"}))
         assert done.tasks
         assert done.records == 5
         kept = records_of(tmp_path / "logs", has_times=True)
         assert records_of(again, has_times=True) == kept
     case = GoldenCase("multiseg")
-    export(spark, reading(case.root, {"includeHeaders": "true"}), tmp_path / "golden")
-    run_both(spark, tmp_path / "both", FileSource([tmp_path / "golden"]))
-
-
-NOT_FOR_WORKERS: list[tuple[str, Callable[[Path], FileSource]]] = [
-    ("become JSON objects", lambda root: FileSource([root / "x.csv"])),
-    ("options of Spark", lambda root: FileSource([root / "x.txt"], options={"lineSep": ","})),
-    ("is packed", lambda root: FileSource([root / "x.txt.gz"])),
-    ("not the path of", lambda root: FileSource([root / "*.txt"], format="text")),
-    ("not the path of", lambda _: FileSource(["hdfs://host/x.txt"])),
-    ("not the path of", lambda _: FileSource([Path("s3://bucket/x.txt")])),
-    ("not for data", lambda root: FileSource([root / "_x.txt"])),
-    ("both files and directories", lambda root: FileSource([root / "days"], format="text")),
-    ("become JSON objects", lambda root: FileSource([root / "rows.parquet"])),
-    ("column 'value' is int64", lambda root: FileSource([root / "ints.parquet"])),
-    (
-        "column 'id' is int64",
-        lambda root: FileSource([root / "rows.parquet"], mapping=RecordColumns("id", "name")),
-    ),
-    ("has other columns than", lambda root: FileSource([root / "up" / "mixed"])),
-    (
-        "has other columns than",
-        lambda root: FileSource([root / "up" / "times"], mapping=RecordColumns(timestamp="at")),
-    ),
-    ("same name", lambda root: FileSource([root / "twins.parquet"])),
-    ("is empty", lambda root: FileSource([root / "x.parquet", root / "rows.parquet"])),
-    ("no files", lambda root: FileSource([root / "up" / "empty"], format="parquet")),
-]
-
-
-def make_inputs(root: Path) -> None:
-    for name in ("x.txt", "x.json", "x.csv", "x.txt.gz", "_x.txt"):
-        (root / name).write_text("{}\n")
-    columns = {"id": pa.array([1]), "name": pa.array(["n"])}
-    write_parquet(root / "rows.parquet", columns)
-    write_parquet(root / "ints.parquet", {"value": pa.array([1])})
-    write_parquet(root / "twins.parquet", {"value": pa.array(["1"]), "VALUE": pa.array(["2"])})
-    mixed = root / "up" / "mixed"
-    write_parquet(mixed / "1.parquet", {"value": pa.array(["1"])})
-    write_parquet(mixed / "2.parquet", {"value": pa.array(["1"]), "key": pa.array(["2"])})
-    (root / "up" / "empty").mkdir()
-    (root / "days" / "day=1").mkdir(parents=True)
-    (root / "days" / "x.txt").touch()
-    (root / "x.parquet").touch()
-    for number, zone in enumerate((None, "UTC")):
-        times = pa.array(TIMES[:1], pa.timestamp("us", zone))
-        columns = {"value": pa.array(["1"]), "at": times}
-        write_parquet(root / "up" / "times" / f"{number}.parquet", columns)
-
-
-def test_what_is_left_to_spark(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    for message, source in NOT_FOR_WORKERS:
-        with pytest.raises(NeedsSparkError, match=message) as told:
-            plan_ingest(source(tmp_path))
-        assert "\n" not in str(told.value)
+    export(reading(case.root, {"includeHeaders": "true"}), tmp_path / "golden")
+    run_twice(tmp_path / "both", FileSource([tmp_path / "golden"]))
 
 
 @pytest.mark.parametrize("mapping", [RecordColumns(), RecordColumns("user")], ids=["", "fields"])
 def test_no_directory_is_left_out_unseen(tmp_path: Path, mapping: RecordColumns) -> None:
-    """Spark's readers would pass over what is in it."""
     (tmp_path / "up" / "sub").mkdir(parents=True)
     (tmp_path / "up" / "x.json").write_text("{}\n")
-    with pytest.raises(ConfigError, match=r"up/sub: a directory in a directory would be left out"):
+    with pytest.raises(ConfigError, match=r"up/sub: nested directories are read only if"):
         plan_ingest(FileSource([tmp_path / "up"], mapping=mapping))
-
-
-def test_spark_reads_what_workers_do_not(spark: SparkSession, tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    options = {"topicPartitions": "1"}
-    for topic, source, values in [
-        ("csv", FileSource([tmp_path / "x.csv"]), []),
-        ("ints", FileSource([tmp_path / "ints.parquet"]), [b"1"]),
-        ("rows", FileSource([tmp_path / "rows.parquet"]), [b'{"id":1,"name":"n"}']),
-        ("mixed", FileSource([tmp_path / "up" / "mixed"]), [b"1", b"1"]),
-        ("star", FileSource([tmp_path / "x.js*"], format="json"), [b"{}"]),
-    ]:
-        done = ingest_files(spark, source, tmp_path / "logs", topic=topic, options=options)
-        assert done.records == len(values)
-        assert not values or values_of(tmp_path / "logs", topic) == values
-    with pytest.raises(JobError, match=r"nowhere\*\.txt") as told:
-        ingest_files(spark, FileSource([tmp_path / "nowhere*.txt"]), tmp_path / "logs", topic="t")
-    assert "\n" not in str(told.value)
 
 
 Refuse = Callable[..., StratalogError]
 
 
-@pytest.fixture(params=["spark", "threads"])
-def refusal(request: pytest.FixtureRequest, tmp_path: Path) -> Refuse:
-    """What somebody is told who ingests a file into `logs`. Nothing is left behind."""
+@pytest.fixture
+def refusal(tmp_path: Path) -> Refuse:
+    """The error for somebody who ingests a file into `logs`. Nothing is left behind."""
 
     def run(file: Path, **given: Any) -> object:
         source = FileSource([file], mapping=given.pop("mapping", RecordColumns()))
-        if request.param == "spark":
-            return ingest_files(
-                request.getfixturevalue("spark"), source, tmp_path / "logs", **given
-            )
-        return run_ingest(
-            plan_ingest(source), writing(tmp_path / "logs", **given), ThreadWorkers(2)
-        )
+        return ingest(source, writing(tmp_path / "logs", **given), workers=ThreadWorkers(2))
 
     def refused(file: Path, **given: Any) -> StratalogError:
         with pytest.raises(StratalogError) as told:
@@ -375,7 +290,7 @@ def test_a_wrong_setting_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
     assert "lines of text have no fields" in str(refusal(file, mapping=RecordColumns("k")))
     rows = write_parquet(tmp_path / "rows.parquet", _columns())
     nameless = refusal(rows, mapping=RecordColumns("nowhere"))
-    assert "no column 'nowhere'; there are key, value, timestamp" in str(nameless)
+    assert "no column 'nowhere'; it has key, value, timestamp" in str(nameless)
     with LogDir.open(logs, background=False) as held:
         held.create_topic("t", 1)
         locked = refusal(file, topic="t", options={"lockTimeout": "0ms"})
@@ -393,17 +308,17 @@ def test_a_damaged_file_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
         damaged.write_bytes(data)
         error = refusal(damaged, topic="t", options=ONE)
         assert isinstance(error, InputFileError)
-        assert str(error).startswith(f"{damaged}: not Parquet, or damaged: ")
+        assert str(error).startswith(f"{damaged}: not Parquet, or corrupt: ")
     damaged.write_bytes(whole[:4] + bytes(56) + whole[60:])
     inside = refusal(damaged, topic="t", options=ONE)
     assert isinstance(inside, JobError)
-    assert str(inside).startswith(f"{damaged}: not Parquet, or damaged: ")
+    assert str(inside).startswith(f"{damaged}: not Parquet, or corrupt: ")
     far = {"value": pa.array(PLAIN), "timestamp": pa.array([1 << 62] * 3, pa.timestamp("ms"))}
     write_parquet(damaged, far)
     assert "out of bounds" in str(refusal(damaged, topic="t", options=ONE))
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)
-    assert str(refusal(pipe, topic="t", options=ONE)).startswith(f"{pipe}: not a file")
+    assert str(refusal(pipe, topic="t", options=ONE)).startswith(f"{pipe}: not a regular file")
     long = tmp_path / "long.txt"
     long.write_bytes(b"short\n" + b"x" * 2_000_000)
     assert "max.message.bytes" in str(refusal(long, topic="t", options=ONE))
@@ -426,7 +341,7 @@ def test_a_commit_that_came_before_is_not_made_again(tmp_path: Path) -> None:
 def test_many_tasks_keep_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files, and of lines in them, whichever task reads them."""
     monkeypatch.setattr("stratalog.bulk.ingest.TASK_BYTES_MIN", 10_000)
-    monkeypatch.setattr("stratalog.bulk.ingest.PIECE_COST_BYTES", 100)
+    monkeypatch.setattr("stratalog.bulk.ingest.FILE_COST_BYTES", 100)
     lines = [f"{number} {'x' * random.Random(number).randrange(40)}" for number in range(9000)]
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.txt").write_text("\n".join(lines[:7000]))
@@ -447,12 +362,12 @@ def test_tasks_are_even() -> None:
     tasks = plan_tasks([text], 4)
     assert len(tasks) == 8
     assert {task.number for task in tasks} == set(range(8))
-    sizes = [sum(piece.size_bytes for piece in task.pieces) for task in tasks]
+    sizes = [sum(piece.size_bytes for piece in task.parts) for task in tasks]
     assert max(sizes) - min(sizes) < mib
-    groups = [RowGroups(f"{n // 3}", (n,), 30 * mib, None) for n in range(12)]
+    groups = [RowGroups(InputFile(f"{n // 3}", 0), (n,), 30 * mib, 1) for n in range(12)]
     tasks = plan_tasks(groups, 2)
-    assert [len(task.pieces) for task in tasks] == [1, 1, 1, 1]
-    assert [task.pieces[0].numbers for task in tasks if isinstance(task.pieces[0], RowGroups)] == [
+    assert [len(task.parts) for task in tasks] == [1, 1, 1, 1]
+    assert [task.parts[0].numbers for task in tasks if isinstance(task.parts[0], RowGroups)] == [
         (0, 1, 2),
         (3, 4, 5),
         (6, 7, 8),
@@ -462,12 +377,11 @@ def test_tasks_are_even() -> None:
     assert plan_tasks([], 8) == ()
 
 
-def test_nothing_to_ingest(spark: SparkSession, tmp_path: Path) -> None:
+def test_nothing_to_ingest(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "1.parquet", _columns(0))
     pq.ParquetWriter(tmp_path / "in" / "2.parquet", pa.table(_columns()).schema).close()
-    done = ingest_files(
-        spark, FileSource([tmp_path / "in"]), tmp_path / "logs", options={"topicPartitions": "1"}
-    )
+    options = writing(tmp_path / "logs", options={"topicPartitions": "1"})
+    done = ingest(FileSource([tmp_path / "in"]), options)
     assert (done.records, done.size_bytes, done.tasks) == (0, 0, 0)
 
 
@@ -489,9 +403,9 @@ PLAINLY = {"use_dictionary": False, "compression": "none"}
 
 def _batches(file: Path) -> list[pa.RecordBatch]:
     plan = plan_ingest(FileSource([file]))
-    (piece,) = plan.pieces
+    (piece,) = plan.parts
     assert isinstance(piece, RowGroups)
-    return list(read_rows(piece, plan.columns))
+    return [rows.batch for rows in plan.tables.read(piece)]
 
 
 def test_tasks_that_write_to_the_same_topics(

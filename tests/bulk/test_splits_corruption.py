@@ -9,8 +9,8 @@ import pytest
 from stratalog.bulk.read_task import ReadTask
 from stratalog.errors import CorruptBatchError
 from stratalog.spark.options import plan_query
+from tests.bulk.reading import RECORDS
 from tests.handmade import plain, write_segment
-from tests.spark.reading import RECORDS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from stratalog.bulk.planning import open_partitions, subscribed
 from stratalog.errors import NotALogDirError
 from stratalog.partitions.view import LogDirsView
 from stratalog.spark.options import parse_read_options, plan_query
+from tests.bulk.reading import read_plan
 from tests.handmade import plain, write_segment
-from tests.spark.reading import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.spark.options import plan_query
+from tests.bulk.reading import read_plan
 from tests.handmade import Head, Rec, batch, plain, write_segment
-from tests.spark.reading import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

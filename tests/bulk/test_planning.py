@@ -21,11 +21,11 @@ from stratalog.errors import (
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.options import plan_query
 from stratalog.storage.log_file import LogFile
+from tests.bulk.reading import read_options, read_plan
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, visible
 from tests.handmade import plain, write_segment
 from tests.opening import open_logs
-from tests.spark.reading import read_options, read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

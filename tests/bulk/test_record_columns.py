@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.bulk.json_lines import json_lines, record_columns
-from stratalog.bulk.line_fields import LineError, RecordLines, Rows
+from stratalog.bulk.line_rows import LineError, RecordLines, Rows
 
 START = b'{"topic":"t","partition":3,"offset":7,"timestamp":1700000000000,"timestampType":0'
 contents = st.none() | st.binary(max_size=20) | st.text(max_size=12).map(str.encode)

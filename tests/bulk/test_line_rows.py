@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk import text_lines
-from stratalog.bulk.text_lines import TextRange, read_lines
+from stratalog.bulk import line_rows
+from stratalog.bulk.line_rows import TextRange, read_lines
 from stratalog.errors import InputFileError, MessageTooLargeError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_a_line_much_longer_than_a_chunk(tmp_path: Path) -> None:
 
 
 def test_a_line_that_no_record_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_lines, "_LINE_BYTES_MAX", 1000)
+    monkeypatch.setattr(line_rows, "_LINE_BYTES_MAX", 1000)
     path = tmp_path / "lines.txt"
     path.write_bytes(b"a\n" + b"x" * 5000)
     with pytest.raises(MessageTooLargeError, match=r"lines\.txt: the line at position 2 "):

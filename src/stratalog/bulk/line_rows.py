@@ -1,7 +1,17 @@
-"""Lines of JSON as rows: fields taken out of objects, and records as export has written them.
+"""Rows from files of lines: text, JSON lines of which fields are taken, exported records.
 
-A field that was asked for and is not there, or a time that is none, is an error that tells the
-line, unless the reader allows it; then it is counted. What is not JSON is an error always.
+A line ends with a line feed, a carriage return or both, the last one also with the file; the end is
+not part of it. An empty line is a line. A UTF-8 byte order mark at the start of a file is dropped.
+Hadoop's and Spark's readers do the same.
+
+A file that is not compressed may be read in ranges, by several tasks: a line belongs to the range
+in which it starts, so every line is read once, wherever the ranges are divided. Memory is a few
+times `CHUNK_BYTES`, or the longest line. No Python object is created per line, unless fields are
+taken.
+
+A field that was asked for and is missing, or a timestamp that cannot be parsed, is an error that
+names the line, unless missing fields are allowed; then it is counted. A null field is a null key or
+value. A line that is not JSON is always an error.
 """
 
 from __future__ import annotations
@@ -10,33 +20,196 @@ import base64
 import binascii
 import json
 import re
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from stratalog.bulk.input_files import Missing, RecordColumns
+from stratalog.bulk.input_files import Missing, RecordColumns, open_input
 from stratalog.bulk.json_lines import record_columns
+from stratalog.errors import InputFileError, MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from numpy.typing import NDArray
+
+CHUNK_BYTES: Final = 8 << 20
+_BEYOND_BYTES: Final = 64 << 10
+"""Read at a time for the rest of the last line, which is the next range's otherwise."""
+_LINE_BYTES_MAX: Final = 1 << 30
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_LF, _CR = 10, 13
+
+
+class TextRange(NamedTuple):
+    """The lines that start at or after `start`, and before `end`."""
+
+    path: str
+    start: int
+    end: int
+    """At most the size of the file when it was planned."""
+    is_compressed: bool = False
+    """Then it is the complete file, and positions are those of the compressed bytes."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+def read_lines(source: TextRange, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa.Array]:
+    """The lines of the range in order, as binary arrays."""
+    if source.start >= source.end:
+        return
+    end = sys.maxsize if source.is_compressed else source.end
+    with open_input(source.path) as file:
+        position, first = _first_line(file, source, chunk_bytes)
+        if position >= end and source.start:
+            return
+        lines = _Lines(source.path, position, end)
+        while not lines.is_over:
+            left = end - lines.read_to
+            chunk = first or file.read(min(chunk_bytes, max(left, _BEYOND_BYTES)))
+            first = b""
+            if not chunk and lines.read_to < end and not source.is_compressed:
+                raise InputFileError(
+                    f"{source.path}: ends at {lines.read_to}, but had {source.end} bytes at the "
+                    "start of the job"
+                )
+            found = lines.add(chunk) if chunk else lines.finish()
+            if found is not None:
+                yield found
+
+
+def _first_line(file: _Readable, source: TextRange, chunk_bytes: int) -> tuple[int, bytes]:
+    """Where the first line of the range starts, `end` or later if none does; and bytes from there
+    that are already read."""
+    if source.start == 0:
+        start = file.read(len(_BYTE_ORDER_MARK))
+        return (len(start), b"") if start == _BYTE_ORDER_MARK else (0, start)
+    position = source.start - 1  # a line starts at `start` if one ends right before it
+    file.seek(position)
+    while position < source.end:
+        chunk = file.read(min(chunk_bytes, _BEYOND_BYTES))
+        if not chunk:
+            break
+        ends = [at for at in (chunk.find(b"\n"), chunk.find(b"\r")) if at >= 0]
+        if ends:
+            at = position + min(ends) + 1
+            if chunk[min(ends)] == _CR:
+                file.seek(at)
+                at += file.read(1) == b"\n"
+            file.seek(at)
+            return at, b""
+        position += len(chunk)
+    return max(position, source.end), b""
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, position: int, /) -> int: ...
+
+
+class _Lines:
+    """Finds lines in chunks as they are read; holds the part of a line whose end is not read."""
+
+    def __init__(self, path: str, position: int, end: int) -> None:
+        self.read_to = position
+        """Where in the file the next chunk begins."""
+        self.is_over = False
+        self._path = path
+        self._end = end
+        self._line_start = position
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._ends_with_cr = False
+
+    def add(self, chunk: bytes) -> pa.Array | None:
+        """The lines that end in the chunk, if any do."""
+        self.read_to += len(chunk)
+        if self._ends_with_cr:
+            chunk = b"\r" + chunk
+        self._ends_with_cr = chunk.endswith(b"\r")  # a line feed may follow: wait for it
+        if self._ends_with_cr:
+            chunk = chunk[:-1]
+        ends, nexts = _line_ends(chunk)
+        if not len(ends):
+            self._hold(chunk)
+            return None
+        data = b"".join((*self._held, chunk))  # the same object if there is one only
+        ends, nexts = ends + self._held_bytes, nexts + self._held_bytes
+        count = 1 + int(np.searchsorted(nexts[:-1], self._end - self._line_start))
+        found = _line_values(data, ends[:count], nexts[:count])
+        self._line_start += int(nexts[-1])
+        self.is_over = self._line_start >= self._end
+        self._held, self._held_bytes = [], 0
+        self._hold(data[int(nexts[-1]) :])
+        return found
+
+    def finish(self) -> pa.Array | None:
+        """The line that ends with the file, if there is one."""
+        self.is_over = True
+        if not self._held and not self._ends_with_cr:
+            return None
+        return pa.array([b"".join(self._held)], pa.binary())
+
+    def _hold(self, part: bytes) -> None:
+        if part:
+            self._held.append(part)
+            self._held_bytes += len(part)
+        if self._held_bytes > _LINE_BYTES_MAX:
+            raise MessageTooLargeError(
+                f"{self._path}: the line at position {self._line_start} is longer than "
+                f"{_LINE_BYTES_MAX} bytes, which no record can hold"
+            )
+
+
+def _line_ends(chunk: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each line ends, and where what comes after it begins."""
+    codes = np.frombuffer(chunk, np.uint8)
+    if b"\r" not in chunk:
+        ends = np.flatnonzero(codes == _LF)
+        return ends, ends + 1
+    marks = np.flatnonzero((codes == _LF) | (codes == _CR))
+    is_cr = codes[marks] == _CR
+    is_second = np.zeros(len(marks), bool)  # the line feed of a pair
+    is_second[1:] = is_cr[:-1] & ~is_cr[1:] & (np.diff(marks) == 1)
+    is_first = ~is_second
+    is_pair = np.append(is_second[1:], False)
+    ends = marks[is_first]
+    return ends, ends + 1 + is_pair[is_first]
+
+
+def _line_values(data: bytes, ends: NDArray[np.int64], nexts: NDArray[np.int64]) -> pa.Array:
+    """Lines without their ends: every other one of the values between the bounds."""
+    bounds = np.zeros(2 * len(ends) + 1, np.int32)
+    bounds[1::2], bounds[2::2] = ends, nexts
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    values = pa.Array.from_buffers(pa.binary(), 2 * len(ends), buffers)
+    return values.take(pa.array(np.arange(0, 2 * len(ends), 2)))
+
+
+# -- lines as rows
+
 _TIME: Final = pa.timestamp("us")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
+TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
 _SHOWN_CHARACTERS: Final = 40
 _EXPORTED: Final = re.compile(
     rb'\{"topic":"[^"\\]{1,249}","partition":\d+,"offset":\d+,"timestamp":-?\d+,'
     rb'"timestampType":-?\d+,"key":(?:null|"|\{"base64":")'
 )
 EXPORTED_BYTES_MAX: Final = 512
-"""Of a line: so much shows whether it is export's."""
+"""Enough of a line to see whether export wrote it."""
 _ABSENT: Final = object()
 
 
 class LineError(Exception):
-    """A line that is no row; `index` counts from the first line of those that were given."""
+    """A line that cannot become a row; `index` counts from the first of the lines given."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +239,7 @@ class ValueLines:
 
 @dataclass(frozen=True)
 class FieldLines:
-    """Lines of JSON, of which fields are taken."""
+    """JSON lines of which fields are taken."""
 
     fields: RecordColumns
     allows_missing: bool = False
@@ -126,7 +299,7 @@ class RecordLines:
             if row["timestamp"] is None:
                 times_missing += 1
                 if not self.allows_missing:
-                    raise LineError(index, "timestamp is -1: the record has no time")
+                    raise LineError(index, "timestamp is -1: the record has none")
             for name, values in columns.items():
                 values.append(row[name])
         arrays = {name: pa.array(columns[name], kind) for name, kind in self._kinds().items()}
@@ -143,11 +316,11 @@ class RecordLines:
         return {**kinds, "partition": pa.int32()} if self.keeps_partitions else kinds
 
 
-LineUse = ValueLines | FieldLines | RecordLines
+LineRows = ValueLines | FieldLines | RecordLines
 
 
 class _Columns:
-    """What is taken out of line after line."""
+    """The values taken from line after line."""
 
     def __init__(self, allows_missing: bool) -> None:
         self.index = 0
@@ -176,7 +349,8 @@ class _Columns:
         if time_ms is None:
             return self._miss(
                 "timestamp",
-                f"field {name!r} is not a time, in ms since 1970 or as a date: {_shown(field)}",
+                f"field {name!r} is not a timestamp, in ms since 1970 or as a date: "
+                f"{_shown(field)}",
             )
         self._found["timestamp"].append(time_ms * 1000)
         return None
@@ -187,7 +361,7 @@ class _Columns:
         try:
             self._found[kind].append(_bytes_of(name, field, line))
         except UnicodeEncodeError:
-            raise LineError(self.index, f"field {name!r} is half a character") from None
+            raise LineError(self.index, f"field {name!r} is an incomplete character") from None
         return None
 
     def _miss(self, kind: str, reason: str) -> None:
@@ -254,7 +428,7 @@ def time_ms_of(field: Any) -> int | None:
         found = field
     elif isinstance(field, str) and not isinstance(field, _Number):
         found = int(field) if re.fullmatch(r"[0-9]{1,18}", field) else _date_ms(field)
-    return found if found is not None and 0 <= found <= _TIME_MS_MAX else None
+    return found if found is not None and 0 <= found <= TIME_MS_MAX else None
 
 
 def _date_ms(text: str) -> int | None:
@@ -280,7 +454,7 @@ def _record(row: dict[str, Any]) -> dict[str, Any]:
     topic, time_ms, partition = row["topic"], row["timestamp"], row.get("partition")
     if not _is_text(topic):
         raise ValueError("topic is not text")
-    if not _is_int(time_ms, _TIME_MS_MAX) and time_ms != -1:
+    if not _is_int(time_ms, TIME_MS_MAX) and time_ms != -1:
         raise ValueError(f"timestamp is not in ms since 1970: {_shown(time_ms)}")
     if partition is not None and not _is_int(partition, (1 << 31) - 1):
         raise ValueError(f"partition is not a number: {_shown(partition)}")
@@ -318,7 +492,7 @@ def _content(name: str, found: Any) -> bytes | None:
 
 
 def _is_text(found: Any) -> bool:
-    """JSON may also have half a character, which is none."""
+    """JSON may also have an incomplete character, which is none."""
     if not isinstance(found, str) or isinstance(found, _Number):
         return False
     try:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from stratalog.bulk.input_files import Missing, RecordColumns
-from stratalog.bulk.line_fields import (
+from stratalog.bulk.line_rows import (
     FieldLines,
     LineError,
     RecordLines,
@@ -83,10 +83,13 @@ def test_times(field: Any, time_ms: int | None) -> None:
         ('{"k": "a"}', "there is no field 't'"),
         (
             '{"k": "a", "t": "soon"}',
-            "field 't' is not a time, in ms since 1970 or as a",
+            "field 't' is not a timestamp, in ms since 1970 or as a",
         ),
-        ('{"k": "a", "t": 1.5}', "field 't' is not a time, in ms since 1970 or as a date: 1.5"),
-        ('{"k": "\\ud800", "t": 1}', "field 'k' is half a character"),
+        (
+            '{"k": "a", "t": 1.5}',
+            "field 't' is not a timestamp, in ms since 1970 or as a date: 1.5",
+        ),
+        ('{"k": "\\ud800", "t": 1}', "field 'k' is an incomplete character"),
         ("", "not JSON: Expecting value at character 1"),
         ("[1]", "not a JSON object"),
         ('{"k": NaN, "t": 1}', "not JSON: NaN is not JSON"),
@@ -149,7 +152,10 @@ def test_records() -> None:
         (RECORD % ("null", '{"base64":"?"}'), "value is neither"),
         (RECORD % ("null", '{"base64":"", "x": 1}'), "value is neither"),
         (RECORD.replace('"timestamp":5', '"timestamp":"x"') % ("null", "null"), "timestamp is not"),
-        (RECORD.replace('"timestamp":5', '"timestamp":-1') % ("null", "null"), "has no time"),
+        (
+            RECORD.replace('"timestamp":5', '"timestamp":-1') % ("null", "null"),
+            "the record has none",
+        ),
         (RECORD.replace('"partition":2', '"partition":-2') % ("null", "null"), "partition is not"),
         ('{"topic":1,"timestamp":1,"key":null,"value":null}', "topic is not text"),
         ('{"topic":1.5,"timestamp":1,"key":null,"value":null}', "topic is not text"),
