@@ -38,14 +38,14 @@ def test_data_is_remembered() -> None:
     state = UNKNOWN.after_data(data(100, sequence=7, count=3, epoch=2, timestamp=5))
     assert state == ProducerState(PRODUCER_ID, 2, -1, 5, -1, (CachedBatch(9, 102, 2, 5),))
     assert state.last_sequence == 9
-    assert state.batches[0].first_sequence == 7
+    assert state.to_entry().first_sequence == 7
     assert state.batches[0].first_offset == 100
 
 
 def test_sequences_wrap_to_zero() -> None:
     state = UNKNOWN.after_data(data(0, sequence=2_147_483_646, count=4))
     assert state.last_sequence == 1
-    assert state.batches[0].first_sequence == 2_147_483_646
+    assert state.to_entry().first_sequence == 2_147_483_646
 
 
 def test_five_batches_are_cached() -> None:

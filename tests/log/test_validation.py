@@ -25,7 +25,7 @@ from stratalog.format.batch import OFFSET_MAX, BatchHeader, BatchSpan, Codec, Ti
 from stratalog.format.compression import compress
 from stratalog.format.record import BatchFields, Header, Record, encode_batch, seal_batch
 from stratalog.log.appends import EMPTY_APPEND, AppendRules, Assignment
-from stratalog.log.validation import LeaderValidator, validate_leader
+from stratalog.log.validation import LeaderValidator
 from tests.log.validating import (
     ASSIGN,
     COORDINATOR,
@@ -333,5 +333,5 @@ class TestRecordChecks:
 
 
 def test_module_function_is_the_same() -> None:
-    append = validate_leader(VECTOR_A, RULES, ASSIGN)
+    append = LeaderValidator().validate(VECTOR_A, RULES, ASSIGN)
     assert append == LeaderValidator(compiled=False).validate(VECTOR_A, RULES, ASSIGN)

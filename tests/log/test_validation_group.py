@@ -168,10 +168,11 @@ def test_small_programs_do_not_load_the_kernels() -> None:
 import sys
 from stratalog.format.record import Record, encode_batch
 from stratalog.log.appends import AppendRules, Assignment
-from stratalog.log.validation import validate_leader
+from stratalog.log.validation import LeaderValidator
+validator = LeaderValidator()
 raw = encode_batch([Record(0, 5, b"k", b"v")])
 for offset in range(100):
-    validate_leader(raw, AppendRules(), Assignment(offset, 0, 5))
+    validator.validate(raw, AppendRules(), Assignment(offset, 0, 5))
 print(*{name.partition(".")[0] for name in sys.modules} & {"numba", "pyarrow", "numpy"})
 """
     answer = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -88,7 +88,7 @@ class Appender:
         if not segment.is_active or segment.roll_reason(
             len(append.data), append.last_offset, append.max_timestamp, now_ms
         ):
-            self._segments.roll(max(append.first_offset, self._offsets.end), self._producers)
+            self._segments.roll(max(append.first_offset, self._offsets.end))
             segment = self._segments.active
         headers = [header for header in append.headers if isinstance(header, BatchHeader)]
         markers = None
@@ -231,7 +231,7 @@ class Appender:
         active = segments.active
         if self.leader_epoch not in (self._epochs.latest_epoch, NO_LEADER_EPOCH):
             self._epochs.assign(self.leader_epoch, base_offset)
-        segments.end_active(base_offset, self._producers, is_snapshot_synced=True)
+        segments.end_active(base_offset, is_snapshot_synced=True)
         log_path = self._segments.path / segment_file_name(base_offset, FileKind.LOG)
         end = SegmentEnd(plan.batches.size_bytes, plan.next_offset)
         segment = Segment.adopt(segments.disk, log_path, end, plan.indexes, segments.config)

@@ -131,6 +131,12 @@ class LogOffsets:
         producers.on_high_watermark_updated(end)
         self.last_stable = producers.last_stable_offset(end, self.log_start)
 
+    def move_start(self, offset: int, latest_snapshot: int | None) -> None:
+        """Readers see nothing below `offset` any more."""
+        self.log_start = offset
+        self._producers.on_log_start_offset_incremented(offset, latest_snapshot)
+        self.publish(self.end)
+
     def lower_to(self, offset: int) -> None:
         """Before a truncation: readers stop below `offset` while the bytes are still there."""
         self.last_stable = min(self.last_stable, offset)
@@ -167,6 +173,7 @@ class LogSegments:
         self.last_flush_ms = state.now_ms()
         self.now_ms = state.now_ms
         self._guard = guard
+        self._producers = state.producers
         self._all = state.segments
         self.active = state.segments[-1]
         self._unsynced_from = state.unsynced_from  # the recovery point, for rebuilt indexes too
@@ -241,7 +248,7 @@ class LogSegments:
             self.config, roll_jitter_ms=random.randrange(jitter_ms) if jitter_ms else 0
         )
 
-    def roll(self, base_offset: int, producers: ProducerStateManager) -> None:
+    def roll(self, base_offset: int) -> None:
         """Seal the active segment and begin a new one at `base_offset`.
 
         Without space for another the log stays as it is, sealed; the next append tries again.
@@ -250,22 +257,20 @@ class LogSegments:
         if active.base_offset == base_offset:
             self._replace_empty(active, now_ms)
             return
-        self.end_active(base_offset, producers, is_snapshot_synced=False)
+        self.end_active(base_offset, is_snapshot_synced=False)
         segment = self.create(base_offset, now_ms)
         self.use([*self._all, segment])
         with self._guard.fatal():
             self._sync_names()
 
-    def end_active(
-        self, end_offset: int, producers: ProducerStateManager, *, is_snapshot_synced: bool
-    ) -> None:
+    def end_active(self, end_offset: int, *, is_snapshot_synced: bool) -> None:
         """Another segment will begin at `end_offset`: seal the active one, flush it, and take a
         producer snapshot."""
         with self._guard.fatal():
             self.seal_active()
             self.flush_below(end_offset)
-        producers.map_end_offset = end_offset
-        self.snapshots.take(producers, is_synced=is_snapshot_synced)
+        self._producers.map_end_offset = end_offset
+        self.snapshots.take(self._producers, is_synced=is_snapshot_synced)
 
     def _replace_empty(self, active: Segment, now_ms: int) -> None:
         """Its indexes have no room for an entry, so a new segment takes its place."""

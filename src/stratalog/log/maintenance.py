@@ -83,7 +83,6 @@ class LogMaintenance:
         """Where a bulk commit begins that is not recorded as installed. Retention keeps what
         follows: it shows how much of the commit is installed."""
         self._topic_partition = state.topic_partition
-        self._producers = state.producers
         self._epochs = state.epochs
         self._guard = guard
         self._segments = segments
@@ -129,11 +128,8 @@ class LogMaintenance:
         but not bring them back."""
         offsets = self._offsets
         if offset > offsets.log_start:
-            offsets.log_start = offset
             self._epochs.truncate_from_start(offset)
-            latest = self._segments.snapshots.latest
-            self._producers.on_log_start_offset_incremented(offset, latest)
-            offsets.publish(offsets.end)
+            offsets.move_start(offset, self._segments.snapshots.latest)
 
     def _check_start(self, offset: int) -> None:
         offsets = self._offsets
@@ -173,7 +169,7 @@ class LogMaintenance:
         if not self._segments.active.size_bytes:
             raise ValueError("the last segment is empty; the log needs it")
         self._check_start(self._offsets.end)
-        self._segments.roll(self._offsets.end, self._producers)
+        self._segments.roll(self._offsets.end)
 
     # -- replacing segments
 
@@ -315,4 +311,4 @@ class LogMaintenance:
                 max(limit),
                 max(sizes),
             )
-            segments.roll(self._offsets.end, self._producers)
+            segments.roll(self._offsets.end)

@@ -251,7 +251,7 @@ class PartitionLog(LogReader):
         """Begin a new segment at the log end, unless the active one is empty."""
         with self._guard:
             if self._segments.active.size_bytes:
-                self._segments.roll(self._offsets.end, self._producers)
+                self._segments.roll(self._offsets.end)
 
     def flush(self) -> None:
         """Make everything appended so far survive a crash of the machine."""

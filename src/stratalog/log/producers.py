@@ -31,7 +31,6 @@ from stratalog.format.batch import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     Entry,
-    advance_sequence,
 )
 from stratalog.format.control import ControlType, read_end_marker
 from stratalog.format.entry import records_of
@@ -63,11 +62,6 @@ class CachedBatch(NamedTuple):
     @property
     def first_offset(self) -> int:
         return self.last_offset - self.offset_delta
-
-    @property
-    def first_sequence(self) -> int:
-        """Counted back across the wrap from 0 to 2147483647."""
-        return advance_sequence(self.last_sequence, -self.offset_delta)
 
 
 class ProducerState(NamedTuple):

@@ -268,15 +268,6 @@ _KERNEL: Final = "stratalog.format.kernels.validate"
 _OFFSETS_PER_REQUEST_MAX: Final = 1 << 31
 
 
-def validate_leader(data: Buffer, rules: AppendRules, assign: Assignment) -> ValidatedAppend:
-    """The batches of one request, ready to be written; raises an AppendError if they are refused.
-
-    `data` is not changed. Bytes after the last complete batch are dropped; without any complete
-    batch the result is empty.
-    """
-    return _SHARED.validate(data, rules, assign)
-
-
 def validate_follower(data: Buffer, *, log_end_offset: int) -> ValidatedAppend:
     """Batches to which a leader has assigned offsets, of every magic, to be written as they are.
 
@@ -298,7 +289,12 @@ class LeaderValidator:
         self._compiled: CompiledValidation | None = None
 
     def validate(self, data: Buffer, rules: AppendRules, assign: Assignment) -> ValidatedAppend:
-        """What `validate_leader` does."""
+        """The batches of one request, ready to be written; raises an AppendError if they are
+        refused.
+
+        `data` is not changed. Bytes after the last complete batch are dropped; without any complete
+        batch the result is empty.
+        """
         _check_offsets_left(assign, 1)
         compiled = self._compiled_for(rules, assign.origin)
         if compiled is not None:
@@ -381,11 +377,8 @@ def _check_offsets_left(assign: Assignment, requests: int) -> None:
         raise LimitExceededError(f"no offsets are left after {assign.next_offset}")
 
 
-_SHARED: Final = LeaderValidator()
-
-
 def validate_readably(data: Buffer, rules: AppendRules, assign: Assignment) -> ValidatedAppend:
-    """What `validate_leader` does, in Kafka's order and without compiled code."""
+    """What `LeaderValidator.validate` does, in Kafka's order and without compiled code."""
     batches = sent_batches(data, assign, max_message_bytes=rules.max_message_bytes)
     if not batches:
         return EMPTY_APPEND
