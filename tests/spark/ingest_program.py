@@ -20,7 +20,7 @@ from stratalog.bulk import ingest as ingest_files
 from stratalog.bulk import ingest as ingest_plan
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.input_files import FileSource
-from stratalog.bulk.text_lines import read_lines
+from stratalog.bulk.line_rows import read_lines
 from stratalog.spark.workers import SparkWorkers
 from tests.bulk.options import writing
 
