@@ -176,9 +176,8 @@ class ProducerStateManager:
             if txn is not None:
                 completed.append(txn)
                 self._unreplicated.append((txn.first_offset, txn.last_offset))
-        if self._verifications:
-            for producer_id in checked.transactional:
-                self._verifications.end(producer_id)
+        for producer_id in checked.transactional:
+            self._verifications.end(producer_id)
         return tuple(completed)
 
     def replay(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTxn | None:

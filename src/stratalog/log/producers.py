@@ -361,13 +361,10 @@ class _Pending:
 
 
 class TxnVerifications:
-    """The pending ones of a log, at most one per producer."""
+    """The pending requests of a log, at most one per producer."""
 
     def __init__(self) -> None:
         self._pending: dict[int, _Pending] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._pending)
 
     def start(self, header: BatchHeader, now_ms: int) -> VerificationGuard:
         """The guard for the transaction that this batch wants to open."""
