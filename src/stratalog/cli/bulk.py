@@ -40,14 +40,11 @@ def check_conf(conf: Sequence[str] | None, master: str | None) -> None:
 
 
 @contextmanager
-def spark_session(
-    title: str, master: str | None, conf: Sequence[str] | None
-) -> Iterator[SparkSession]:
-    """A session on `master`, or an embedded one."""
-    from stratalog.spark.session import LOCAL, open_session  # noqa: PLC0415 - heavy
+def spark_session(title: str, master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
+    from stratalog.spark.session import open_session  # noqa: PLC0415 - heavy
 
     settings = key_values("--conf", conf or [])
-    with open_session(title, master=master or LOCAL, conf=settings) as session:
+    with open_session(title, master=master, conf=settings) as session:
         yield session
 
 

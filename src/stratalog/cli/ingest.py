@@ -111,7 +111,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", metavar="CHAR", help="Between the cells of CSV.")
+        str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")
     ] = ",",
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -131,9 +131,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for exports with --no-by-date, or if no partition has records of several days.
 
     Each row is written exactly once, even if tasks fail and are retried. Running the command again
-    appends the rows again. If a row lacks a named FIELD or its timestamp cannot be parsed, or if a
-    line or row is broken, the command fails and nothing is written. A null FIELD is a null key or
-    value.
+    appends the rows again. If a row lacks a named FIELD, its timestamp cannot be parsed, or the row
+    is malformed, the command fails and nothing is written. A null FIELD is a null key or value.
 
     With --partitions, the directory and missing topics are created; an existing topic named with
     --topic must have this many partitions. In the directory of a Kafka broker (it has a
@@ -186,7 +185,7 @@ def _target(
 
     config = key_values("--topic-config", topic_config or [])
     if config and partitions is None:
-        raise typer.BadParameter("--topic-config is for topics that are created: give --partitions")
+        raise typer.BadParameter("--topic-config requires --partitions")
     LogConfig.parse(config)  # fails here, not when the first topic is created
     new_topics = None if partitions is None else NewTopics(partitions, config)
     return Target((to.absolute(),), new_topics, create_in_broker_dir=create_in_broker_dir)
