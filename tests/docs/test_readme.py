@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PYTHON_PAGES = [README, DOCS / "python.md", DOCS / "configuration.md"]
+PYTHON_PAGES = [README, DOCS / "python.md", DOCS / "configuration.md", DOCS / "spark-jobs.md"]
 TRANSCRIPT_PAGES = [README, DOCS / "cli.md"]
 SLOW_PAGES = [DOCS / "maintenance.md", DOCS / "how-kafkas-log-works.md"]
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
@@ -29,7 +29,8 @@ def _python_blocks() -> list[ParameterSet]:
     for page in PYTHON_PAGES:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
         for number, code in enumerate(blocks):
-            marks = [pytest.mark.spark, pytest.mark.slow] if "pyspark" in code else []
+            starts_spark = "pyspark" in code or " as spark" in code
+            marks = [pytest.mark.spark, pytest.mark.slow] if starts_spark else []
             found.append(pytest.param(code, id=f"{page.stem}-{number}", marks=marks))
     return found
 
