@@ -25,6 +25,7 @@ from tests.commits.staging import (
     values_in,
 )
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import scaled
 from tests.opening import NOW_MS, UNSYNCED, Clock, kill
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def test_killed_again_while_it_is_finished(tmp_path: Path) -> None:
             shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(scaled(20)))
 def test_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """The disk forgets what was not synced, during the commit and again while it is finished."""
     if seed % 2:

@@ -9,7 +9,6 @@ retention; what others have written stays.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections import Counter
@@ -32,6 +31,7 @@ from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs, rows, stage
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import IS_LONG, scaled
 from tests.opening import NOW_MS, UNSYNCED, Clock, kill
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from stratalog.commits.staged import StagedRun
 
-EXAMPLES = int(os.environ.get("STRATALOG_MODEL_EXAMPLES", "120"))
-SEEDS = EXAMPLES // 4
+SEEDS = scaled(20)
 PARTITIONS = 2
 CONFIG = {"segment.bytes": 700, "index.interval.bytes": 100}
 ROWS = 24
@@ -222,7 +221,7 @@ SCENARIOS: dict[str, list[str]] = {
 def test_between_any_two_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: list[str]
 ) -> None:
-    """Killed at a changing call of the commit (every one, with more examples than by default); then
+    """Killed at a changing call of the commit (every one in a long run); then
     others come, and it is finished."""
     template = tmp_path / "template"
     create(template, Disk(UNSYNCED))
@@ -231,7 +230,7 @@ def test_between_any_two_steps(
     assert World(tmp_path / "probe", Disk(UNSYNCED)).commit(Driver(SHARED), probe.disk)
     calls = len(probe.history)
     assert calls > 80
-    step = 1 if EXAMPLES > 120 else 7
+    step = 1 if IS_LONG else 7
     for at in range(1 + len(scenario) % step, calls + 1, step):
         monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", at // step % 2 or 1 << 20)
         path = tmp_path / str(at)

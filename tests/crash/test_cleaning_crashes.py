@@ -29,6 +29,7 @@ from tests.crash.cleaned_history import (
     write_history,
 )
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import scaled
 from tests.log.building import batches_of
 from tests.model.index_checks import check_indexes
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
 
 CALLS_MAX = 300
-SEEDS = range(2)
+SEEDS = range(scaled(1))
 
 
 class Round(NamedTuple):

@@ -22,6 +22,7 @@ from stratalog.storage.disk import Disk
 from tests.crash import cleaner_process
 from tests.crash.cleaner_process import ABORTED, CONFIG, START_MS, value_at
 from tests.crash.nursery import Nursery
+from tests.effort import scaled
 from tests.model.index_checks import check_indexes
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 KILLS_A_LOG = 15
 SEED = os.environ.get("STRATALOG_KILL_SEED")
-SEEDS = range(2) if SEED is None else [int(SEED)]
+SEEDS = range(scaled(2)) if SEED is None else [int(SEED)]
 EVENTS_MAX = 150
 
 

@@ -2,7 +2,7 @@
 
 Each writer has to recover what the one before left behind, and may be killed while it does. After
 each kill a copy of the directory is opened and examined. A failure names its seed:
-`STRATALOG_KILL_SEED=<seed>` runs that one alone, `STRATALOG_KILLS=<n>` more or fewer kills.
+`STRATALOG_KILL_SEED=<seed>` runs that one alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stratalog.storage.disk import Disk
 from tests.crash import writer_process
 from tests.crash.nursery import Nursery
 from tests.crash.writer_process import CONFIG, record_at
+from tests.effort import scaled
 from tests.golden.replaying import known
 from tests.log.building import batches_of
 from tests.model.index_checks import check_indexes
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
     from stratalog.log.partition_log import PartitionLog
 
 KILLS_A_LOG = 20
-KILLS = int(os.environ.get("STRATALOG_KILLS", "200"))
 SEED = os.environ.get("STRATALOG_KILL_SEED")
-SEEDS = range(max(1, KILLS // KILLS_A_LOG)) if SEED is None else [int(SEED)]
+SEEDS = range(scaled(3)) if SEED is None else [int(SEED)]
 EVENTS_MAX = 80
 NOW_MS = writer_process.START_MS
 

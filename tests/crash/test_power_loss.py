@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.effort import scaled
 from tests.model.driven_log import PREALLOCATED, PRODUCER_IDS, SMALL, Draft
 from tests.model.log_driver import LogDriver
 
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STEPS = 40
-RUNS = int(os.environ.get("STRATALOG_CRASH_RUNS", "60"))
 SEED = os.environ.get("STRATALOG_CRASH_SEED")
-SEEDS = range(RUNS) if SEED is None else [int(SEED)]
+SEEDS = range(scaled(30)) if SEED is None else [int(SEED)]
 
 
 class Life:

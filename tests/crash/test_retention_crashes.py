@@ -21,6 +21,7 @@ from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.retention import retain
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=10_000, segment_index_bytes=240, index_interval_bytes=150)
 CALLS_MAX = 200
-SEEDS = range(3)
+SEEDS = range(scaled(1))
 UNSYNCED = Disk(SystemCalls(fsync=lambda _fd: None))
 
 

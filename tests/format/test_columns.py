@@ -21,6 +21,7 @@ from stratalog.format.record import (
     encode_batch,
     encode_empty_batch,
 )
+from tests.effort import scaled
 from tests.format.decoding import (
     Decoded,
     assert_same,
@@ -82,7 +83,7 @@ def test_golden_logs(case: GoldenCase) -> None:
 
 
 @given(log=logs(legacy=True), part_bytes=st.sampled_from([1, 200, 1 << 20]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(50), deadline=None)
 def test_gives_what_was_put_in(log: GeneratedLog, part_bytes: int) -> None:
     decoded = decode_columns(guarded(log.raw), part_bytes=part_bytes)
     assert decoded.error is None
@@ -97,7 +98,7 @@ def test_plain_batch_larger_than_a_part_after_a_small_one(codec: Codec) -> None:
 
 
 @given(log=logs(legacy=True), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 def test_fewer_columns_are_the_same_columns(log: GeneratedLog, data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(columns.ALL_COLUMNS), unique=True, min_size=1))
     full = columns.decode(log.raw, columns=columns.ALL_COLUMNS, include_control=True)
@@ -106,7 +107,7 @@ def test_fewer_columns_are_the_same_columns(log: GeneratedLog, data: st.DataObje
 
 
 @given(log=logs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 def test_batch_facts(log: GeneratedLog) -> None:
     decoded = columns.decode(log.raw, columns=columns.ALL_COLUMNS, include_control=True)
     expected = []
@@ -135,7 +136,7 @@ def test_batch_facts(log: GeneratedLog) -> None:
 
 
 @given(log=logs(codecs=(Codec.NONE, Codec.LZ4), count_max=3), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 def test_a_cut_log_gives_its_whole_batches(log: GeneratedLog, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(log.raw)))
     raw = log.raw[:cut]

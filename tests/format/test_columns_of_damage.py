@@ -27,6 +27,7 @@ from stratalog.format.record import (
     encode_batch,
     seal_batch,
 )
+from tests.effort import scaled
 from tests.format.decoding import (
     assert_same,
     decode_columns,
@@ -173,14 +174,14 @@ def test_mutated_batches(seed: int) -> None:
 
 
 @given(junk=st.binary(max_size=400))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 def test_junk_after_a_plausible_header(junk: bytes) -> None:
     raw = seal_batch(ONE._replace(record_count=len(junk) // 20 + 1), junk)
     assert_same(decode_columns(guarded(raw)), decode_readably(raw))
 
 
 @given(junk=st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 def test_junk_alone(junk: bytes) -> None:
     assert_same(decode_columns(guarded(junk)), decode_readably(junk))
 

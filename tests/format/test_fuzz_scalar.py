@@ -42,6 +42,7 @@ from stratalog.format.record import (
     seal_batch,
 )
 from stratalog.format.resync import FoundBatch, find_next_batch
+from tests.effort import scaled
 from tests.strategies import LONG_MAX, LONG_MIN, GeneratedLog, logs
 
 MUTATIONS = 10_000
@@ -228,7 +229,7 @@ def test_random_bytes(seed: int) -> None:
         find_next_batch(raw, 0, len(raw), offset_min=0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(80))
 @given(st.binary(max_size=300))
 def test_any_bytes(raw: bytes) -> None:
     outcome(raw, check_crc=False)

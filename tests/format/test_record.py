@@ -15,6 +15,7 @@ from stratalog.format.record import (
     encode_empty_batch,
     seal_batch,
 )
+from tests.effort import scaled
 from tests.strategies import GeneratedBatch, batches
 
 TEMPLATE = BatchHeader(
@@ -270,7 +271,7 @@ def test_another_implementation_reads_what_is_written(codec: Codec) -> None:
     assert read == written
 
 
-@settings(max_examples=150)
+@settings(max_examples=scaled(60))
 @given(batches())
 def test_every_batch_comes_back(batch: GeneratedBatch) -> None:
     assert decode(batch.raw) == list(batch.records)

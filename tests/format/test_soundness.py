@@ -16,6 +16,7 @@ from stratalog.format.buffers import crc32c
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
+from tests.effort import scaled
 from tests.golden.cases import GOLDEN_DIR
 
 PLAIN = encode_batch(
@@ -117,7 +118,7 @@ def test_records_that_cannot_be_decompressed() -> None:
     assert found.count(Soundness.BAD_RECORDS) == 1
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(at=st.integers(21, len(PLAIN) - 1), to=st.integers(0, 255))
 def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: int) -> None:
     changed = bytearray(PLAIN)

@@ -29,6 +29,7 @@ from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import ProducerStateConfig, ProducerStateManager
 from stratalog.log.producers import CachedBatch, ProducerState
+from tests.effort import scaled
 from tests.log.producer_batches import control, data, plain
 
 if TYPE_CHECKING:
@@ -407,4 +408,6 @@ class ProducerMachine(RuleBasedStateMachine):
 
 
 TestProducerMachine = ProducerMachine.TestCase
-TestProducerMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestProducerMachine.settings = settings(
+    max_examples=scaled(50), stateful_step_count=40, deadline=None
+)

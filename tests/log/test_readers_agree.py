@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stratalog.errors import CorruptError, StratalogError
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
+from tests.effort import scaled
 from tests.log.building import write_partition
 from tests.log.readers import columns, scalar
 from tests.strategies import logs
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tests.strategies import GeneratedLog
 
 WITHOUT_DEADLINE = settings(
-    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None, max_examples=scaled(50), suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratalog.format.batch import Codec
+from tests.effort import scaled
 from tests.model.compaction_life import (
     CONFIG,
     EXPIRATION_MS,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.maintenance.cleaning.cleaner import Cleaner
 
-EXAMPLES = int(os.environ.get("STRATALOG_MODEL_EXAMPLES", "120"))
 PRODUCERS = (11, 12, 13)
 CONFIGS = (
     CONFIG,
@@ -88,7 +87,7 @@ def live(steps: Sequence[Step], config: LogConfig, cleaners: dict[str, Cleaner])
 
 
 @settings(
-    max_examples=EXAMPLES // 2,
+    max_examples=scaled(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -97,7 +96,7 @@ def test_short_lives(steps: list[Step], config: LogConfig, cleaners: dict[str, C
     live(steps, config, cleaners)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(scaled(3)))
 def test_long_lives(seed: int, cleaners: dict[str, Cleaner]) -> None:
     """Hundreds of steps: markers and tombstones through all of their ages."""
     rng = random.Random(seed)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
@@ -20,13 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stratalog.errors import InvalidRecordError, OffsetOutOfRangeError, UnexpectedAppendOffsetError
 from stratalog.format.record import BatchFields, Record, encode_batch
+from tests.effort import scaled
 from tests.model.driven_log import PREALLOCATED, PRODUCER_IDS, SMALL, START_MS, Draft
 from tests.model.log_driver import LogDriver
 
 if TYPE_CHECKING:
     from stratalog.config import LogConfig
 
-EXAMPLES = int(os.environ.get("STRATALOG_MODEL_EXAMPLES", "120"))
+EXAMPLES = scaled(50)
 CONFIGS = (
     SMALL,
     PREALLOCATED,

@@ -7,6 +7,7 @@ tasks outside of Spark.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from stratalog.log.reader import IsolationLevel
 from tests.bulk.golden_dirs import link_cases
 from tests.bulk.reading import read_frame, read_options
+from tests.effort import IS_LONG
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, is_consumed, log_start_offset, undamaged_cases, visible
 
@@ -24,18 +26,26 @@ if TYPE_CHECKING:
 
 CONSUMED = [case for case in undamaged_cases() if is_consumed(case)]
 LOADED = [case for case in undamaged_cases() if not log_start_offset(case)]
-over_isolation = pytest.mark.parametrize("isolation", IsolationLevel, ids=lambda level: level.value)
-over_moments = pytest.mark.parametrize("moment", [0, -1], ids=["as found", "recovered"])
+MOMENTS = {"as found": 0, "recovered": -1}
+ALL_PAIRS = [*product(IsolationLevel, MOMENTS)]
+PAIRS = ALL_PAIRS if IS_LONG else [*zip(IsolationLevel, MOMENTS, strict=True)]
+over_pairs = pytest.mark.parametrize(("isolation", "moment"), PAIRS)
 
 
-@over_isolation
-@pytest.mark.parametrize(("split_bytes", "splits_min"), [("1g", 1), ("8k", 100)])
+@pytest.mark.parametrize(
+    ("split_bytes", "splits_min", "isolation"),
+    [
+        ("1g", 1, IsolationLevel.READ_COMMITTED),
+        ("8k", 100, IsolationLevel.READ_COMMITTED),
+        ("8k", 100, IsolationLevel.READ_UNCOMMITTED),
+    ],
+)
 def test_what_the_consumer_read(
     spark: SparkSession,
     tmp_path: Path,
-    isolation: IsolationLevel,
     split_bytes: str,
     splits_min: int,
+    isolation: IsolationLevel,
 ) -> None:
     options = {
         "subscribe": "golden",
@@ -66,14 +76,14 @@ def test_what_the_loader_found(spark: SparkSession, tmp_path: Path) -> None:
         assert found.get(number, ()) == visible(case), case
 
 
-@over_moments
-@over_isolation
+@pytest.mark.slow
+@over_pairs
 @pytest.mark.parametrize("split_bytes", ["1", "1500", "1g"])
 def test_any_cut_gives_the_same_records(
-    tmp_path: Path, isolation: IsolationLevel, moment: int, split_bytes: str
+    tmp_path: Path, isolation: IsolationLevel, moment: str, split_bytes: str
 ) -> None:
     options = {
-        "path": str(link_cases(tmp_path, CONSUMED, moment)),
+        "path": str(link_cases(tmp_path, CONSUMED, MOMENTS[moment])),
         "subscribePattern": "gol.*",
         "kafka.isolation.level": isolation.value,
         "splitBytes": split_bytes,
@@ -84,14 +94,14 @@ def test_any_cut_gives_the_same_records(
     assert (len(plan.splits) > 1000) == (split_bytes == "1")
 
 
-@over_moments
-@over_isolation
+@pytest.mark.slow
+@over_pairs
 def test_a_division_by_offsets_gives_the_same_records(
-    tmp_path: Path, isolation: IsolationLevel, moment: int
+    tmp_path: Path, isolation: IsolationLevel, moment: str
 ) -> None:
     """Compacted logs with gaps and transactional ones among them; batches are shared by splits."""
     options = {
-        "path": str(link_cases(tmp_path, CONSUMED, moment)),
+        "path": str(link_cases(tmp_path, CONSUMED, MOMENTS[moment])),
         "subscribe": "golden",
         "kafka.isolation.level": isolation.value,
     }
@@ -104,6 +114,7 @@ def test_a_division_by_offsets_gives_the_same_records(
     assert all(piece.offsets > 0 and piece.size_bytes > 0 for piece in pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [{"splitBytes": "1"}, {"maxRecordsPerPartition": "7"}, {"minPartitions": "4000"}],

@@ -16,11 +16,12 @@ from stratalog.errors import DiskFullError, FsyncError, LockedError, StorageErro
 from stratalog.storage import disk as system_calls
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import scaled
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEEDS = range(60)
+SEEDS = range(scaled(30))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from stratalog.storage import recovery as segment_recovery
 from stratalog.storage.index_view import is_bulk_worth_it, rebuild_indexes
 from stratalog.storage.recovery import check_segment
 from stratalog.storage.segment_view import SegmentView
+from tests.effort import scaled
 from tests.golden.cases import all_cases
 from tests.storage.segments import make_batch
 from tests.strategies import GeneratedLog, logs
@@ -86,7 +87,7 @@ def test_golden_logs(directory: Path) -> None:
         same_answers(path, int(path.stem))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(log=logs(legacy=True, count_max=6), data=st.data())
 def test_generated_and_damaged_logs(
     tmp_path_factory: pytest.TempPathFactory, log: GeneratedLog, data: st.DataObject

@@ -15,6 +15,7 @@ from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.txn_index import AbortedTxn
 from stratalog.storage.segment import Segment
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
+from tests.effort import scaled
 from tests.storage.segments import (
     append,
     files_of,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 CONFIG = LogConfig.parse({"index.interval.bytes": "150", "segment.index.bytes": "9000"})
 PREALLOCATED = LogConfig.parse({"preallocate": "true", "segment.bytes": "40000"}, CONFIG)
-CRASH_SEEDS = range(50)
+CRASH_SEEDS = range(scaled(20))
 
 
 class FsyncFailed(Exception):

@@ -1,4 +1,4 @@
-"""A minute of `make torture`: half of it with a seed that never changes, half with another one.
+"""Some seconds of `make torture`: half of it with a seed that never changes, half with another one.
 
 In CI both are fixed, as are the examples of Hypothesis: new ones are for who runs tests by hand.
 """
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.effort import scaled
 from tests.torture.run import torture
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS = float(os.environ.get("TORTURE_SECONDS", "25"))
+SECONDS = float(os.environ.get("TORTURE_SECONDS", scaled(12)))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ Reading a byte too many ends the process.
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,11 +34,12 @@ from stratalog.maintenance.cleaning.filtering import (
 from stratalog.maintenance.cleaning.offset_map import OffsetMap
 from stratalog.maintenance.cleaning.rewriting import Rewriter
 from stratalog.maintenance.cleaning.sources import BatchRun
+from tests.effort import scaled
 from tests.format.decoding import guarded
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, keys, timestamps, values
 from tests.maintenance.cleaning.mapping_batches import put_batches
 
-EXAMPLES = int(os.environ.get("STRATALOG_EXAMPLES", "400"))
+EXAMPLES = scaled(150)
 KEY = b"12345678"
 
 

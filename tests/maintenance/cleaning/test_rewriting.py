@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +31,7 @@ from stratalog.maintenance.cleaning.plan import CleanerSegment
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, SourceSegment
 from stratalog.storage.disk import Disk, SystemCalls
+from tests.effort import scaled
 from tests.maintenance.cleaning.batch_contents import contents
 from tests.maintenance.cleaning.cleaning_cases import indexes_of
 from tests.maintenance.cleaning.dirty_logs import NOW_MS, DirtySegment, dirty_segments
@@ -41,7 +41,7 @@ from tests.strategies import LONG_MIN
 if TYPE_CHECKING:
     from stratalog.storage.segment import Segment
 
-EXAMPLES = int(os.environ.get("STRATALOG_EXAMPLES", "120"))
+EXAMPLES = scaled(60)
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 CONFIG = LogConfig(index_interval_bytes=100)
 UNSYNCED = Disk(SystemCalls(fsync=lambda _fd: None))
