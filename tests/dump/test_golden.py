@@ -15,6 +15,7 @@ from tests.golden.cases import (
     compaction_cases,
     dump_cases,
 )
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ COMPACTION_ROOT = "/data/kafka2240248"
 
 
 @pytest.mark.parametrize("is_bulk", PATHS)
-@pytest.mark.parametrize("case", dump_cases(), ids=str)
+@for_each("case", dump_cases())
 def test_dump_is_kafkas(case: GoldenCase, is_bulk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(GOLDEN_DIR)
     compared = 0
@@ -52,7 +53,7 @@ def test_dump_is_kafkas(case: GoldenCase, is_bulk: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("is_bulk", PATHS)
-@pytest.mark.parametrize("case", compaction_cases(), ids=str)
+@for_each("case", compaction_cases())
 def test_dump_of_a_whole_directory_is_kafkas(
     case: CompactionCase,
     is_bulk: bool,

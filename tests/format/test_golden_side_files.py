@@ -36,12 +36,13 @@ from stratalog.format.names import (
 )
 from stratalog.format.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tests.golden.cases import GoldenCase, dump_cases, log_dir_case
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-CASES = pytest.mark.parametrize("case", dump_cases(), ids=str)
+CASES = for_each("case", dump_cases())
 HAS_JUNK_INDEXES = {"u-badindex"}
 
 

@@ -19,6 +19,7 @@ from stratalog.format.record import BatchFields, decode_records, encode_batch, s
 from stratalog.log.appends import AppendOrigin, AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator, validate_follower
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,7 +93,7 @@ def leader(request: pytest.FixtureRequest) -> LeaderValidator:
     return LeaderValidator(compiled=request.param)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@for_each("case", CASES)
 def test_bytes_come_out_the_same(case: GoldenCase, leader: LeaderValidator) -> None:
     rules = rules_of(case)
     batches = [batch for path in case.partition_dirs() for batch in stored_batches(path)]
@@ -131,7 +132,7 @@ def test_raft_leader_keeps_what_it_has(leader: LeaderValidator) -> None:
 
 
 @pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP, Codec.LZ4])
-@pytest.mark.parametrize("case", BROKER_CASES, ids=str)
+@for_each("case", BROKER_CASES)
 def test_what_the_broker_recompressed(
     case: GoldenCase, leader: LeaderValidator, source: Codec
 ) -> None:
@@ -163,7 +164,7 @@ def test_what_the_broker_recompressed(
             assert made.raw == batch.raw
 
 
-@pytest.mark.parametrize("case", OLD_CASES, ids=str)
+@for_each("case", OLD_CASES)
 def test_old_formats_are_converted(case: GoldenCase, leader: LeaderValidator) -> None:
     """Kafka 4.0 stores magic 2 only. A set of LogAppendTime was not sent as such by anybody."""
     for data in logs_of(case.partition_dir):
@@ -181,7 +182,7 @@ def test_old_formats_are_converted(case: GoldenCase, leader: LeaderValidator) ->
             assert header.codec_id == header_of(data, entry).codec_id
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_a_follower_takes_every_log(case: GoldenCase) -> None:
     """Of every magic, compacted or not; of damaged ones what Kafka kept."""
     directory = case.partition_dirs()[-1]

@@ -11,8 +11,6 @@ import base64
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import pytest
-
 from stratalog.config import LogConfig
 from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Record, encode_batch
@@ -23,6 +21,7 @@ from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, consumed_offsets
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +50,7 @@ BATCH_RECORDS = 8
 CLEANED_MS = 1_800_000_000_000  # after all of them were produced
 UNSYNCED = Disk(SystemCalls(fsync=lambda _fd: None))
 
-over_cases = pytest.mark.parametrize("case", [GoldenCase(name) for name in CASES], ids=str)
+over_cases = for_each("case", [GoldenCase(name) for name in CASES])
 
 
 class Clock:

@@ -13,6 +13,7 @@ from stratalog.log.epochs import LeaderEpochCache
 from stratalog.log.producer_state import ProducerStateManager
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
 from tests.golden.replaying import known, segments_of, snapshot_at
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ def replay(manager: ProducerStateManager, batch: Batch) -> bytes:
     return completed.index_entry().pack() if completed and completed.is_aborted else b""
 
 
-@pytest.mark.parametrize("partition", partitions(without=CLEANED), ids=identify)
+@for_each("partition", partitions(without=CLEANED))
 def test_replay_gives_the_snapshots_that_kafka_wrote(partition: Path) -> None:
     snapshots = compare_snapshots(partition)
     assert snapshots.replayed == snapshots.written
@@ -108,7 +109,7 @@ def test_many_producers_before_the_cleaner_came(
     check_txn_indexes(partition)
 
 
-@pytest.mark.parametrize("partition", partitions(without=CLEANED_TXNS), ids=identify)
+@for_each("partition", partitions(without=CLEANED_TXNS))
 def test_replay_gives_the_transaction_indexes_byte_for_byte(partition: Path) -> None:
     check_txn_indexes(partition)
 
@@ -120,7 +121,7 @@ def check_txn_indexes(partition: Path) -> None:
         assert b"".join(lines) == segment.txn_index
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_loader_finds_the_same_producers_and_transactions(case: GoldenCase) -> None:
     """From the newest snapshot, without what has expired since, as Kafka's loader does.
 
@@ -163,7 +164,7 @@ def test_loader_finds_the_same_producers_and_transactions(case: GoldenCase) -> N
     ]
 
 
-@pytest.mark.parametrize("partition", partitions(without=CLEANED), ids=identify)
+@for_each("partition", partitions(without=CLEANED))
 def test_nothing_that_a_broker_accepted_is_refused(partition: Path) -> None:
     """Each batch as it came: data from clients, markers from the coordinator."""
     checked, replayed = ProducerStateManager(), ProducerStateManager()
@@ -181,7 +182,7 @@ def test_nothing_that_a_broker_accepted_is_refused(partition: Path) -> None:
     assert checked.producers == replayed.producers
 
 
-@pytest.mark.parametrize("partition", partitions(), ids=identify)
+@for_each("partition", partitions())
 def test_epochs_are_those_of_the_batches(partition: Path) -> None:
     """As far as records tell. A checkpoint also knows a leader that wrote nothing, from the log's
     end on, and where an epoch began whose first records are gone."""

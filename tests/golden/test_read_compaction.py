@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 from stratalog.format.batch import NO_PRODUCER_ID, NO_TIMESTAMP
 from stratalog.log.partition_view import PartitionView
 from tests.golden.cases import CompactionCase, compaction_cases
 from tests.golden.expected import compacted
 from tests.log.readers import over_readers
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from tests.golden.cases import Json
     from tests.log.readers import Reader
 
-over_cases = pytest.mark.parametrize("case", compaction_cases(), ids=str)
+over_cases = for_each("case", compaction_cases())
 
 
 class State(NamedTuple):

@@ -13,6 +13,7 @@ from stratalog.format.txn_index import AbortedTxn
 from stratalog.log.partition_view import PartitionView
 from tests.golden.cases import GoldenCase, all_cases
 from tests.golden.expected import directory_to_read, loaded, undamaged_cases
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 LOADED_AT_MS = 1_794_700_000_000  # November 2026 by the broker's clock; the loader ran after it
 EXPIRATION_MS = 86_400_000
-UNDAMAGED = pytest.mark.parametrize("case", undamaged_cases(), ids=str)
+UNDAMAGED = for_each("case", undamaged_cases())
 
 
 @UNDAMAGED
@@ -42,7 +43,7 @@ def test_log_goes_on_after_damage() -> None:
         assert (view.log_end_offset, view.last_stable_offset) == (249, 249)
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_segments(case: GoldenCase) -> None:
     with PartitionView(case.partition_dirs()[-1]) as view:
         listed = [(segment.base_offset, segment.size_bytes) for segment in view.segments]
@@ -157,7 +158,7 @@ def test_leader_epochs(case: GoldenCase) -> None:
     assert with_records == [EpochEntry(*entry) for entry in case.loaddir["epochs"]]
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_topic_id_is_the_one_in_the_file(case: GoldenCase) -> None:
     directory = directory_to_read(case)
     with PartitionView(directory) as view:

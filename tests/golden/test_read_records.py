@@ -24,6 +24,7 @@ from tests.golden.expected import (
     visible,
 )
 from tests.log.readers import over_readers
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def test_most_cases_were_consumed() -> None:
 
 @over_readers
 @over_isolation
-@pytest.mark.parametrize("case", CONSUMED, ids=str)
+@for_each("case", CONSUMED)
 def test_what_the_consumer_read(
     case: GoldenCase, isolation: IsolationLevel, reader: Reader
 ) -> None:
@@ -55,7 +56,7 @@ def test_what_the_consumer_read(
 
 
 @over_isolation
-@pytest.mark.parametrize("case", CONSUMED, ids=str)
+@for_each("case", CONSUMED)
 def test_where_the_consumer_began_and_ended(case: GoldenCase, isolation: IsolationLevel) -> None:
     offsets = consumed_offsets(case, isolation)
     for directory in case.partition_dirs():
@@ -67,7 +68,7 @@ def test_where_the_consumer_began_and_ended(case: GoldenCase, isolation: Isolati
 
 
 @over_readers
-@pytest.mark.parametrize("case", undamaged_cases(), ids=str)
+@for_each("case", undamaged_cases())
 def test_what_the_loader_found(case: GoldenCase, reader: Reader) -> None:
     for directory in case.partition_dirs():
         with PartitionView(directory) as view:
@@ -75,7 +76,7 @@ def test_what_the_loader_found(case: GoldenCase, reader: Reader) -> None:
 
 
 @over_readers
-@pytest.mark.parametrize("case", undamaged_cases(), ids=str)
+@for_each("case", undamaged_cases())
 def test_from_any_offset_on(case: GoldenCase, reader: Reader) -> None:
     records = visible(case)
     with PartitionView(directory_to_read(case)) as view:
@@ -104,7 +105,7 @@ def test_isolation_holds_from_any_offset_to_any_other(
 # -- batch facts, by the format layer alone
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_batch_facts(case: GoldenCase) -> None:
     last_dir = case.partition_dirs()[-1]  # of an unclean case the one that Kafka recovered
     assert tuple(_facts_in(last_dir)) == loaded(case)

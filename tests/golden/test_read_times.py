@@ -8,6 +8,7 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import OffsetAndTimestamp
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import directory_to_read, loaded, log_start_offset, undamaged_cases
+from tests.looping import for_each
 
 ASKED = [
     case
@@ -25,7 +26,7 @@ EMPTIED_FIRST = {
 """Compaction emptied the first segment. Kafka then takes its file's modification time for its
 largest timestamp, looks there, finds nothing and looks no further."""
 
-over_asked = pytest.mark.parametrize("case", ASKED, ids=str)
+over_asked = for_each("case", ASKED)
 
 
 def first_at_or_after(
@@ -79,7 +80,7 @@ def _or_minus_1(found: OffsetAndTimestamp | None) -> tuple[int, int]:
     return (-1, -1) if found is None else found
 
 
-@pytest.mark.parametrize("case", undamaged_cases(), ids=str)
+@for_each("case", undamaged_cases())
 def test_every_timestamp_and_its_neighbours(case: GoldenCase) -> None:
     stored = {facts.record.timestamp for facts in loaded(case)}
     asked = sorted({near for t in stored for near in (t - 1, t, t + 1)} | {0, 1, 1 << 62})

@@ -29,6 +29,7 @@ from tests.golden.writing import (
     partition_of,
     stored_batches,
 )
+from tests.looping import for_each
 from tests.opening import kill
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def as_follower(to: Rewrite, batch: Stored) -> None:
     assert to.log.log_end_offset == batch.next_offset
 
 
-@pytest.mark.parametrize("case", new_format_cases(), ids=str)
+@for_each("case", new_format_cases())
 def test_a_leader_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """A broker notes its first epoch when it becomes the leader, before anything is written: even
     of the log that stayed empty."""
@@ -118,7 +119,7 @@ def test_a_leader_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> Non
     assert rewrite.run(as_leader) == {}
 
 
-@pytest.mark.parametrize("case", new_format_cases(), ids=str)
+@for_each("case", new_format_cases())
 def test_a_follower_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """A follower learns epochs from batches, so of an empty log it knows none."""
     expected = {}
@@ -150,7 +151,7 @@ def test_appends_of_several_messages(name: str, tmp_path: Path) -> None:
     assert {name for name in found if not name.endswith((".index", ".timeindex"))} == set()
 
 
-@pytest.mark.parametrize("case", [case for case in all_cases() if is_cleaned(case)], ids=str)
+@for_each("case", [case for case in all_cases() if is_cleaned(case)])
 def test_a_follower_takes_what_the_cleaner_left(case: GoldenCase, tmp_path: Path) -> None:
     """Segments begin elsewhere, for the cleaner joins them by other rules; so what is compared is
     the content."""
@@ -160,7 +161,7 @@ def test_a_follower_takes_what_the_cleaner_left(case: GoldenCase, tmp_path: Path
     assert stored_batches(rewrite.path) == batches
 
 
-@pytest.mark.parametrize("case", new_format_cases(), ids=str)
+@for_each("case", new_format_cases())
 def test_several_at_once_give_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """`append_many` writes requests together where it can, and nothing may tell."""
     if case.name in {*RESTARTS, "logappend-none"}:
@@ -235,9 +236,7 @@ class RewriteInLogDir(Rewrite):
             self.log = self.logs.partition(self.topic, 0)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in new_format_cases() if not first_base(partition_of(case))], ids=str
-)
+@for_each("case", [case for case in new_format_cases() if not first_base(partition_of(case))])
 def test_the_log_dir_that_creates_a_topic_writes_the_same_files(
     case: GoldenCase, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from tests.golden.writing import (
     is_old_format,
     partition_of,
 )
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ def config_for(case: GoldenCase) -> LogConfig:
     return LogConfig() if case.name.startswith("real09-") else config_of(case)
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_everything_derived_is_built_again(case: GoldenCase, tmp_path: Path) -> None:
     """Indexes, epochs and producer state, from nothing but the logs."""
     kafka = partition_of(case)
@@ -114,7 +115,7 @@ def check_producers(case: GoldenCase, path: Path) -> None:
         assert entry.coordinator_epoch == expected[producer_id]["coordinatorEpoch"]
 
 
-@pytest.mark.parametrize("case", UNCLEAN, ids=str)
+@for_each("case", UNCLEAN)
 @pytest.mark.parametrize("keeps_derived", [True, False], ids=["as found", "logs only"])
 def test_after_a_kill(case: GoldenCase, keeps_derived: bool, tmp_path: Path) -> None:
     """Cut where Kafka cut, later segments gone, the rest rebuilt byte for byte."""
@@ -127,7 +128,7 @@ def test_after_a_kill(case: GoldenCase, keeps_derived: bool, tmp_path: Path) -> 
     assert differences(path, after) == {}
 
 
-@pytest.mark.parametrize("case", UNCLEAN, ids=str)
+@for_each("case", UNCLEAN)
 def test_only_what_the_recovery_point_requires(case: GoldenCase, tmp_path: Path) -> None:
     """With the base offset of the last segment as recovery point, only that one is checked. Damage
     before it is not looked for, as in Kafka."""
@@ -142,7 +143,7 @@ def test_only_what_the_recovery_point_requires(case: GoldenCase, tmp_path: Path)
         assert [name for name in found if name.startswith(last)] == []
 
 
-@pytest.mark.parametrize("case", all_cases(), ids=str)
+@for_each("case", all_cases())
 def test_the_loader_finds_and_leaves_what_kafka_does(case: GoldenCase, tmp_path: Path) -> None:
     """Kafka's loader was run with default settings on the cleanly stopped directories, and on those
     of killed brokers as after an unclean stop; and closed what it had loaded."""
@@ -168,7 +169,7 @@ def test_the_loader_finds_and_leaves_what_kafka_does(case: GoldenCase, tmp_path:
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
-@pytest.mark.parametrize("case", [case for case in all_cases() if case.name == "epochs"], ids=str)
+@for_each("case", [case for case in all_cases() if case.name == "epochs"])
 def test_corrupt_leader_epochs_are_rebuilt_as_the_broker_wrote_them(
     case: GoldenCase, tmp_path: Path, *, was_clean: bool
 ) -> None:

@@ -29,6 +29,7 @@ from tests.golden.expected import consumed, directory_to_read
 from tests.log.building import copy_partition
 from tests.log.readers import over_readers
 from tests.log.written_log import CONFIG, NOW_MS, PRODUCER, Setup, batch, sent
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def opened_clean(path: Path, case: GoldenCase) -> PartitionLog:
     return open_log(path, LogConfig(), disk=Disk(), now_ms=lambda: NOW_MS, point=point)
 
 
-@pytest.mark.parametrize("case", TXN_CASES, ids=str)
+@for_each("case", TXN_CASES)
 def test_a_writer_hides_what_was_aborted(case: GoldenCase, tmp_path: Path) -> None:
     path = copy_partition(directory_to_read(case), tmp_path)
     with PartitionView(path) as view:

@@ -83,8 +83,9 @@ class Crowd:
             assert record.offset == before + 1 if self.sees_all else record.offset > before
             check(record)
             before = record.offset
-        hit = log.find_time(START_MS + rng.randint(0, max(1, end)))
-        assert hit is None or hit.offset >= 0
+        asked = START_MS + rng.randint(0, max(1, end))
+        hit = log.find_time(asked)
+        assert hit is None or (hit.timestamp >= asked and hit.offset >= start)
         found = log.locate(rng.randint(start, max(start, end)))
         if found is not None and not found.header.is_control:
             check(found.record)

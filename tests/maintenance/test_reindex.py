@@ -16,6 +16,7 @@ from stratalog.maintenance.reindex import IndexChange, Reindexed, plan_reindex, 
 from stratalog.storage.disk import Disk
 from tests.golden.cases import GOLDEN_DIR, GoldenCase, all_cases
 from tests.log.building import copy_partition
+from tests.looping import for_each
 from tests.storage.segments import files_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def recovered(partition: Path, into: Path, interval_bytes: int) -> dict[str, byt
 
 
 @pytest.mark.parametrize("interval_bytes", [0, 4096])
-@pytest.mark.parametrize("case", [case for case in all_cases() if not case.is_unclean], ids=str)
+@for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_the_same_bytes_as_recovery(case: GoldenCase, interval_bytes: int, tmp_path: Path) -> None:
     expected = recovered(case.partition_dir, tmp_path, interval_bytes)
     partition = copy_partition(case.partition_dir, tmp_path)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import pytest
-
 from stratalog.config import LogConfig
 from stratalog.format.batch import BatchHeader
 from stratalog.storage.disk import Disk
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_view import SegmentView
 from tests.golden.cases import GoldenCase, all_cases
+from tests.looping import for_each
 from tests.storage.segments import DERIVED, files_of, ignore, opened, remove_derived, span_of
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def replay(case: GoldenCase, directory: Path) -> list[Segment]:
     return segments
 
 
-@pytest.mark.parametrize("case", REPLAYED, ids=str)
+@for_each("case", REPLAYED)
 def test_appending_gives_kafkas_files(case: GoldenCase, tmp_path: Path) -> None:
     segments = replay(case, tmp_path)
     config, active = config_of(case), segments[-1]
@@ -98,7 +97,7 @@ def test_appending_gives_kafkas_files(case: GoldenCase, tmp_path: Path) -> None:
     assert files_of(tmp_path) == files_of(case.partition_dir, ".log", *DERIVED)
 
 
-@pytest.mark.parametrize("case", UNINTERRUPTED, ids=str)
+@for_each("case", UNINTERRUPTED)
 def test_many_batches_in_one_append_give_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """As long as no index runs full in the middle, it does not matter how batches come."""
     source, config = case.partition_dir, config_of(case)
@@ -116,7 +115,7 @@ def test_many_batches_in_one_append_give_the_same_files(case: GoldenCase, tmp_pa
     assert files_of(tmp_path) == files_of(source, ".log", *DERIVED)
 
 
-@pytest.mark.parametrize("case", UNINTERRUPTED, ids=str)
+@for_each("case", UNINTERRUPTED)
 def test_recovery_gives_kafkas_indexes(case: GoldenCase, tmp_path: Path) -> None:
     directory = tmp_path / "partition"
     shutil.copytree(case.partition_dir, directory)
@@ -130,7 +129,7 @@ def test_recovery_gives_kafkas_indexes(case: GoldenCase, tmp_path: Path) -> None
     assert files_of(directory, ".log", *DERIVED) == expected
 
 
-@pytest.mark.parametrize("case", UNCLEAN, ids=str)
+@for_each("case", UNCLEAN)
 def test_recovery_does_what_kafkas_did(case: GoldenCase, tmp_path: Path) -> None:
     """Up to the first segment that lost bytes; what comes after it, Kafka deleted."""
     before, after = case.partition_dirs()
@@ -152,7 +151,7 @@ def test_recovery_does_what_kafkas_did(case: GoldenCase, tmp_path: Path) -> None
     assert found == files_of(after, ".log", *DERIVED)
 
 
-@pytest.mark.parametrize("case", UNINTERRUPTED, ids=str)
+@for_each("case", UNINTERRUPTED)
 def test_becoming_active_and_closing_changes_nothing(case: GoldenCase, tmp_path: Path) -> None:
     directory = tmp_path / "partition"
     shutil.copytree(case.partition_dir, directory)

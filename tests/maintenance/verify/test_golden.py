@@ -7,8 +7,6 @@ import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from stratalog.maintenance.verify.directory import (
     VerifyPlan,
     conclude,
@@ -25,6 +23,7 @@ from tests.golden.cases import (
     compaction_cases,
     log_dir_case,
 )
+from tests.looping import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,13 +42,13 @@ def codes(report: VerifyReport, severity: Severity) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity is severity}
 
 
-@pytest.mark.parametrize("case", [case for case in all_cases() if not case.is_unclean], ids=str)
+@for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_a_directory_that_kafka_closed_has_no_error(case: GoldenCase) -> None:
     report = verify_partition(case.partition_dir, threads=1)
     assert report.at_least(Severity.WARNING) == ()
 
 
-@pytest.mark.parametrize("case", [case for case in all_cases() if not case.is_unclean], ids=str)
+@for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_every_record_of_kafkas_own_loader_was_looked_at(case: GoldenCase) -> None:
     loaded = case.loaddir
     counts = verify_partition(case.partition_dir, threads=1).counts
@@ -58,7 +57,7 @@ def test_every_record_of_kafkas_own_loader_was_looked_at(case: GoldenCase) -> No
     assert counts.size_bytes == sum(log.stat().st_size for log in logs)
 
 
-@pytest.mark.parametrize("case", [case for case in all_cases() if case.is_unclean], ids=str)
+@for_each("case", [case for case in all_cases() if case.is_unclean])
 def test_a_killed_brokers_directory_is_damaged_where_it_was_damaged(case: GoldenCase) -> None:
     before, after = (verify_partition(path, threads=1) for path in case.partition_dirs())
     expected = {DAMAGED[case.name].code} if case.name in DAMAGED else set()
@@ -68,7 +67,7 @@ def test_a_killed_brokers_directory_is_damaged_where_it_was_damaged(case: Golden
     assert after.at_least(Severity.WARNING) == ()
 
 
-@pytest.mark.parametrize("case", compaction_cases(), ids=str)
+@for_each("case", compaction_cases())
 def test_what_kafkas_cleaner_leaves_is_no_error(case: CompactionCase, tmp_path: Path) -> None:
     root = case.unpack(tmp_path)
     name = f"{case.case['topic']}-{case.case['partition']}"
