@@ -22,6 +22,7 @@ def directory(tmp_path: Path) -> Path:
     return broker_dir(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_compact_without_names_leaves_the_metadata_log_alone(directory: Path) -> None:
     metadata = directory / "__cluster_metadata-0"
     before = {path.name: path.read_bytes() for path in metadata.iterdir()}
@@ -108,6 +109,7 @@ def test_server_properties_say_what_the_metadata_does_not(directory: Path, tmp_p
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["retain", "maintain", "compact"])
 def test_without_metadata_nothing_is_deleted_or_compacted(directory: Path, command: str) -> None:
     """The metadata elsewhere, named, makes the difference."""

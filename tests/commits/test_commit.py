@@ -45,6 +45,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
 def test_files_are_those_of_single_appends(tmp_path: Path, config: dict[str, object]) -> None:
     """Byte for byte, all files, after two commits on top of records that were there."""
@@ -74,6 +75,7 @@ def test_files_are_those_of_single_appends(tmp_path: Path, config: dict[str, obj
         assert sum(name.endswith(".log") for name in mine) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
 def test_nothing_is_found_wrong(tmp_path: Path, config: dict[str, object]) -> None:
     with open_logs(tmp_path) as logs:
@@ -156,6 +158,7 @@ def test_several_directories(tmp_path: Path) -> None:
     check_once(values_in(dirs), 120)
 
 
+@pytest.mark.slow
 def test_others_append_meanwhile(tmp_path: Path) -> None:
     """Producers of the same process: the commit goes in between their records."""
     with open_logs(tmp_path) as logs:

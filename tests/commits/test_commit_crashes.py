@@ -168,6 +168,7 @@ def test_killed_again_while_it_is_finished(tmp_path: Path) -> None:
             shutil.rmtree(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(scaled(20)))
 def test_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """The disk forgets what was not synced, during the commit and again while it is finished."""

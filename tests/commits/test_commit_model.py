@@ -167,6 +167,7 @@ def create(path: Path, disk: Disk) -> None:
             logs.append("orders", b"before %d" % number, partition=number % PARTITIONS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_histories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = random.Random(seed)

@@ -52,6 +52,7 @@ def append_in_segments(logs: LogDir, commit: StagedCommit, runs: dict[str, bytes
             log.append(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", ONCE.values(), ids=list(ONCE))
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_files_are_those_of_appends_that_rolled(

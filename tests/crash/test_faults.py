@@ -107,6 +107,7 @@ def run(driver: LogDriver) -> set[tuple[str, Outcome]]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, WITH_ZEROS], ids=["plain", "preallocated"])
 @pytest.mark.parametrize("kind", FAULTS)
 def test_every_call_fails_once(kind: str, config: LogConfig, tmp_path: Path) -> None:
@@ -183,6 +184,7 @@ def test_a_full_disk_at_a_roll_leaves_the_log_usable(tmp_path: Path) -> None:
         again.check_files()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FAULTS)
 def test_every_call_of_loading_fails_once(kind: str, tmp_path: Path) -> None:
     """Opening after a kill, with work to do: it raises, and works the next time."""

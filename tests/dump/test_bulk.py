@@ -67,6 +67,7 @@ def test_any_log(log: Path, made: GeneratedLog, options: DumpOptions) -> None:
     _agreed(log, made.raw, options)
 
 
+@pytest.mark.slow
 @given(made=logs(), options=_options(), data=st.data())
 def test_any_damaged_log(
     log: Path, made: GeneratedLog, options: DumpOptions, data: st.DataObject

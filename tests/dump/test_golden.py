@@ -29,6 +29,7 @@ PATHS = [pytest.param(False, id="readable"), pytest.param(True, id="compiled")]
 COMPACTION_ROOT = "/data/kafka2240248"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_bulk", PATHS)
 @for_each("case", dump_cases())
 def test_dump_is_kafkas(case: GoldenCase, is_bulk: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +53,7 @@ def test_dump_is_kafkas(case: GoldenCase, is_bulk: bool, monkeypatch: pytest.Mon
     assert compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_bulk", PATHS)
 @for_each("case", compaction_cases())
 def test_dump_of_a_whole_directory_is_kafkas(

@@ -82,6 +82,7 @@ def test_golden_logs(case: GoldenCase) -> None:
             assert_same(decode_columns(raw), decode_readably(raw))
 
 
+@pytest.mark.slow
 @given(log=logs(legacy=True), part_bytes=st.sampled_from([1, 200, 1 << 20]))
 @settings(max_examples=scaled(50), deadline=None)
 def test_gives_what_was_put_in(log: GeneratedLog, part_bytes: int) -> None:
@@ -97,6 +98,7 @@ def test_plain_batch_larger_than_a_part_after_a_small_one(codec: Codec) -> None:
     assert decode_columns(guarded(raw), part_bytes=500) == Decoded([small, large], None)
 
 
+@pytest.mark.slow
 @given(log=logs(legacy=True), data=st.data())
 @settings(max_examples=scaled(40), deadline=None)
 def test_fewer_columns_are_the_same_columns(log: GeneratedLog, data: st.DataObject) -> None:
@@ -106,6 +108,7 @@ def test_fewer_columns_are_the_same_columns(log: GeneratedLog, data: st.DataObje
     assert pruned.equals(full.select(names))
 
 
+@pytest.mark.slow
 @given(log=logs())
 @settings(max_examples=scaled(40), deadline=None)
 def test_batch_facts(log: GeneratedLog) -> None:

@@ -156,6 +156,7 @@ def seeds() -> list[bytes]:
     return raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(9))
 def test_mutated_batches(seed: int) -> None:
     rng = random.Random(seed)

@@ -86,6 +86,7 @@ def measured(script: str, *arguments: object) -> tuple[str, int]:
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(
     ("size_bytes", "answer", "grown_max"),
@@ -105,6 +106,7 @@ def test_memory_of_a_large_batch(
     assert grown < grown_max
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["records", "columns"])
 def test_memory_of_reading_a_bomb(tmp_path: Path, way: str) -> None:
     """Over the default limit of 256 MiB, in a log."""

@@ -28,6 +28,7 @@ def facts(builder: IndexBuilder) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.slow
 @given(
     parts=st.lists(st.tuples(logs(legacy=True), st.booleans()), max_size=3),
     interval=st.sampled_from([0, 80, 200, 4096]),

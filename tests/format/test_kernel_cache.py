@@ -90,6 +90,7 @@ def test_the_setting_of_other_users_of_numba_is_left_alone() -> None:
     assert given == config.CACHE_DIR
 
 
+@pytest.mark.slow
 def test_the_way_without_the_instruction(tmp_path: Path) -> None:
     """A CPU without it, or code compiled for another CPU, falls back to tables."""
     code = (

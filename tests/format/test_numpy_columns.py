@@ -60,6 +60,7 @@ def test_numbers_of_a_part_of_a_column(kind: pa.DataType) -> None:
     assert int64_numbers(pa.nulls(0, kind)).tolist() == []
 
 
+@pytest.mark.slow
 def test_reading_columns_does_not_import_pandas(golden: Callable[[str], GoldenCase]) -> None:
     program = (
         "import sys, stratalog\n"

@@ -271,6 +271,7 @@ def test_another_implementation_reads_what_is_written(codec: Codec) -> None:
     assert read == written
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(60))
 @given(batches())
 def test_every_batch_comes_back(batch: GeneratedBatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
+
 from stratalog.format.batch import NO_PRODUCER_ID, NO_TIMESTAMP
 from stratalog.log.partition_view import PartitionView
 from tests.golden.cases import CompactionCase, compaction_cases
@@ -39,6 +41,7 @@ def states(case: CompactionCase, root: Path) -> Iterator[State]:
                 yield State(directory, root / directory / partition, step)
 
 
+@pytest.mark.slow
 @over_readers
 @over_cases
 def test_records(

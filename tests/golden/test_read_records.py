@@ -44,6 +44,7 @@ def test_most_cases_were_consumed() -> None:
     assert sum(len(consumed(case, IsolationLevel.READ_COMMITTED)) for case in CONSUMED) > 9_000
 
 
+@pytest.mark.slow
 @over_readers
 @over_isolation
 @for_each("case", CONSUMED)
@@ -75,6 +76,7 @@ def test_what_the_loader_found(case: GoldenCase, reader: Reader) -> None:
             assert tuple(reader(view)) == visible(case)
 
 
+@pytest.mark.slow
 @over_readers
 @for_each("case", undamaged_cases())
 def test_from_any_offset_on(case: GoldenCase, reader: Reader) -> None:
@@ -87,6 +89,7 @@ def test_from_any_offset_on(case: GoldenCase, reader: Reader) -> None:
             assert list(reader(view, start, max_records=7)) == expected
 
 
+@pytest.mark.slow
 @over_readers
 @over_isolation
 @pytest.mark.parametrize("name", ["txn", "txn-now", "txn-simple", "compact-txn"])

@@ -110,6 +110,7 @@ def as_follower(to: Rewrite, batch: Stored) -> None:
     assert to.log.log_end_offset == batch.next_offset
 
 
+@pytest.mark.slow
 @for_each("case", new_format_cases())
 def test_a_leader_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """A broker notes its first epoch when it becomes the leader, before anything is written: even
@@ -161,6 +162,7 @@ def test_a_follower_takes_what_the_cleaner_left(case: GoldenCase, tmp_path: Path
     assert stored_batches(rewrite.path) == batches
 
 
+@pytest.mark.slow
 @for_each("case", new_format_cases())
 def test_several_at_once_give_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """`append_many` writes requests together where it can, and nothing may tell."""
@@ -236,6 +238,7 @@ class RewriteInLogDir(Rewrite):
             self.log = self.logs.partition(self.topic, 0)
 
 
+@pytest.mark.slow
 @for_each("case", [case for case in new_format_cases() if not first_base(partition_of(case))])
 def test_the_log_dir_that_creates_a_topic_writes_the_same_files(
     case: GoldenCase, tmp_path: Path

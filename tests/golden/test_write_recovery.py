@@ -67,6 +67,7 @@ def config_for(case: GoldenCase) -> LogConfig:
     return LogConfig() if case.name.startswith("real09-") else config_of(case)
 
 
+@pytest.mark.slow
 @for_each("case", all_cases())
 def test_everything_derived_is_built_again(case: GoldenCase, tmp_path: Path) -> None:
     """Indexes, epochs and producer state, from nothing but the logs."""

@@ -84,6 +84,7 @@ def part(records: list[Record], first: int, end: int | None) -> list[Record]:
     return [r for r in records if first <= r.offset and (end is None or r.offset < end)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", IsolationLevel, ids=lambda level: level.value)
 @pytest.mark.parametrize(("name", "round_"), CASES)
 def test_every_step_of_a_swap(

@@ -52,6 +52,7 @@ def readers_at(turn: int) -> Iterable[Reader]:
 # -- cuts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_indexes", [True, False], ids=["with indexes", "without"])
 @pytest.mark.parametrize("name", SMALL_LOGS)
 def test_log_cut_at_any_byte_ends_with_the_last_whole_batch(
@@ -116,6 +117,7 @@ FAR_OFF = range(7)  # of the base offset: a bit here moves a batch beyond the en
 LEADER_EPOCH_FIELD = range(12, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "with_indexes"), [(1, True), (2, False)], ids=["with indexes", "without"]
 )

@@ -124,6 +124,7 @@ def restore(files: dict[Path, bytes]) -> None:
         file.write_bytes(raw)
 
 
+@pytest.mark.slow
 @for_each("case", undamaged_cases())
 def test_spoilt_indexes(case: GoldenCase, tmp_path: Path) -> None:
     path = copy_partition(directory_to_read(case), tmp_path)
@@ -141,6 +142,7 @@ def test_spoilt_indexes(case: GoldenCase, tmp_path: Path) -> None:
         restore(files)
 
 
+@pytest.mark.slow
 @for_each("case", undamaged_cases())
 def test_preallocated_indexes(case: GoldenCase, tmp_path: Path) -> None:
     """As a running or killed broker leaves them; all at once is worse than any broker does."""
@@ -165,6 +167,7 @@ def test_swapped_indexes(case: GoldenCase, tmp_path: Path) -> None:
     Answers(case).check(path, scalar, random.Random(SEED), "swapped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multiseg", "ooo-createtime", "txn", "v1-lz4", "u-badindex"])
 def test_every_offset_with_random_indexes(name: str, tmp_path: Path) -> None:
     case = GoldenCase(name)

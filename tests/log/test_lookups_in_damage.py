@@ -54,6 +54,7 @@ def test_lookups_behind_damage(with_indexes: bool, tmp_path: Path) -> None:
     assert (caught.value.path, caught.value.position) == (file, damaged.position)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_indexes", [True, False], ids=["with indexes", "without"])
 def test_lookups_with_any_bit_of_a_header_flipped(with_indexes: bool, tmp_path: Path) -> None:
     """The right record or a typed error, never another record, never None for one that is there.

@@ -53,6 +53,7 @@ def peak_of(ask: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_records_one_by_one(large: Path) -> None:
     def read() -> None:
         with PartitionView(large) as view:
@@ -78,6 +79,7 @@ def test_opening_and_looking_up(large: Path) -> None:
     assert peak_of(ask) < 4 * MIB
 
 
+@pytest.mark.slow
 def test_columns_in_a_process_of_their_own(large: Path) -> None:
     """Arrow's memory is not Python's, so the whole process is measured, after a warm-up."""
     program = (

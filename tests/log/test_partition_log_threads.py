@@ -138,6 +138,7 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
     opened.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_reading_while_a_log_grows(log: PartitionLog) -> None:
     """Nothing is ever gone: it is only appended, rolled and flushed."""
@@ -182,6 +183,7 @@ def test_reading_while_a_log_is_cut(log: PartitionLog) -> None:
     crowd.run(write)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_reading_while_old_segments_are_deleted(log: PartitionLog) -> None:
     """Retention takes segments, and later their files, from under readers: these go on, or are told

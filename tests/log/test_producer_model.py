@@ -407,7 +407,7 @@ class ProducerMachine(RuleBasedStateMachine):
         assert restored.snapshot() == self.manager.snapshot()
 
 
-TestProducerMachine = ProducerMachine.TestCase
+TestProducerMachine = pytest.mark.slow(ProducerMachine.TestCase)
 TestProducerMachine.settings = settings(
     max_examples=scaled(50), stateful_step_count=40, deadline=None
 )

@@ -74,6 +74,7 @@ def test_reading_changes_nothing(log_dirs: list[Path]) -> None:
     assert picture(log_dirs) == before
 
 
+@pytest.mark.slow
 def test_reading_attempts_nothing(log_dirs: list[Path]) -> None:
     """A root user is stopped by no permission, so every call is watched instead."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}

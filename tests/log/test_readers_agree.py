@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def damages(draw: st.DrawFn, raw: bytes) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @WITHOUT_DEADLINE
 @given(data=st.data(), log=logs(count_max=6, legacy=True), wish=wishes)
 def test_readers_agree(data: st.DataObject, log: GeneratedLog, wish: Wish) -> None:

@@ -44,6 +44,7 @@ from tests.log.validating import (
 
 
 class TestInPlace:
+    @pytest.mark.slow
     def test_only_base_offset_and_epoch_change(self, leader: LeaderValidator) -> None:
         append = leader.validate(VECTOR_A, RULES, ASSIGN._replace(now_ms=2000))
         expected = struct.pack(">q", 500) + VECTOR_A[8:12] + struct.pack(">i", 7) + VECTOR_A[16:]

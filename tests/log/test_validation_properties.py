@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def test_damaged_bytes(
     assert answer(COMPILED, mutated, rules, assign) == answer(READABLE, mutated, rules, assign)
 
 
+@pytest.mark.slow
 @given(sent(), rules, assignments, st.data())
 def test_damaged_records_under_a_right_crc(
     raw: bytes, rules: AppendRules, assign: Assignment, data: st.DataObject
@@ -132,6 +134,7 @@ def test_what_is_accepted_is_accepted_by_a_follower(
         assert copy.last_offset == found.last_offset
 
 
+@pytest.mark.slow
 @given(strategies.logs(legacy=True), st.data())
 def test_a_follower_takes_damage_for_what_it_is(
     log: strategies.GeneratedLog, data: st.DataObject

@@ -58,6 +58,7 @@ LOOKUPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lookup", LOOKUPS)
 def test_an_append_costs_the_next_lookup_no_file(
     logs: LogDir, lookup: Callable[[PartitionLog], object]

@@ -203,7 +203,7 @@ class LogMachine(RuleBasedStateMachine):
             self.driver.check()
 
 
-TestLogMachine = LogMachine.TestCase
+TestLogMachine = pytest.mark.slow(LogMachine.TestCase)
 TestLogMachine.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,

@@ -207,6 +207,7 @@ def decided_commits(dirs: list[Path], scratch: Path) -> Iterator[tuple[list[Path
         shutil.rmtree(scratch / str(at))
 
 
+@pytest.mark.slow
 def test_staged_files_of_a_journal_elsewhere_are_not_swept(
     dirs: list[Path], tmp_path: Path
 ) -> None:
@@ -292,6 +293,7 @@ def test_a_lost_directory_is_forgotten(dirs: list[Path], caplog: pytest.LogCaptu
         open_logs(lost, dirs[0])
 
 
+@pytest.mark.slow
 def test_of_a_decided_commit_the_rest_is_finished(dirs: list[Path], tmp_path: Path) -> None:
     count = 0
     for copies, records in decided_commits(dirs, tmp_path / "crashed"):
@@ -341,6 +343,7 @@ def check_all_or_nothing(logs: LogDir, *, was_acknowledged: bool) -> None:
         assert log.last_stable_offset == log.log_end_offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0)])
 def test_a_transaction_over_two_directories_of_which_one_is_opened_first(
     tmp_path: Path, order: tuple[int, ...]
@@ -381,6 +384,7 @@ def test_a_transaction_over_two_directories_of_which_one_is_opened_first(
             check_all_or_nothing(logs, was_acknowledged=was_acknowledged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_power_loss_while_a_set_is_recorded(tmp_path: Path, seed: int) -> None:
     """Whatever the disk forgets, all together open again; and once they were open, no part does."""

@@ -113,6 +113,7 @@ def test_all_directories_or_none(tmp_path: Path) -> None:
     open_logs(first).close()
 
 
+@pytest.mark.slow
 def test_java_is_refused_while_we_write(tmp_path: Path, java_locker: list[str]) -> None:
     with open_logs(tmp_path):
         process, line = _started([*java_locker, str(tmp_path / ".lock")])

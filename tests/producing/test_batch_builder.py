@@ -175,6 +175,7 @@ class TestCompression:
         assert max(counts(found)) * 100 < 5000
 
 
+@pytest.mark.slow
 @given(
     strategies.record_runs(count_max=15),
     st.integers(62, 400),

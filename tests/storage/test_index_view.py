@@ -49,6 +49,7 @@ def targets_of(entries: list[tuple[int, int]]) -> list[int]:
     return [0, 1 << 62, *(near for key in sample for near in (key - 1, key, key + 1))]
 
 
+@pytest.mark.slow
 @FORMATS
 @COUNTS
 @pytest.mark.parametrize("zeros", [0, 5, 1_000_000])

@@ -87,6 +87,7 @@ def test_golden_logs(directory: Path) -> None:
         same_answers(path, int(path.stem))
 
 
+@pytest.mark.slow
 @settings(max_examples=scaled(40), deadline=None)
 @given(log=logs(legacy=True, count_max=6), data=st.data())
 def test_generated_and_damaged_logs(

@@ -107,6 +107,7 @@ def _state(segment: Segment) -> tuple[object, ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, PREALLOCATED], ids=["plain", "preallocated"])
 @pytest.mark.parametrize(
     "fault",
@@ -268,6 +269,7 @@ class Crashing:
         self.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, PREALLOCATED], ids=["plain", "preallocated"])
 @pytest.mark.parametrize("seed", CRASH_SEEDS)
 def test_flushed_batches_survive_power_losses(tmp_path: Path, seed: int, config: LogConfig) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from stratalog.config import LogConfig
 from stratalog.format.batch import BatchHeader
 from stratalog.storage.disk import Disk
@@ -82,6 +84,7 @@ def replay(case: GoldenCase, directory: Path) -> list[Segment]:
     return segments
 
 
+@pytest.mark.slow
 @for_each("case", REPLAYED)
 def test_appending_gives_kafkas_files(case: GoldenCase, tmp_path: Path) -> None:
     segments = replay(case, tmp_path)

@@ -32,6 +32,7 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(offset_map, "MARKS_BYTES_MAX", -1)
 
 
+@pytest.mark.slow
 @over_cases
 @pytest.mark.usefixtures("_both_ways")
 def test_kafkas_rounds(

@@ -175,6 +175,7 @@ def check_live(log: PartitionLog, newest: dict[bytes, int]) -> None:
     assert {record.key: record.offset for record in committed} == newest
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_reading_and_appending_while_segments_are_replaced(log: PartitionLog) -> None:
     """Readers never fail and go forward only."""
@@ -245,6 +246,7 @@ class Interruption:
 STEPS = range(1, 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", STEPS)
 @pytest.mark.parametrize("cut", ["at a segment", "inside a segment", "grown again"])
 def test_a_log_that_is_cut_meanwhile(log: PartitionLog, at: int, cut: str) -> None:
@@ -284,6 +286,7 @@ def test_a_log_that_is_cut_meanwhile(log: PartitionLog, at: int, cut: str) -> No
     assert log.is_usable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", STEPS)
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_a_log_that_loses_segments_meanwhile(log: PartitionLog, at: int, count: int) -> None:

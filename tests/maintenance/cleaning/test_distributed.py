@@ -63,6 +63,7 @@ def sent(value: T) -> T:
     return received
 
 
+@pytest.mark.slow
 @over_cases
 def test_same_files_as_a_local_round(
     case: CompactionCase, compaction_dir: Callable[[str], Path], tmp_path: Path

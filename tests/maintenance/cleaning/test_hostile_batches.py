@@ -106,6 +106,7 @@ def rules_of(found: OffsetMap, bound: int) -> CleaningRules:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     records=plain_records,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from stratalog.config import LogConfig
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Record, encode_batch
@@ -26,6 +28,7 @@ RETENTION_MS = 5000
 KEYS_MAX = 8
 
 
+@pytest.mark.slow
 @over_cases
 def test_what_is_foretold_comes_true(
     case: CompactionCase, compaction_dir: Callable[[str], Path]

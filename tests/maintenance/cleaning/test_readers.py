@@ -76,6 +76,7 @@ def compact(log: PartitionLog) -> None:
     assert len(log.segments) < before / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_removed", [False, True], ids=["kept", "removed"])
 @pytest.mark.parametrize("is_view", [False, True], ids=["log", "view"])
 @pytest.mark.parametrize("at", [0, 20, 77, 250, 499])
