@@ -283,7 +283,7 @@ def test_a_wrong_setting_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
     missing = refusal(file, topic="t")
     assert str(missing) == f"{file}: No such file or directory"
     file.write_text("a\nb\n")
-    assert str(refusal(file, topic="t")).startswith(f"{logs}: no such directory; with the option ")
+    assert str(refusal(file, topic="t")).startswith(f"{logs}: no such directory; set the option ")
     assert "topic option required" in str(refusal(file, options=ONE))
     wrong = refusal(file, topic="t", options={"topicPartition": "1"})
     assert isinstance(wrong, ConfigError)

@@ -136,7 +136,9 @@ def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert done.status == 1
     assert done.stderr == f"stratalog: error: {file}: line 2: there is no field 'id'\n"
     done = stratalog(*args, "--timestamp", "at")
-    assert done.stderr.startswith(f"stratalog: error: {file}: line 3: field 'at' is not a time, ")
+    assert done.stderr.startswith(
+        f"stratalog: error: {file}: line 3: field 'at' is not a timestamp, "
+    )
     done = stratalog(*args, "--key", "id", "--timestamp", "at", "--allow-missing", "--json")
     assert (done.status, done.stderr) == (0, "")
     (row,) = done.rows
@@ -177,8 +179,8 @@ def test_other_partitions_than_the_topic_has(tmp_path: Path) -> None:
     done = stratalog(*args, "-p", "7")
     assert done.status == 2
     assert done.stderr == (
-        "stratalog: error: topicPartitions: (--partitions) 7 are asked for, but topic 't' has 2; "
-        "leave it out to write to it as it is\n"
+        "stratalog: error: topicPartitions: (--partitions) 7 were requested, but topic 't' has 2; "
+        "leave it out to write to the topic as it is\n"
     )
     inside(*args, "-p", "2")
     assert len(records_in(new)) == 2

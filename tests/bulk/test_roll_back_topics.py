@@ -27,14 +27,14 @@ def target(tmp_path: Path) -> Target:
 def made(target: Target) -> tuple[StagedTopic, ...]:
     finder = TopicFinder(target)
     finder.find("new")
-    return finder.made()
+    return finder.created()
 
 
 def test_only_what_was_made_is_told(target: Target, made: tuple[StagedTopic, ...]) -> None:
     assert [topic.name for topic in made] == ["new"]
     again = TopicFinder(target)
     again.find("new")
-    assert again.made() == ()
+    assert again.created() == ()
 
 
 def test_an_empty_topic_goes_with_its_files(

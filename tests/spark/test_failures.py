@@ -138,7 +138,7 @@ def test_what_was_given_is_told_but_for_secrets() -> None:
 
 def test_what_is_no_master_is_told_at_once() -> None:
     with (
-        pytest.raises(ConfigError, match="'spark' is none; give local"),
+        pytest.raises(ConfigError, match="'spark' is not a Spark master; use local"),
         open_session("x", master="spark"),
     ):
         pass

@@ -1,7 +1,11 @@
-"""Which topic and which partition each row goes to: as the row says, else as Kafka's partitioner.
+"""Rows in Arrow columns into staged batches: topic and partition chosen, encoded, written.
 
-Columns in, one number a row out; no Python object per row. Importing this module loads compiled
-kernels.
+The partition is the one that the row names, else that of Kafka's partitioner. No Python object is
+created per row. Arrow batches are gathered until they are worth encoding, so that small ones do not
+become small record batches; memory stays within a few times `GATHER_BYTES`. Whatever the log would
+reject is rejected here, with Kafka's errors, so that a commit cannot fail because of a row.
+
+Importing this module loads compiled kernels; import it where many records are written.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _RADIX_MAX: Final = 1 << 16
 def rows_by_topic(
     batch: pa.RecordBatch, default: str | None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in order. `default`, if given, is the topic of all."""
+    """The rows of each topic, in order; all of them if a `default` is given."""
     if default is not None:
         yield default, batch
         return
@@ -93,7 +97,7 @@ class Placer:
             start += count
 
     def partitions_of(self, batch: pa.RecordBatch) -> NDArray[np.int32]:
-        """Of each row. Raises for a partition that the topic does not have, here at least."""
+        """The partition of each row. Raises for one that the topic does not have here."""
         names = batch.schema.names
         partitions = np.full(batch.num_rows, UNPLACED, np.int32)
         if "partition" in names:
@@ -119,7 +123,7 @@ class Placer:
         partitions[:] = given
 
     def _stick(self, batch: pa.RecordBatch, partitions: NDArray[np.int32]) -> None:
-        """Rows in order fill one partition up to a batch's bytes, then another."""
+        """Rows without a key fill one partition up to the size of a batch, then another."""
         rows = np.flatnonzero(partitions == UNPLACED)
         if not len(rows):
             return
@@ -153,15 +157,6 @@ def _value_bytes(column: pa.Array) -> NDArray[Any]:
     return numbers
 
 
-# Rows in Arrow columns into staged runs: topic and partition chosen, encoded, written.
-#
-# Arrow batches are gathered until they are worth encoding, so that small ones do not make small
-# record batches; memory stays within a few times `GATHER_BYTES`, however many rows there are.
-# Whatever the log would refuse is refused here, in Kafka's words: by the time of the commit there
-# is nothing left to say no to.
-#
-# Importing this module loads compiled kernels; import it where many records are written.
-
 BATCH_BYTES: Final = 64 << 10
 GATHER_BYTES: Final = 8 << 20
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
@@ -174,14 +169,14 @@ class RowTerms:
     """How rows become batches."""
 
     topic: str | None = None
-    """Of all rows; None: their column says it."""
+    """Of all rows; None: from their column."""
     codec: Codec = Codec.NONE
-    """For topics that leave it to the producer."""
+    """For topics that leave compression to the producer."""
     level: int | None = None
     batch_bytes: int = BATCH_BYTES
-    """Of a batch before compression, at most, unless one record is larger."""
+    """Maximum size of a batch before compression, unless a single record is larger."""
     has_checksums: bool = False
-    """Sum up the rows, for a commit that may come again."""
+    """Compute checksums of the rows, for a commit that may be repeated."""
 
 
 class RowStager:
@@ -196,7 +191,7 @@ class RowStager:
         task: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` gives rows their timestamps that have none."""
+        """`now_ms` is the clock for rows without a timestamp."""
         self._stager = stager
         self._finder = TopicFinder(target)
         self._terms = terms
@@ -207,7 +202,7 @@ class RowStager:
         self._gathered_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows: `value`, and if they are there `key`, `headers`, `timestamp`, `topic`,
+        """Rows with `value` and optionally `key`, `headers`, `timestamp`, `topic` and
         `partition`."""
         if not batch.num_rows:
             return
@@ -219,7 +214,7 @@ class RowStager:
             self._stage_gathered()
 
     def finish(self) -> tuple[StagedRun, ...]:
-        """Everything is in files, and durable."""
+        """Write what is left, sync all files and return them."""
         self._stage_gathered()
         return self._stager.finish()
 
@@ -267,7 +262,7 @@ def _limits(rules: AppendRules, terms: RowTerms) -> BatchLimits:
 
 
 def _with_null_times(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Null for -1: what Kafka's files, and so the source, say where a record has no time."""
+    """Null for -1, with which Kafka marks a record without a timestamp."""
     index = rows.schema.get_field_index("timestamp")
     kind = rows.schema.field(index).type if index >= 0 else None
     if kind is None or not pa.types.is_timestamp(kind) or kind.unit == "s":
@@ -312,7 +307,7 @@ def _check_timestamps(column: pa.Array, topic: StagedTopic, now_ms: int) -> None
 
 
 def _milliseconds(time: pa.TimestampScalar) -> int:
-    """Down to the millisecond it lies in, as it is encoded; of any size."""
+    """Rounded down, as it is encoded."""
     value, unit = int(time.value), time.type.unit
     return value * 1000 if unit == "s" else value // _PER_MS[unit]
 

@@ -1,4 +1,8 @@
-"""Topics as a task needs them: found without the lock, and made under it if that is asked for."""
+"""The target of a write: its log directories, their topics, and the commit.
+
+Topics are found without the lock, and created under it if that is asked for. Tasks stage rows; the
+driver commits them under the lock, or removes what was staged.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ LOCK_WAIT_MS: Final = 10_000
 
 @dataclass(frozen=True)
 class NewTopics:
-    """How topics are made that are not there."""
+    """How missing topics are created."""
 
     partition_count: int
     config: Mapping[str, str] = field(default_factory=dict)
@@ -54,13 +58,13 @@ class NewTopics:
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows are to go: log directories, and what to do about missing topics. Picklable."""
+    """The log directories to write to, and what to do about missing topics. Picklable."""
 
     paths: tuple[Path, ...]
     new_topics: NewTopics | None = None
     lock_wait_ms: int = LOCK_WAIT_MS
     config: BrokerConfig = field(default_factory=BrokerConfig)
-    """The broker's: what topics do not override."""
+    """Settings of the broker, for what topics do not override."""
     create_in_broker_dir: bool = False
     """Whether topics may be created in the directory of a Kafka broker."""
 
@@ -70,22 +74,22 @@ class Target:
         return CommitDirs(self.paths, self.config, options)
 
     def check(self) -> None:
-        """Raise unless the directories are there, or may be made."""
+        """Raise NotALogDirError unless the directories exist or may be created."""
         for path in self.paths:
             if not path.is_dir() and self.new_topics is None:
                 raise NotALogDirError(
-                    f"{path}: no such directory; with the option topicPartitions (--partitions) it "
-                    "is made, and topics that are missing"
+                    f"{path}: no such directory; set the option topicPartitions (--partitions) to "
+                    "create it and missing topics"
                 )
 
     def check_lock(self) -> None:
-        """Raise LogDirLockedError if somebody else is writing, and goes on doing so."""
+        """Raise LogDirLockedError if another writer holds the lock for as long as this waits."""
         self.lock().close()
 
     def lock(self) -> ExitStack:
-        """Lock the directories without opening them. Waits a while, as `open` does.
+        """Lock the directories without opening them. Waits as `open` does.
 
-        Where there is no lock file nobody writes, and none is made: it may not be a log directory.
+        No lock file is created: without one nobody writes, and it may not be a log directory.
         """
         paths = [path for path in self.paths if (path / RootFile.LOCK.value).exists()]
         return lock_dirs(Disk(), paths, wait_ms=self.lock_wait_ms)
@@ -96,37 +100,37 @@ class Target:
 
 
 class TopicFinder:
-    """Finds topics of a target, looking at the directories as seldom as can be."""
+    """Finds topics of a target, and lists the directories as rarely as possible."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._view: TopicsView | None = None
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
-    def made(self) -> tuple[StagedTopic, ...]:
-        """The topics that this finder itself has made."""
-        return tuple(topic for name in sorted(self._made) if (topic := self._known(name)))
+    def created(self) -> tuple[StagedTopic, ...]:
+        """The topics that this finder has created."""
+        return tuple(topic for name in sorted(self._created) if (topic := self._known(name)))
 
     def find(self, name: str) -> StagedTopic:
-        """The topic, made now if it is missing and `new_topics` says how."""
+        """The topic; created now if it is missing and the target has `new_topics`."""
         topic = self._known(name) or self._found(name)
         new_topics = self._target.new_topics
-        if self._is_being_made(name):
-            self._target.open().close()  # waits for who makes it; or finishes what a crash left
+        if self._is_being_created(name):
+            self._target.open().close()  # waits for its creator, or finishes what a crash left
             topic = self._found(name)
         if topic is None and new_topics is not None:
-            self._make(name, new_topics)
+            self._create(name, new_topics)
             topic = self._found(name)
         if topic is None:
             where = ", ".join(map(str, self._target.paths))
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist in {where}; create it, or set the option "
-                "topicPartitions (--partitions) to let it be created with so many partitions"
+                "topicPartitions (--partitions) to create it with this many partitions"
             )
         return topic
 
     def _found(self, name: str) -> StagedTopic | None:
-        """As the directories are now."""
+        """The topic, from a new listing of the directories."""
         target = self._target
         target.check()
         if not all(path.is_dir() for path in target.paths):
@@ -134,7 +138,7 @@ class TopicFinder:
         self._view = TopicsView.read(target.paths, target.config, wait_ms=target.lock_wait_ms)
         return self._known(name)
 
-    def _is_being_made(self, name: str) -> bool:
+    def _is_being_created(self, name: str) -> bool:
         view = self._view
         creates = () if view is None else view.store.state.creates
         return any(create.topic == name for create in creates)
@@ -145,13 +149,15 @@ class TopicFinder:
         if view is None or info is None:
             return None
         if info.is_internal:
-            raise InvalidTopicError(f"{name} is the log directory's own: no rows are written to it")
+            raise InvalidTopicError(
+                f"{name} is an internal topic of the log directory: rows cannot be written to it"
+            )
         dirs = tuple(
             (number, view.partitions[TopicPartition(name, number)]) for number in info.partitions
         )
         return StagedTopic(name, info.topic_id, AppendRules.of(info.config), dirs)
 
-    def _make(self, name: str, new: NewTopics) -> None:
+    def _create(self, name: str, new: NewTopics) -> None:
         may_create = self._target.create_in_broker_dir
         if self._view is not None and not may_create:
             self._view.check_may_create(name)  # before the directory is opened for writing
@@ -162,23 +168,21 @@ class TopicFinder:
                 )
             except TopicAlreadyExistsError:  # another task was faster
                 return
-        self._made.add(name)
+        self._created.add(name)
 
 
-# Taking back topics that a job made and then failed to fill.
-#
-# Under the lock, and only what is as the job made it: the same topic id, no record in any log,
-# nothing staged by anybody. Who has found the topic meanwhile and stages later is refused at the
-# commit, as for any deleted topic; no row is lost without a word.
+def roll_back_topics(target: Target, created: Sequence[StagedTopic]) -> tuple[str, ...]:
+    """Delete topics that a failed job has created, and return the names of those that stay.
 
-
-def roll_back_topics(target: Target, made: Sequence[StagedTopic]) -> tuple[str, ...]:
-    """Delete those that are still empty and unused. The names of the others."""
-    if not made:
+    A topic is deleted under the lock, and only if it is as the job created it: the same id, no
+    record in any log, nothing staged. A job that has found it and stages later fails at its commit,
+    as for any deleted topic.
+    """
+    if not created:
         return ()
     kept = []
     with _without_delay(target).open() as dirs:
-        for topic in made:
+        for topic in created:
             if _is_unused(dirs.catalog, topic):
                 dirs.catalog.delete(topic.name)
             else:
@@ -187,7 +191,7 @@ def roll_back_topics(target: Target, made: Sequence[StagedTopic]) -> tuple[str, 
 
 
 def _without_delay(target: Target) -> Target:
-    """Files of an empty topic need not wait; unless those of other topics do."""
+    """The files of an empty topic need no delay, unless those of other topics wait for theirs."""
     for root in target.paths:
         for path in root.iterdir():
             if path.is_dir() and path.name.endswith("-delete"):
@@ -218,9 +222,9 @@ def check_topic_column(topic: str | None, *, is_present: bool) -> None:
 
 
 def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopic, ...]:
-    """Raise unless rows can go to these topics; make those that are missing, and tell which.
+    """Check that rows can be written to these topics, and return those that had to be created.
 
-    A topic that has another number of partitions than was asked for is an error: it keeps its own.
+    A topic that exists with another number of partitions than was asked for is an error.
     """
     target = options.target
     target.check()
@@ -231,9 +235,9 @@ def find_topics(options: WriteOptions, names: Iterable[str]) -> tuple[StagedTopi
             _check_partitions(options, finder.find(name))
     except BaseException:
         with interrupts_held(), suppress(StratalogError):
-            roll_back_topics(target, finder.made())
+            roll_back_topics(target, finder.created())
         raise
-    return finder.made()
+    return finder.created()
 
 
 def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
@@ -241,8 +245,8 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
     if wanted is not None and wanted.partition_count != topic.partition_count:
         raise ConfigError(
             "topicPartitions",
-            f"(--partitions) {wanted.partition_count} are asked for, but topic {topic.name!r} has "
-            f"{topic.partition_count}; leave it out to write to it as it is",
+            f"(--partitions) {wanted.partition_count} were requested, but topic {topic.name!r} has "
+            f"{topic.partition_count}; leave it out to write to the topic as it is",
         )
 
 
@@ -250,7 +254,7 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
 
 
 def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
-    """Take the lock, commit, and give it back."""
+    """Commit under the lock."""
     dirs = target.open()
     try:
         result = dirs.commits.commit(commit)
@@ -266,7 +270,7 @@ def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:
 
 
 def abandon_job(target: Target, job: str) -> None:
-    """Remove what a failed job has staged, wherever that is. The job is nobody else's."""
+    """Remove what a failed job has staged, in all partitions. Job ids are unique."""
     roots = [root for root in target.paths if root.is_dir()]
     directories = [path for root in roots for path in root.iterdir() if path.is_dir()]
     _abandon(target, directories, job=job)
@@ -285,7 +289,7 @@ def _abandon(
     job: str | None = None,
     names: AbstractSet[str] = frozenset(),
 ) -> None:
-    """If the lock is not to be had, the files stay, and are swept once they are a day old."""
+    """If the lock cannot be taken, the files stay, and are removed when they are a day old."""
     try:
         with target.lock():
             remove_staged_files(Disk(), target.paths, directories, job=job, names=names)

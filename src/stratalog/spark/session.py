@@ -1,11 +1,14 @@
-"""A home of Spark's in which its workers import PySpark from where it is installed.
+"""A SparkSession for the command line: quiet, and embedded unless a master is given.
 
-Spark puts `$SPARK_HOME/python/lib/pyspark.zip` before all else that its Python workers import from:
-some 1,500 modules without bytecode. Every worker process compiles those it needs, which takes half
-a second, and a first query starts four of them, one after the other. In a home that lacks the
-archive they find the package of their interpreter, which is the same, compiled.
+The JVM's log is written to a file instead of the terminal; if Spark does not start, the error is
+the line of it that says why. The JVM has a process group of its own, which the terminal's interrupt
+does not reach. On Ctrl-C it is ended first, with its workers, so that nobody writes any more when
+staged files are removed.
 
-Only for workers that are on this machine and have this interpreter; the directory holds links.
+Workers on this machine import PySpark from where it is installed. Spark puts its archive
+`$SPARK_HOME/python/lib/pyspark.zip` first, some 1,500 modules without bytecode; every worker
+compiles those it needs, which takes half a second, and a first query starts four workers one after
+the other. So the JVM gets a Spark home of links that lacks the archive.
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ _OTHERS: Final = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
 @contextmanager
 def quick_home(master: str, conf: Mapping[str, str]) -> Iterator[Path | None]:
-    """A JVM that is started in here has such a home, if it can have one."""
-    home = _made(master, conf)
+    """A JVM that is started in here gets such a home, if possible."""
+    home = _create_home(master, conf)
     if home is None:
         yield None
         return
@@ -54,7 +57,7 @@ def quick_home(master: str, conf: Mapping[str, str]) -> Iterator[Path | None]:
         del os.environ[_VARIABLE]
 
 
-def _made(master: str, conf: Mapping[str, str]) -> Path | None:
+def _create_home(master: str, conf: Mapping[str, str]) -> Path | None:
     is_here = master == "local" or master.startswith("local[")
     python = os.environ.get("PYSPARK_PYTHON", sys.executable)
     if not is_here or _VARIABLE in os.environ or python != sys.executable:
@@ -76,7 +79,7 @@ def _made(master: str, conf: Mapping[str, str]) -> Path | None:
 
 
 def _package() -> Path | None:
-    """Where PySpark is, if it was installed as a package that brings Spark along."""
+    """The directory of PySpark, if it was installed as a package that contains Spark."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None or find_spec("py4j") is None:
         return None
@@ -85,13 +88,7 @@ def _package() -> Path | None:
     return package if is_whole else None
 
 
-# A SparkSession for the command line: quiet, embedded unless told otherwise.
-#
-# The JVM's log goes to a file instead of the terminal; when Spark does not start, the line of it
-# that says why is the error. The JVM has a process group of its own, which a terminal's interrupt
-# does not reach: it is ended, and takes its workers (which are in other groups still) along,
-# before anything else is done about it, so that nobody writes any more by the time what is staged
-# is removed.
+# -- the session
 
 LOCAL: Final = "local[*]"
 _QUIET: Final = {
@@ -129,7 +126,8 @@ def open_session(
         given = dict(conf or {})
         if not _MASTER.fullmatch(master):
             raise ConfigError(
-                "master", f"{master!r} is none; give local[*], spark://HOST:PORT, yarn or k8s://…"
+                "master",
+                f"{master!r} is not a Spark master; use local[*], spark://HOST:PORT, yarn or k8s://…",
             )
         with quick_home(master, given):
             session = _start(_builder(title, master, given), _shown(master, given), log, jvm)
@@ -143,7 +141,7 @@ def open_session(
 
 
 def _shown(master: str, conf: Mapping[str, str]) -> str:
-    """What the user gave, but for secrets."""
+    """The settings that the user gave, without secrets."""
     settings = [f"{name}={value}" for name, value in conf.items() if not _SECRET.search(name)]
     return f"{master} with {', '.join(settings)}" if settings else master
 
@@ -153,7 +151,7 @@ def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     settings = {**_QUIET, **(_EMBEDDED if master.startswith("local") else {}), **conf}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Spark's own modules warn of is theirs to mend
+            warnings.simplefilter("ignore")  # about Spark's own modules
             from pyspark.sql import SparkSession  # noqa: PLC0415 - loads seconds' worth of modules
     except ImportError:
         raise SparkStartError(
@@ -192,7 +190,7 @@ class _Jvm:
 
     @contextmanager
     def being_started(self) -> Iterator[None]:
-        """PySpark keeps the process to itself until it answers, so it is seen here on its way."""
+        """PySpark does not return the process until it responds, so it is intercepted here."""
         gateways: Any = import_module("pyspark.java_gateway")
 
         def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
@@ -207,7 +205,7 @@ class _Jvm:
 
     @contextmanager
     def ended_by_interrupts(self, session: SparkSession) -> Iterator[None]:
-        """Of a JVM that is ours. PySpark's own handler would talk to it in the midst of a call."""
+        """If the JVM was started here. PySpark's handler would call it in the middle of a call."""
         is_ours = self._process is not None
         if not is_ours or threading.current_thread() is not threading.main_thread():
             yield
@@ -234,8 +232,7 @@ class _Jvm:
             signal.signal(signal.SIGINT, before)
 
     def end(self) -> None:
-        """And wait until it is gone. Its Python workers end when it ends them, or when it is not
-        there any more."""
+        """End it and wait until it has exited. Its Python workers exit with it."""
         process, self.is_ended = self._process, True
         if process is None:
             return
@@ -252,7 +249,7 @@ class _Jvm:
 
 @contextmanager
 def _closed_sockets_survived() -> Iterator[None]:
-    """Where closed pipes end a process, a JVM that died would, without a word."""
+    """If SIGPIPE ends this process, so would a JVM that has died, silently."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPIPE"):
         yield
         return
@@ -277,10 +274,10 @@ def _stderr_to(log: IO[bytes]) -> Iterator[None]:
 
 
 def _reason(error: Exception, log: IO[bytes]) -> str:
-    """The line of the JVM's log, or of the error, that tells."""
+    """The line of the JVM's log, or of the error, that says why."""
     log.seek(0)
-    told = log.read()[-100_000:].decode(errors="replace")
-    for pattern, text in ((_LOGGED, told), (_JAVA_ERROR, str(error)), (_LAUNCHER, told)):
+    text_log = log.read()[-100_000:].decode(errors="replace")
+    for pattern, text in ((_LOGGED, text_log), (_JAVA_ERROR, str(error)), (_LAUNCHER, text_log)):
         found = pattern.search(text)
         if found is not None:
             return plain_line(found[1]).removeprefix("Application has been killed. Reason: ")
