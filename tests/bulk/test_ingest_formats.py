@@ -258,3 +258,12 @@ def test_types_that_cannot_be_used(tmp_path: Path) -> None:
         pq.write_table(pa.table({"value": ["v"], name: column}), path)
         with pytest.raises(ConfigError, match=f"column '{name}' is .*, not "):
             run(path, tmp_path / "logs")
+
+
+def test_a_column_has_one_type_in_all_files(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "in" / "2.csv").write_text("a,b\nx,\n")
+    run(tmp_path / "in", tmp_path / "logs")
+    values = [each.value for each in records(tmp_path / "logs")]
+    assert values == [b'{"a":"1","b":2}', b'{"a":"x","b":null}']

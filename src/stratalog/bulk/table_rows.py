@@ -6,7 +6,7 @@ and values are taken as they are if they are text or bytes, else as their JSON t
 names of directories count as columns of the file; the directory's topic is the topic.
 
 An empty cell of CSV is null, a quoted empty cell is an empty string. The cells of a CSV column are
-numbers in the JSON object, as they are written, if all of them in the file are; or booleans;
+numbers in the JSON object, as they are written, if all of them in all files are; or booleans;
 otherwise they are strings.
 
 A null key or value is null. A timestamp is a timestamp, a date, milliseconds since 1970 or text; if
@@ -183,6 +183,7 @@ def plan_tables(
     """What to read of the files, and whether all rows have a topic. Raises ConfigError for a column
     that a file lacks, or whose type cannot be used."""
     parts: list[RowGroups | CsvFile] = []
+    kinds: dict[str, list[str]] = {}
     has_topic = True
     for file in files:
         if is_csv:
@@ -190,7 +191,8 @@ def plan_tables(
                 continue
             names = csv_header(file, use.delimiter)
             use.sources(names, file)
-            parts.append(CsvFile(file, _literal_columns(file, use.delimiter)))
+            _narrow_kinds(kinds, file, use.delimiter)
+            parts.append(CsvFile(file, frozenset()))
         else:
             with open_parquet(file.path) as parquet:
                 schema = parquet.schema_arrow
@@ -199,7 +201,11 @@ def plan_tables(
                 _check_types(schema, sources, file)
                 parts += _row_groups(file, parquet, set(_columns_to_read(sources, parquet)))
         has_topic = has_topic and use.has_topic(names, file)
-    return tuple(parts), has_topic and bool(files)
+    literals = frozenset(name for name, left in kinds.items() if left)
+    typed = (
+        part._replace(literals=literals) if isinstance(part, CsvFile) else part for part in parts
+    )
+    return tuple(typed), has_topic and bool(files)
 
 
 def csv_header(file: InputFile, delimiter: str) -> list[str]:
@@ -214,9 +220,8 @@ def csv_header(file: InputFile, delimiter: str) -> list[str]:
     return names
 
 
-def _literal_columns(file: InputFile, delimiter: str) -> frozenset[str]:
-    """The columns whose cells are all numbers, or all booleans."""
-    kinds: dict[str, list[str]] = {}
+def _narrow_kinds(kinds: dict[str, list[str]], file: InputFile, delimiter: str) -> None:
+    """Leave those of `_NUMBER` and `_BOOLEAN` that all cells of a column match, in all files."""
     for batch in _read_csv(file, delimiter):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             left = kinds.get(name, [_NUMBER, _BOOLEAN])
@@ -225,7 +230,6 @@ def _literal_columns(file: InputFile, delimiter: str) -> frozenset[str]:
                     kind for kind in left if pc.all(pc.match_substring_regex(column, kind)).as_py()
                 ]
                 kinds[name] = left
-    return frozenset(name for name, left in kinds.items() if left)
 
 
 def _read_csv(file: InputFile, delimiter: str) -> Iterator[pa.RecordBatch]:
