@@ -84,7 +84,7 @@ def read_lines(source: TextRange, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa
                 yield found
 
 
-def _first_line(file: _Readable, source: TextRange, chunk_bytes: int) -> tuple[int, bytes]:
+def _first_line(file: _SeekableInput, source: TextRange, chunk_bytes: int) -> tuple[int, bytes]:
     """Where the first line of the range starts, `end` or later if none does; and bytes from there
     that are already read."""
     if source.start == 0:
@@ -108,7 +108,7 @@ def _first_line(file: _Readable, source: TextRange, chunk_bytes: int) -> tuple[i
     return max(position, source.end), b""
 
 
-class _Readable(Protocol):
+class _SeekableInput(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
     def seek(self, position: int, /) -> int: ...
