@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,10 @@ from tests.golden.cases import GoldenCase, compaction_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+# For all processes that tests start.
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
+os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # A busy machine makes no example slow for a reason worth failing for; and what is checked in was
 # tried with the same examples: new ones are for who runs the tests by hand.

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.spark.session import quick_home
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,7 +27,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, with little memory and no web page."""
     scratch = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with warnings.catch_warnings():
+    # Workers take half a second less to start there; the tests with processes of their own start
+    # Spark as it is.
+    with warnings.catch_warnings(), quick_home("local[2]", {}):
         warnings.simplefilter("ignore")  # what Spark's own modules warn of is theirs to mend
         from pyspark.sql import SparkSession  # noqa: PLC0415
 

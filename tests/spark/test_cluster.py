@@ -1,5 +1,8 @@
 """A real standalone cluster: a master and two workers, each a process of its own on loopback.
 
+The workers are on two hosts as far as they can tell: Spark does not run a copy of a task on the
+host of the first.
+
 Executors get the package as they would on any cluster whose machines have it installed: through the
 Python that `PYSPARK_PYTHON` names. What they share is the file system.
 """
@@ -13,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,7 @@ import pytest
 
 from stratalog.log_dir import LogDir
 from tests.spark.cluster_program import KEYS, PARTITIONS, ROWS
+from tests.spark.test_write_faults import check_rows, make, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +32,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HERE = Path(__file__).parent
-STARTED_S, FINISHED_S = 120, 600
+WORKERS = {"one": "127.0.0.2", "two": "127.0.0.3"}
+STARTED_S, FINISHED_S = 600, 1200
 
 
 class Cluster:
@@ -40,26 +45,29 @@ class Cluster:
         self.url = ""
 
     def start(self) -> None:
-        self._run("master", "org.apache.spark.deploy.master.Master")
-        self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
-        for name in ("one", "two"):
+        """What is not running."""
+        if "master" not in self._processes:
+            self._run("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+            self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
+        missing = {name: host for name, host in WORKERS.items() if name not in self._processes}
+        for name, host in missing.items():
             work = str(self._home / f"work-{name}")
             args = ("--cores", "1", "--memory", "1g", "--work-dir", work, self.url)
-            self._run(name, "org.apache.spark.deploy.worker.Worker", *args)
-        for name in ("one", "two"):
+            self._run(name, host, "org.apache.spark.deploy.worker.Worker", *args)
+        for name in missing:
             self._wait_for(name, r"(Successfully registered with master)")
 
-    def _run(self, name: str, main: str, *args: str) -> None:
+    def _run(self, name: str, host: str, main: str, *args: str) -> None:
         import pyspark  # noqa: PLC0415 - its modules warn when they are imported
 
         home = Path(pyspark.__file__).parent
-        ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        ports = ("--host", host, "--port", "0", "--webui-port", "0")
         with (self._home / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), main, *ports, *args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)},
+                env={**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(home)},
                 start_new_session=True,  # executors are killed with their worker
             )
 
@@ -83,28 +91,42 @@ class Cluster:
             self.kill(name)
 
 
-@contextmanager
-def cluster(home: Path) -> Iterator[Cluster]:
-    running = Cluster(home)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        running.start()
-        yield running
+        yield started
     finally:
-        running.stop()
+        started.stop()
 
 
-def test_whole_pipeline_while_a_worker_dies(tmp_path: Path) -> None:
+@pytest.fixture
+def running(cluster: Cluster) -> Cluster:
+    """With both workers, whichever a test before has killed."""
+    cluster.start()
+    return cluster
+
+
+def test_copies_of_a_slow_task(running: Cluster, tmp_path: Path) -> None:
+    """Two attempts of one task stage the same rows; one of them counts."""
+    make(tmp_path / "logs")
+    (tmp_path / "attempts").mkdir()
+    done = run("speculate", tmp_path, running.url)
+    assert done.returncode == 0, done.stderr[-3000:]
+    attempts = {path.name for path in (tmp_path / "attempts").iterdir()}
+    assert {"0 0", "0 1"} <= attempts
+    check_rows(tmp_path / "logs")
+
+
+def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) -> None:
     lines = []
-    with (
-        cluster(tmp_path) as running,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
-            cwd=HERE.parent.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as driver,
-    ):
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
+        cwd=HERE.parent.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as driver:
         try:
             assert driver.stdout is not None
             for line in driver.stdout:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import stratalog
+from tests.cli.command import inside
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -101,8 +102,8 @@ def test_demo(tmp_path: Path) -> None:
         "ls", "explain", "read", "compact", "compact", "retain", "stats", "verify"
     ]  # fmt: skip
     for command in commands:
-        tried = python("-m", "stratalog", *shlex.split(command))
-        assert tried.returncode == 0, (command, tried.stderr)
+        tried = inside(*shlex.split(command))
+        assert tried.status == 0, (command, tried.stderr)
         assert tried.stdout, command
 
 
