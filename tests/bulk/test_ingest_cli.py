@@ -36,6 +36,7 @@ def ingest(no_spark: Path, *args: str | Path) -> Result:
     return Result(done.stdout, done.stderr.decode(), done.returncode)
 
 
+@pytest.mark.slow
 def test_lines_are_written_by_threads(no_spark: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"a": 2}')
     (tmp_path / "b.jsonl").write_text('{"b": 1}\n')
@@ -47,6 +48,7 @@ def test_lines_are_written_by_threads(no_spark: Path, tmp_path: Path) -> None:
     assert [record.value for record in view.read()] == [b'{"a": 1}', b'{"a": 2}', b'{"b": 1}']
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(no_spark: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("1\n")
     for name, told in [

@@ -175,6 +175,7 @@ def test_what_if_uses_the_policy_of_the_cluster(directory: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ingest_creates_topics_only_if_that_is_asked_for(directory: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("a\nb\n")

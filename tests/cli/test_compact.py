@@ -41,6 +41,7 @@ def snapshot(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_plan_in_a_table(made: Path) -> None:
     before = snapshot(made)
     result = stratalog("compact", made, "--dry-run")
@@ -96,6 +97,7 @@ def test_an_explanation(made: Path) -> None:
     assert any(line.startswith("  rewrites  ") for line in lines)
 
 
+@pytest.mark.slow
 def test_compacting(directory: Path) -> None:
     result = stratalog("compact", directory)
     assert (result.stderr, result.status) == ("", 0)
@@ -165,6 +167,7 @@ def test_nothing_to_compact(directory: Path) -> None:
         assert line.startswith("No topic is known to have cleanup.policy=compact.")
 
 
+@pytest.mark.slow
 def test_corruption_in_one_partition(directory: Path) -> None:
     with LogDir.open(directory) as logs:
         logs.create_topic("sound", 1, config=COMPACTED)
@@ -215,6 +218,7 @@ def test_a_key_after_compaction(directory: Path) -> None:
     assert row["isEligible"] is False
 
 
+@pytest.mark.slow
 def test_a_key_that_nobody_has(made: Path) -> None:
     result = stratalog("compact", made, "--key", "nobody")
     assert (result.stdout, result.status) == (b"", 1)
@@ -224,6 +228,7 @@ def test_a_key_that_nobody_has(made: Path) -> None:
 # -- mistakes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -239,6 +244,7 @@ def test_usage(made: Path, args: list[str], message: str) -> None:
     assert message in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_clear_errors(made: Path, tmp_path: Path) -> None:
     for args, message in (
         ([tmp_path / "missing"], "no such directory"),
@@ -261,6 +267,7 @@ def test_a_locked_directory_is_read_only(directory: Path) -> None:
             inside("compact", directory)
 
 
+@pytest.mark.slow
 def test_on_a_terminal(directory: Path) -> None:
     shown = on_terminal("compact", directory, "--dry-run", columns=70)
     assert "orders-0" in shown
@@ -269,6 +276,7 @@ def test_on_a_terminal(directory: Path) -> None:
     assert "1 of 1 partition compacted" in shown
 
 
+@pytest.mark.slow
 def test_a_dry_run_loads_nothing_heavy(made: Path) -> None:
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415

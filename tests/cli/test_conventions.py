@@ -64,6 +64,7 @@ def wrong_keys(rows: list[dict[str, Any]]) -> set[str]:
     return {name for name in keys_of(rows) if not CAMEL.fullmatch(name)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", RUNS, ids=lambda args: "-".join(map(str, args[::2]))[-30:])
 def test_names_in_json_are_in_camel_case(args: tuple[str | Path, ...]) -> None:
     assert wrong_keys(inside(*args, "--json").rows) == set()
@@ -140,6 +141,7 @@ def test_a_letter_means_the_same_everywhere(name: str) -> None:
             assert ALSO.get((name, letter), SHORT_OPTIONS[letter]) in parameter.opts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_and_what_each_option_does(name: str) -> None:
     text = inside(name, "--help").stdout.decode()

@@ -30,6 +30,7 @@ KAFKA_FLAGS = {
 }
 
 
+@pytest.mark.slow
 def test_kafkas_command_line_prints_kafkas_output() -> None:
     dumps = TXN.dumps(TXN.partition_dir)
     for name, kind in [(f"{FIRST}.log", "data"), (f"{FIRST}.index", "plain")]:
@@ -40,6 +41,7 @@ def test_kafkas_command_line_prints_kafkas_output() -> None:
         assert found.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [log_dir_case(), GoldenCase("v1-none"), GoldenCase("u-torn")], ids=str
 )
@@ -202,6 +204,7 @@ def test_decoder_classes(log_dir: Path) -> None:
     assert inside("dump", log, "--key-decoder-class", old).lines == [plain[0], notice, *plain[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -224,6 +227,7 @@ def test_wrong_usage(args: list[str], message: str) -> None:
     assert found.status == 2
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(log_dir: Path) -> None:
     found = stratalog("dump", log_dir / "nothing")
     assert found.stderr == (
@@ -246,6 +250,7 @@ def test_errors_are_one_line(log_dir: Path) -> None:
     assert (found.stdout, found.status) == (f"Dumping {strange}\n".encode(), 0)
 
 
+@pytest.mark.slow
 def test_findings_go_to_standard_error_after_the_text(log_dir: Path) -> None:
     log = log_dir / "orders-0" / f"{FIRST}.log"
     log.write_bytes(encode_batch([Record(0, 1, b"k", b"v"), Record(5, 1, b"k", b"v")]))
@@ -254,6 +259,7 @@ def test_findings_go_to_standard_error_after_the_text(log_dir: Path) -> None:
     assert found.status == 0
 
 
+@pytest.mark.slow
 def test_file_names_that_are_no_text(tmp_path: Path) -> None:
     directory = os.fsencode(tmp_path) + b"/\xff-0"
     os.mkdir(directory)  # noqa: PTH102  # bytes
@@ -266,6 +272,7 @@ def test_file_names_that_are_no_text(tmp_path: Path) -> None:
     assert done.stdout.startswith(b'{"file":')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [["--print-data-log"], ["--print-data-log", "--json"]])
 def test_a_pipe_that_closes_early_ends_the_command_quietly(
     tmp_path: Path, flags: list[str]
@@ -284,6 +291,7 @@ def test_a_pipe_that_closes_early_ends_the_command_quietly(
     assert process.returncode == -signal.SIGPIPE
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error() -> None:
     log = TXN.partition_dir / f"{FIRST}.log"
     with open("/dev/full", "wb") as full:  # noqa: PTH123
@@ -297,6 +305,7 @@ def test_a_full_disk_is_an_error() -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 def test_progress_is_only_for_a_terminal_that_sees_no_output(tmp_path: Path) -> None:
     log = tmp_path / f"{FIRST}.log"
     batch = encode_batch([Record(offset, 1, b"key", b"v" * 100) for offset in range(1_000)])
@@ -313,11 +322,13 @@ def test_progress_is_only_for_a_terminal_that_sees_no_output(tmp_path: Path) -> 
     assert b" s left" in shown
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_text_is_the_same() -> None:
     log = TXN.partition_dir / f"{FIRST}.log"
     assert on_terminal("dump", log) == stratalog("dump", log).stdout.decode()
 
 
+@pytest.mark.slow
 def test_a_small_dump_starts_fast_and_without_compiled_kernels() -> None:
     log = TXN.partition_dir / f"{FIRST}.log"
     code = (
@@ -338,6 +349,7 @@ def _cpu_seconds(*args: str | Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+@pytest.mark.slow
 def test_help_lists_all_commands_and_exit_codes() -> None:
     found = stratalog("--help")
     assert found.status == 0

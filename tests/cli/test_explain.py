@@ -24,6 +24,7 @@ def _steps(rows: list[dict[str, Any]]) -> list[str]:
     return [row["step"] for row in rows]
 
 
+@pytest.mark.slow
 def test_an_offset_step_by_step() -> None:
     result = stratalog("explain", MULTISEG, "--offset", "734")
     assert (result.stderr, result.status) == ("", 0)
@@ -62,6 +63,7 @@ def test_an_offset_step_by_step() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_time_step_by_step() -> None:
     lines = stratalog("explain", MULTISEG, "--time", "2023-11-14T22:13:27.333").lines
     titles = [line for line in lines if line[:1].isdigit()]
@@ -77,6 +79,7 @@ def test_a_time_step_by_step() -> None:
     assert "   -> 00000000000000000602.timeindex: slot 35, so search from offset 730 on" in lines
 
 
+@pytest.mark.slow
 def test_json_has_all_steps() -> None:
     rows = stratalog("explain", MULTISEG, "--offset", "734", "--json").rows
     assert _steps(rows) == ["segment", "index", "scan", "record", "total", "found"]
@@ -136,6 +139,7 @@ def test_an_empty_segment_leads_to_the_next() -> None:
     assert "5. Scan batch headers for offset 1072" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "text"),
     [(["-o", "1501"], "out of range"), (["--time", "now"], "no record at or after")],
@@ -154,6 +158,7 @@ def _titles(lines: list[str]) -> list[str]:
     return [line.partition(" for ")[0] for line in lines if line[:1].isdigit()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "titles"),
     [
@@ -219,6 +224,7 @@ def test_corruption_of_one_partition_leaves_the_others_explained(tmp_path: Path)
     assert result.status == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_gets_colours_and_lines_that_fit(columns: int) -> None:
     shown = on_terminal("explain", MULTISEG, "--time", "2023-11-14T22:13:27.333", columns=columns)
@@ -247,6 +253,7 @@ def test_bars_of_one_entry() -> None:
     assert search_bars(step, ASCII) == ["o", "o"]
 
 
+@pytest.mark.slow
 def test_it_names_only_its_own_options() -> None:
     result = stratalog("explain", MULTISEG)
     assert "give exactly one of --offset or --time" in result.stderr

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MULTISEG = GOLDEN_DIR / "multiseg"
 
 
+@pytest.mark.slow
 def test_a_log_directory_to_parquet(tmp_path: Path) -> None:
     result = stratalog("export", MULTISEG, "--to", tmp_path / "out", "--text")
     (line,) = result.lines
@@ -81,6 +82,7 @@ def test_an_internal_topic_of_several_partitions_when_named(tmp_path: Path) -> N
     assert summary["records"] == 2 * single["records"]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is not empty; choose another, or --append to it"):
@@ -93,6 +95,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     assert stratalog("export", MULTISEG, "--to", tmp_path, "--since", "tea time").status == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [("--codec", "zstd"), ("--text",)], ids=["codec", "text"])
 def test_options_of_parquet_are_refused_for_json(args: tuple[str, ...], tmp_path: Path) -> None:
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--format", "jsonl", *args)

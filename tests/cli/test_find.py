@@ -18,6 +18,7 @@ CASES = [case for case in undamaged_cases() if not case.is_unclean]
 TIMED_CASES = [case for case in CASES if case.offsets_for_times is not None]
 
 
+@pytest.mark.slow
 def test_an_offset_as_text() -> None:
     result = stratalog("find", MULTISEG, "--offset", "734")
     assert (result.stderr, result.status) == ("", 0)
@@ -33,6 +34,7 @@ def test_an_offset_as_text() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_json() -> None:
     (row,) = stratalog("find", MULTISEG, "--offset", "734", "--json").rows
     assert list(row) == ["topic", "partition", "asked", "file", "batch", "record"]
@@ -119,6 +121,7 @@ def test_a_hole_leads_to_the_next_record() -> None:
     assert result.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -160,6 +163,7 @@ def test_each_partition_is_searched(tmp_path: Path) -> None:
     assert result.status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -176,6 +180,7 @@ def test_usage_errors(args: list[str]) -> None:
     assert (result.status, result.stdout) == (2, b"")
 
 
+@pytest.mark.slow
 def test_long_and_hostile_values_are_shown_safely() -> None:
     shown = on_terminal("find", GoldenCase("rdk-none").partition_dir, "-o", "10")
     assert "\x1b" not in shown

@@ -18,6 +18,7 @@ print(*{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

@@ -32,6 +32,7 @@ def _kinds(rows: list[dict[str, Any]]) -> list[str]:
     return [row["kind"] for row in rows]
 
 
+@pytest.mark.slow
 def test_topics_of_a_log_dir() -> None:
     result = stratalog("ls", log_dir_case().root)
     assert result.stderr == ""
@@ -51,6 +52,7 @@ def test_topics_of_a_log_dir() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_json_of_a_log_dir() -> None:
     rows = stratalog("ls", log_dir_case().root, "--json").rows
     assert rows[0] == {
@@ -93,6 +95,7 @@ def test_json_of_a_log_dir() -> None:
     }
 
 
+@pytest.mark.slow
 def test_other_directories_are_listed(log_dir: Path) -> None:
     result = stratalog("ls", log_dir, "--json")
     assert _kinds(result.rows) == [
@@ -192,6 +195,7 @@ def test_index_entries_agree_with_kafkas_loader() -> None:
     assert {row["offsetIndex"]["origin"] for row in rows} == {"file"}
 
 
+@pytest.mark.slow
 def test_the_state_of_indexes(tmp_path: Path) -> None:
     partition = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
     (partition / f"{0:020d}.index").unlink()
@@ -217,11 +221,13 @@ def test_files_in_transit(tmp_path: Path) -> None:
     assert (Path(file["path"]).name, file["state"]) == (f"{0:020d}.log.deleted", "deleted")
 
 
+@pytest.mark.slow
 def test_properties_of_a_broker_that_had_no_id_yet(log_dir: Path) -> None:
     (log_dir / "meta.properties").write_text("version=0\ncluster.id=abc\n")
     assert stratalog("ls", log_dir).lines[0] == f"{log_dir}: 3 partitions, cluster abc"
 
 
+@pytest.mark.slow
 def test_one_bad_partition_does_not_hide_the_others(log_dir: Path) -> None:
     (log_dir / "hollow-0").mkdir()
     (log_dir / "txn-1" / "leader-epoch-checkpoint").write_text("0\n1\nnonsense\n")
@@ -238,6 +244,7 @@ def test_one_bad_partition_does_not_hide_the_others(log_dir: Path) -> None:
     assert "leader-epoch-checkpoint" in errors[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "status", "text"),
     [
@@ -272,6 +279,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_terminal_gets_a_table_that_fits(columns: int) -> None:
     shown = on_terminal("ls", MULTISEG, "--all", columns=columns)
@@ -288,6 +296,7 @@ def _without_escapes(text: str) -> str:
     return Text.from_ansi(text).plain
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_escapes_and_complete_rows() -> None:
     lines = stratalog("ls", MULTISEG).lines
     assert not any("\x1b" in line for line in lines)
@@ -299,11 +308,13 @@ def test_a_pipe_gets_no_escapes_and_complete_rows() -> None:
     )
 
 
+@pytest.mark.slow
 def test_json_is_one_object_a_line(log_dir: Path) -> None:
     for line in stratalog("ls", log_dir, "--all", "--json").lines:
         assert isinstance(json.loads(line), dict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [(), ("--segments",), ("--partitions",), ("--transactions",), ("--all",), ("txn",), ("txn:0",)],

@@ -9,6 +9,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir import LogDir
 from tests.cli.command import COMMAND, inside, stratalog
@@ -106,6 +108,7 @@ def test_a_failure_is_reported_with_its_traceback(tmp_path: Path) -> None:
     assert (total["partitions"], total["failing"], total["deletedSegments"]) == (2, 1, 1)
 
 
+@pytest.mark.slow
 def test_it_runs_until_a_signal(tmp_path: Path) -> None:
     make(tmp_path, orders={})
     settings = {
@@ -144,6 +147,7 @@ def test_what_kafka_wrote_does_not_go_by_guessed_settings(tmp_path: Path) -> Non
     assert bases(tmp_path / "multiseg-0") == [1500]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     make(tmp_path / "logs", orders={})
     result = stratalog("maintain", tmp_path / "logs", "--once", "-c", "retention.ms=1")
@@ -162,6 +166,7 @@ def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     assert bases(tmp_path / "logs" / "orders-0") == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_log_directories_that_belong_together(tmp_path: Path) -> None:
     """`retain` and `compact` work on one directory; `maintain` has to be told what to do."""
     dirs = [tmp_path / "1", tmp_path / "2"]

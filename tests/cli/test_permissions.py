@@ -26,11 +26,13 @@ def log_dir(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_it_is_the_mode_that_makes_the_difference(log_dir: Path) -> None:
     assert without_privileges("ls", log_dir).status == 0
     assert without_privileges("verify", log_dir).status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [f"t-1/{LOG}", "t-1"])
 def test_verify_reports_a_missing_permission_and_nothing_else(log_dir: Path, where: str) -> None:
     (log_dir / where).chmod(0)
@@ -45,6 +47,7 @@ def test_verify_reports_a_missing_permission_and_nothing_else(log_dir: Path, whe
     assert stratalog("verify", log_dir).status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -66,6 +69,7 @@ def test_verify_does_not_call_an_unreadable_side_file_corrupt(log_dir: Path, nam
     assert result.status == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [f"t-1/{LOG}", "t-1"])
 @pytest.mark.parametrize("named", [[], ["t"]])
 def test_ls_lists_an_unreadable_partition(log_dir: Path, where: str, named: list[str]) -> None:
@@ -89,6 +93,7 @@ def test_ls_lists_an_unreadable_partition(log_dir: Path, where: str, named: list
     assert "3 (1 unreadable)" in topics.stdout.decode()
 
 
+@pytest.mark.slow
 def test_read_says_which_file_may_not_be_read(log_dir: Path) -> None:
     (log_dir / "t-1" / LOG).chmod(0)
     result = without_privileges("read", log_dir / "t-1")

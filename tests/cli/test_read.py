@@ -55,6 +55,7 @@ def test_the_records_that_a_consumer_gets(case: GoldenCase, isolation: Isolation
 _ANY = Record(0, 0, None, None)
 
 
+@pytest.mark.slow
 def test_values_go_out_as_they_are() -> None:
     case = GoldenCase("rdk-none")
     records = consumed(case, IsolationLevel.READ_UNCOMMITTED)
@@ -108,6 +109,7 @@ def test_a_segment_alone() -> None:
     assert _offsets(MULTISEG / f"{1295:020d}.log") == list(range(1295, 1485))
 
 
+@pytest.mark.slow
 def test_fields_and_templates() -> None:
     fields = stratalog(
         "read", MULTISEG, "-n", "1", "--print", "offset, time,key", "--separator", r"\x7c"
@@ -124,6 +126,7 @@ def test_headers() -> None:
     assert inside(*args, "--print", "key").stdout == b"h1=x,h1=y,h2=null,h3=\tk0007\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_more() -> None:
     shown = on_terminal("read", MULTISEG, "--from", "-1")
     assert shown == (
@@ -131,6 +134,7 @@ def test_a_terminal_shows_more() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -146,6 +150,7 @@ def test_out_of_range(args: list[str], text: str) -> None:
     assert text in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -168,6 +173,7 @@ def test_usage_errors(args: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_corruption_stops_with_one_line() -> None:
     case = GoldenCase("u-badcrc")
     result = stratalog("read", directory_to_read(case), "--print", "offset")
@@ -179,6 +185,7 @@ def test_corruption_stops_with_one_line() -> None:
     assert offsets == list(range(len(offsets)))  # what came before was printed
 
 
+@pytest.mark.slow
 def test_corruption_is_skipped_and_reported() -> None:
     case = GoldenCase("u-badcrc")
     result = stratalog("read", directory_to_read(case), "--print", "offset", "--skip-corrupt")
@@ -192,12 +199,14 @@ def test_corruption_is_skipped_and_reported() -> None:
     assert f"offsets {lost[0]} up to {lost[-1] + 1}: CRC is" in line
 
 
+@pytest.mark.slow
 def test_torn_tails_are_not_corruption() -> None:
     for name in ("u-torn", "u-garbage", "u-header"):
         result = stratalog("read", directory_to_read(GoldenCase(name)), "--print", "offset")
         assert (result.stderr, result.status) == ("", 0)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_it_quietly() -> None:
     command = [*COMMAND, "read", str(MULTISEG)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -208,6 +217,7 @@ def test_a_closed_pipe_ends_it_quietly() -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_missing_transaction_index_is_reported(tmp_path: Path) -> None:
     path = GoldenCase("txn").copy_to(tmp_path) / "txn-0"
     args = ("read", path, "--isolation-level", "read_committed", "--json")

@@ -73,6 +73,7 @@ def check_truncation(row: dict[str, Any], log_dir: Path, raw: bytes) -> None:
     assert "CRC" in row["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -98,6 +99,7 @@ def test_a_command_leaves_other_logs_alone(log_dir: Path, args: tuple[str, ...])
     assert row["topic"] == "hurt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [
@@ -123,6 +125,7 @@ def test_what_recovery_truncates_is_reported(log_dir: Path, args: tuple[str, ...
     assert (log_dir / "hurt-0" / LOG).stat().st_size == row["position"]
 
 
+@pytest.mark.slow
 def test_ingest_reports_it_too(log_dir: Path, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("one\ntwo\n")
@@ -135,6 +138,7 @@ def test_ingest_reports_it_too(log_dir: Path, tmp_path: Path) -> None:
     assert "stratalog: warning: " in result.stderr
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_what_recovery_does_and_never_writes(log_dir: Path) -> None:
     raw = (log_dir / "hurt-0" / LOG).read_bytes()
     before = fingerprint(log_dir)
@@ -152,6 +156,7 @@ def test_a_dry_run_shows_what_recovery_does_and_never_writes(log_dir: Path) -> N
     assert again.lines == ["2 partitions after a clean shutdown: nothing to truncate"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_where_opening_is_refused(log_dir: Path) -> None:
     """A cleanly closed log is not truncated."""
     (log_dir / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
@@ -162,6 +167,7 @@ def test_a_dry_run_says_where_opening_is_refused(log_dir: Path) -> None:
     assert "nothing to truncate" in result.stdout.decode()
 
 
+@pytest.mark.slow
 def test_later_segments_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "data"
     with LogDir.open(path, background=False) as logs:
@@ -186,6 +192,7 @@ def test_later_segments_are_counted(tmp_path: Path) -> None:
     assert done == {**planned, "isDone": True}
 
 
+@pytest.mark.slow
 def test_a_torn_tail_has_nothing_readable(log_dir: Path) -> None:
     table = max((log_dir / "table-0").glob("*.log"))
     with table.open("ab") as file:
@@ -229,6 +236,7 @@ def far_log_dir(root: Path, *offsets: int, flips: int | None = None, point: int 
     return root
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_what_would_be_split(tmp_path: Path) -> None:
     path = far_log_dir(tmp_path / "data", 0, REACH, REACH + 2, 3 * REACH)
     before = fingerprint(path)
@@ -251,6 +259,7 @@ def test_a_dry_run_shows_what_would_be_split(tmp_path: Path) -> None:
     assert bases == [*split["baseOffsets"], 9 * REACH]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [0, 3 * REACH], ids=["unflushed", "partly flushed"])
 @pytest.mark.parametrize("flips", [0, 1, 2, 3])
 def test_a_dry_run_shows_what_is_truncated_of_a_split_segment(
@@ -266,6 +275,7 @@ def test_a_dry_run_shows_what_is_truncated_of_a_split_segment(
     assert truncated == [{**row, "isDone": True} for row in truncations(planned)]
 
 
+@pytest.mark.slow
 def test_an_intact_last_segment_of_a_clean_log_is_not_split(tmp_path: Path) -> None:
     path = far_log_dir(tmp_path / "data", 0, REACH)
     assert stratalog("recover", path).status == 0

@@ -52,6 +52,7 @@ def test_a_directory_in_use_is_refused(root: Path) -> None:
         inside("reindex", root)
 
 
+@pytest.mark.slow
 def test_a_corrupt_segment_is_reported_and_the_status_is_1(root: Path) -> None:
     log = root / "multiseg-0" / "00000000000000000156.log"
     raw = bytearray(log.read_bytes())

@@ -55,6 +55,7 @@ def rows(result: Result, kind: str) -> list[dict[str, Any]]:
 # -- explaining
 
 
+@pytest.mark.slow
 def test_every_segment_with_what_takes_or_keeps_it() -> None:
     when = "2023-11-21T22:13:27.5Z"
     result = stratalog("retain", MULTISEG, "--explain", "--now", when, "--defaults")
@@ -218,6 +219,7 @@ def test_json(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal() -> None:
     shown = on_terminal(
         "retain", MULTISEG, "--explain", "--defaults", "--now", "2023-11-21T22:13:27.5Z"
@@ -257,6 +259,7 @@ def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
         assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -273,6 +276,7 @@ def test_a_wrong_command_line(tmp_path: Path, args: list[Path | str], message: s
     assert bases(tmp_path / "orders-0") == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_segment_alone_is_refused(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
     segment = tmp_path / "orders-0" / f"{0:020d}.log"
@@ -284,6 +288,7 @@ def test_a_segment_alone_is_refused(tmp_path: Path) -> None:
     assert (result.stdout, result.status) == (b"", 1)
 
 
+@pytest.mark.slow
 def test_settings_are_checked(tmp_path: Path) -> None:
     make(tmp_path, orders={"at": [[9], [1]]})
     for setting in ("retention.mss=1", "retention.ms=soon", "retention.ms=-2"):
@@ -297,6 +302,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
 # -- deleting
 
 
+@pytest.mark.slow
 def test_deleting(tmp_path: Path) -> None:
     """By the clock of the machine, which is before the records' time: size counts here."""
     limit = {"retention.ms": -1, "retention.bytes": 100}

@@ -42,6 +42,7 @@ def test_json() -> None:
     assert summary["sizeBytes"] == 147_513
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"retention\.day"):
         inside("stats", COMPACT_TXN, "--what-if", "retention.day=1")

@@ -54,6 +54,7 @@ def log_dir(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -82,6 +83,7 @@ def test_every_command_runs_on_threads(command: str, log_dir: Path, tmp_path: Pa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_name", ["parquet", "jsonl"])
 def test_an_export_comes_back(format_name: str, log_dir: Path, tmp_path: Path) -> None:
     exported, back = tmp_path / "exported", tmp_path / "back"
@@ -93,11 +95,13 @@ def test_an_export_comes_back(format_name: str, log_dir: Path, tmp_path: Path) -
     assert again.rows[-1]["records"] == stratalog("stats", log_dir, "--json").rows[-1]["records"]
 
 
+@pytest.mark.slow
 def test_a_job_runs_a_schedule(log_dir: Path) -> None:
     done = stratalog("maintain", log_dir, "--once")
     assert done.status == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["verify", "reindex", "stats", "export", "compact", "ingest"])
 def test_a_master_needs_spark(verb: str, log_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("one\n")
@@ -113,6 +117,7 @@ def test_a_master_needs_spark(verb: str, log_dir: Path, tmp_path: Path) -> None:
     assert CURE in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows.jsonl.gz"])
 def test_files_of_every_format_are_ingested(name: str, tmp_path: Path) -> None:
     data = b"a,b\n1,2\n" if "csv" in name else b'{"a":1,"b":2}\n'

@@ -25,6 +25,7 @@ def run(name: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_write_and_read(tmp_path: Path) -> None:
     lines = run("write_and_read.py", str(tmp_path / "data"))
     assert lines[0] == "alice's order is in partition 0 at offset 0"
@@ -39,6 +40,7 @@ def test_write_and_read(tmp_path: Path) -> None:
     assert run("write_and_read.py") == lines
 
 
+@pytest.mark.slow
 def test_transactions() -> None:
     assert run("transactions.py") == [
         "after a transfer: {b'alice': 70, b'bob': 30}",
@@ -47,6 +49,7 @@ def test_transactions() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_maintenance() -> None:
     lines = run("maintenance.py")
     records = [int(line.split()[1]) for line in lines if line.endswith(" MB")]

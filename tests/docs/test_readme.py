@@ -35,6 +35,7 @@ def _python_blocks() -> list[ParameterSet]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", _python_blocks())
 def test_python_runs(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)

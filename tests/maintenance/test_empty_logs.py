@@ -38,6 +38,7 @@ def _found(path: Path) -> OnlyZeros | NotALog | None:
         return why_no_batches(view)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raw", JUNK)
 def test_other_bytes_are_reported_with_path_position_and_advice(tmp_path: Path, raw: bytes) -> None:
     path = write_partition(tmp_path / "orders-0", {0: raw})

@@ -125,6 +125,7 @@ def expected(path: Path) -> dict[int, bytes]:
     return logs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "round_"), SWAPS)
 def test_every_step_of_a_swap_is_finished_or_undone(
     name: str, round_: int, compaction_dir: Callable[[str], Path], tmp_path: Path
@@ -147,6 +148,7 @@ def test_every_step_of_a_swap_is_finished_or_undone(
     assert logs_of(path) == logs_of(swap.after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "round_"), SWAPS[:1])
 def test_a_loss_of_power_while_finishing_or_undoing_a_swap(
     name: str, round_: int, compaction_dir: Callable[[str], Path], tmp_path: Path
@@ -177,6 +179,7 @@ def test_a_cleaned_file_undoes_the_swap_files_behind_it(tmp_path: Path) -> None:
         assert records_of(copy) == before
 
 
+@pytest.mark.slow
 def test_a_replaced_segment_does_not_come_back_beside_its_replacement(tmp_path: Path) -> None:
     root = tmp_path / "root"
     segments = {base: plain_segment(base, 5) for base in (0, 10, 20, 30)}

@@ -111,6 +111,7 @@ def crash_points(action: Callable[[LogDir], None], tmp_path: Path) -> Iterator[i
     yield from range(start + 1, end + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 def test_killed_at_every_call(tmp_path: Path, action: Callable[[LogDir], None]) -> None:
     """From some call on all fail, so nothing is cleaned up: the process might as well be dead."""
@@ -128,6 +129,7 @@ def test_killed_at_every_call(tmp_path: Path, action: Callable[[LogDir], None]) 
             assert (state.creates, state.deletes) == ((), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 def test_one_failing_call(tmp_path: Path, action: Callable[[LogDir], None]) -> None:
     """One call fails and the process goes on: it may try again, or close."""
@@ -144,6 +146,7 @@ def test_one_failing_call(tmp_path: Path, action: Callable[[LogDir], None]) -> N
             check(logs, action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ACTIONS)
 def test_power_loss_at_random_calls(tmp_path: Path, action: Callable[[LogDir], None]) -> None:
     """The disk forgets what was not synced, and comes up with any mixture of the rest."""

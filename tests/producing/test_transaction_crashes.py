@@ -65,6 +65,7 @@ def crash_points(path: Path, *, flush: bool) -> range:
     return range(start + 1, end + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lasting", [True, False], ids=["killed", "one failure"])
 @pytest.mark.parametrize("flush", [False, True])
 def test_interrupted_at_every_call(tmp_path: Path, flush: bool, is_lasting: bool) -> None:

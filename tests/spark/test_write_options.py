@@ -88,7 +88,7 @@ REFUSALS = {
         {"serverProperties": "/no/such/file"},
         "/no/such/file: cannot be read: No such file",
     ),
-    "reader's": ({"subscribe": "orders"}, "subscribe: there is no such option"),
+    "reader's": ({"subscribe": "orders"}, "subscribe: unknown option"),
 }
 
 

@@ -114,6 +114,7 @@ def reuse_inodes(path: Path) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_view", [False, True], ids=["log", "view"])
 @pytest.mark.parametrize("at", [0, 77, 250])
 def test_an_inode_that_is_used_again_is_another_file(

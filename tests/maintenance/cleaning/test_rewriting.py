@@ -118,6 +118,7 @@ def source_of(segment: DirtySegment, path: Path, mtime_ms: int) -> SourceSegment
     return SourceSegment(path, facts, segment.end_offset, segment.aborted)
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, phases=PHASES)
 @given(segment=dirty_segments(), how=sizes, with_marks=st.booleans(), choice=st.data())
 def test_compiled_and_readable_agree(
