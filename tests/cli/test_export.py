@@ -90,7 +90,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
     assert result.status == 2
     assert result.stderr.splitlines() == [
-        "stratalog: error: splitByte: there is no such option; did you mean 'splitBytes'?"
+        "stratalog: error: splitByte: unknown option; did you mean 'splitBytes'?"
     ]
     assert stratalog("export", MULTISEG, "--to", tmp_path, "--since", "tea time").status == 2
 

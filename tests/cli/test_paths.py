@@ -76,7 +76,9 @@ def test_another_directory(verb: str, name: str, place: Path) -> None:
 @pytest.mark.parametrize("verb", [*PARTITIONS, *DIRECTORIES])
 def test_a_segment_where_a_directory_is_expected(verb: str, place: Path) -> None:
     segment = place / "logs" / "multiseg-0" / SEGMENT
-    expected = "a file, not a log directory; give the directory that contains the partition"
+    expected = (
+        "a file, not a log directory; give the directory that contains the partition directories"
+    )
     if verb in PARTITIONS:
         expected = f"a single segment; give its partition directory, {segment.parent}"
     assert refusal(verb, segment) == f"{segment}: {expected}"

@@ -179,7 +179,7 @@ def test_corruption_stops_with_one_line() -> None:
     result = stratalog("read", directory_to_read(case), "--print", "offset")
     assert result.status == 1
     (line,) = result.stderr.splitlines()
-    assert "CRC is" in line
+    assert "CRC mismatch: stored " in line
     assert ".log at byte " in line
     offsets = [int(line) for line in result.lines]
     assert offsets == list(range(len(offsets)))  # what came before was printed
@@ -196,7 +196,7 @@ def test_corruption_is_skipped_and_reported() -> None:
     whole = set(range(min(offsets), max(offsets) + 1))
     lost = sorted(whole - offsets)
     assert lost
-    assert f"offsets {lost[0]} up to {lost[-1] + 1}: CRC is" in line
+    assert f"offsets {lost[0]} up to {lost[-1] + 1}: CRC mismatch: stored" in line
 
 
 @pytest.mark.slow

@@ -70,10 +70,10 @@ def test_crc_of_every_magic(index: int) -> None:
     assert is_entry_crc_right(LOG, entry, header)
     assert not is_entry_crc_right(damaged, entry, header)
     check_entry_crc(LOG, entry, header)
-    with pytest.raises(CorruptBatchError, match="CRC is") as caught:
+    with pytest.raises(CorruptBatchError, match="CRC mismatch") as caught:
         check_entry_crc(damaged, entry, header)
     assert caught.value.position == entry.position
-    with pytest.raises(CorruptBatchError, match="CRC is"):
+    with pytest.raises(CorruptBatchError, match="CRC mismatch"):
         list(records_of(damaged, entry))
 
 

@@ -240,7 +240,7 @@ def test_garbage_instead_of_a_compressed_stream(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec_id", [5, 6, 7])
 def test_a_codec_that_does_not_exist(codec_id: int) -> None:
-    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offsets 50 to 50\): codec id"):
+    with pytest.raises(UnsupportedError, match=r"at byte 0 \(offsets 50 to 50\): unknown codec id"):
         decode(batch_of("deadbeef", attributes=codec_id))
 
 

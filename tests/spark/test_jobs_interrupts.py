@@ -64,17 +64,6 @@ def test_while_spark_starts(tmp_path: Path) -> None:
     assert not logs.exists()
 
 
-def test_while_spark_writes(tmp_path: Path) -> None:
-    with (tmp_path / "a.csv").open("w") as file:
-        file.write("id,name\n")
-        file.writelines(f"{number},{'x' * 100}\n" for number in range(300_000))
-    logs, mark = tmp_path / "logs", tmp_path / "local"
-    args = ("ingest", tmp_path / "a.csv", "--to", logs, "-t", "t", "-p", "1", "--master", "local")
-    said = interrupted(*args, when=lambda: bool(list(logs.rglob("*.staged"))), mark=mark)
-    assert said == [INTERRUPTED]
-    assert [path for path in logs.rglob("*.log") if path.stat().st_size] == []
-
-
 def test_while_workers_read(tmp_path: Path) -> None:
     with (tmp_path / "a.jsonl").open("w") as file:
         file.writelines(f'{{"id": {number}, "x": "{"x" * 100}"}}\n' for number in range(300_000))

@@ -214,7 +214,7 @@ REFUSALS: dict[str, tuple[str, dict[str, object], str]] = {
         {"topic": "orders", "topicPartitions": 1, "topicConfig__retention__mss": "1"},
         "retention.mss: .*did you mean 'retention.ms'",
     ),
-    "internal topic": (VALUE, {"topic": "__consumer_offsets"}, "no rows are written to it"),
+    "internal topic": (VALUE, {"topic": "__consumer_offsets"}, "rows cannot be written to it"),
 }
 
 

@@ -173,7 +173,7 @@ def test_failed_task_leaves_the_log_as_it_was(plain: Plain) -> None:
 def test_log_that_is_cut_meanwhile(plain: Plain) -> None:
     with plain.open() as log:
 
-        class Cutting(Elsewhere):
+        class Truncating(Elsewhere):
             def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
                 done = super().rewrite_all(tasks)
                 log.truncate_to(log.log_end_offset - 1)
@@ -181,21 +181,21 @@ def test_log_that_is_cut_meanwhile(plain: Plain) -> None:
 
         before = [segment.base_offset for segment in log.segments]
         with pytest.raises(CleaningAbortedError, match="cut"):
-            DistributedCleaner(Cutting()).clean(log, plain.select(log))
+            DistributedCleaner(Truncating()).clean(log, plain.select(log))
         assert [segment.base_offset for segment in log.segments] == before
         plain.check_nothing_is_left()
 
 
-def test_damage_that_is_a_cut_is_none(plain: Plain) -> None:
+def test_corruption_by_a_truncation_aborts_the_pass(plain: Plain) -> None:
     with plain.open() as log:
 
-        class Cutting(Elsewhere):
+        class Truncating(Elsewhere):
             def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
                 log.truncate_to(log.log_end_offset - 1)
                 raise CorruptBatchError("half of it is gone", path=tasks[0].source.path)
 
-        with pytest.raises(CleaningAbortedError, match="cut meanwhile"):
-            DistributedCleaner(Cutting()).clean(log, plain.select(log))
+        with pytest.raises(CleaningAbortedError, match="truncated meanwhile"):
+            DistributedCleaner(Truncating()).clean(log, plain.select(log))
 
 
 def test_segments_that_are_deleted_meanwhile(plain: Plain) -> None:

@@ -91,12 +91,12 @@ def test_nine_tenths_of_the_memory_are_used(
 def test_a_slot_stays_free() -> None:
     """Else looking for a key that is not there would never end."""
     for memory_bytes, load_factor in [(0, 0.9), (24, 0.9), (47, 0.9), (24 * 10, 1.0), (240, 0.0)]:
-        with pytest.raises(ValueError, match="no room for an offset map"):
+        with pytest.raises(ValueError, match="for an offset map"):
             OffsetMap(memory_bytes, load_factor=load_factor)
 
 
 def test_more_slots_than_hashes_can_tell_apart_are_refused() -> None:
-    with pytest.raises(ValueError, match="no room for an offset map"):
+    with pytest.raises(ValueError, match="for an offset map"):
         OffsetMap(24 << 31)
 
 
