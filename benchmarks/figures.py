@@ -131,7 +131,7 @@ def _of_benchmark(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]
 
 
 def render(page: str, results: dict[str, Any]) -> str:
-    """The page with its marked tables written anew."""
+    """The page with its marked tables written again."""
 
     def table(marked: re.Match[str]) -> str:
         name = marked[2]
@@ -151,7 +151,7 @@ def _highlights(results: dict[str, Any]) -> str:
         ours, beside = item.rate(run, item.ours), item.rate(run, item.beside)
         rows.append(
             f"| {item.what} | {_number(ours)} {item.unit} "
-            f"| {item.beside_name}: {_number(beside)} | {ours / beside:.2g}x |"
+            f"| {item.beside_name}: {_number(beside)} {item.unit} | {ours / beside:.2g}x |"
         )
     return "\n".join(
         ["| what | Stratalog | compared with | ratio |", "|---|---|---|---|", *rows, ""]
@@ -183,7 +183,7 @@ def _cells(timing: dict[str, Any]) -> tuple[str, str, str]:
 def _promise(requirement: dict[str, Any]) -> str:
     unit, at_least = requirement["unit"], requirement["at_least"]
     bound = f">= {at_least:g}" if at_least is not None else f"<= {requirement['at_most']:g}"
-    verdict = "kept" if requirement["is_met"] else "not kept in this run"
+    verdict = "kept" if requirement["is_met"] else "missed"
     if requirement["aim"] is not None:
         verdict += f"; aim: {requirement['aim']:g}{unit}"
     return (

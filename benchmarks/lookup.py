@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.partitions import write_partition
 from benchmarks.report import Work
 from stratalog import open_partition
-from stratalog.format.kernels import search  # noqa: F401  # loaded, as in any long-lived reader
+from stratalog.format.kernels import record_search  # noqa: F401  # loaded, as in any long-lived reader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

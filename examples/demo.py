@@ -3,7 +3,7 @@
     python examples/demo.py [--dir DIRECTORY] [--records COUNT]
 
 Ingest, verify, look up, stream, compact, retain, export, ask: each step on embedded Spark, each
-claim checked. The directory is made anew on every run and left for you to look at.
+claim checked. The directory is made again on every run and left for you to look at.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> int:
         tell.fail(f"The demo has failed: {error}")
         return 1
     except KeyboardInterrupt:
-        tell.fail("The demo was interrupted; run it again to start anew.")
+        tell.fail("The demo was interrupted; run it again to start again.")
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no more words if there is another one
         return INTERRUPTED
     return 0

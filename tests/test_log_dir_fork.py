@@ -126,6 +126,7 @@ def check_untouched(path: Path, before: dict[str, bytes], logs: LogDir) -> None:
     assert logs.append("orders", b"second").offset == 1
 
 
+@pytest.mark.slow
 def test_a_child_that_exits_leaves_lock_and_files_alone(logs: LogDir, tmp_path: Path) -> None:
     def leave() -> None:
         with contextlib.suppress(SystemExit), logs, logs.partition("orders", 0):
@@ -158,6 +159,7 @@ def test_a_child_leaves_the_blocks_of_its_parent_quietly(logs: LogDir, tmp_path:
     assert waiting.result().offset == 3
 
 
+@pytest.mark.slow
 def test_a_process_of_multiprocessing_that_drops_its_reference(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", DROPPING, str(tmp_path)], capture_output=True, text=True, check=True
@@ -183,6 +185,7 @@ USES: dict[str, Callable[[LogDir], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_child_cannot_use_the_directory(use: str, logs: LogDir, tmp_path: Path) -> None:
     before = contents(tmp_path)
@@ -190,6 +193,7 @@ def test_a_child_cannot_use_the_directory(use: str, logs: LogDir, tmp_path: Path
     check_untouched(tmp_path, before, logs)
 
 
+@pytest.mark.slow
 def test_a_child_cannot_use_what_its_parent_took_from_the_directory(
     logs: LogDir, tmp_path: Path
 ) -> None:
@@ -218,6 +222,7 @@ def test_a_child_cannot_use_what_its_parent_took_from_the_directory(
     assert waiting.result().offset == 1
 
 
+@pytest.mark.slow
 def test_locks_that_other_threads_held_do_not_stop_a_child(logs: LogDir, tmp_path: Path) -> None:
     """Those threads do not exist there, so nobody would ever give them back."""
     log = logs.partition("orders", 0)
@@ -259,6 +264,7 @@ def test_a_child_may_open_another_directory(logs: LogDir, tmp_path: Path) -> Non
     assert in_child(lambda: open_logs(tmp_path)).startswith("LogDirLockedError: ")
 
 
+@pytest.mark.slow
 def test_a_child_does_not_hold_the_lock_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True

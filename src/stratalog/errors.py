@@ -6,7 +6,7 @@
     ├── CorruptError                  bytes break a rule of the format
     │   ├── CorruptBatchError         a record batch: header, length or CRC
     │   ├── FlushedCorruptionError    corruption below the offset up to which a log was flushed
-    │   ├── CorruptRecordError        a record inside a batch whose CRC is right
+    │   ├── CorruptRecordError        a record inside a batch whose CRC is valid
     │   ├── CorruptIndexError         .index, .timeindex or .txnindex
     │   ├── CorruptSnapshotError      .snapshot
     │   └── CorruptCheckpointError    a text file: checkpoint, metadata, properties
@@ -145,7 +145,7 @@ class FlushedCorruptionError(CorruptError):
 
 
 class CorruptRecordError(CorruptError):
-    """A record inside a batch whose CRC is right: a fault of the writer, not of the disk."""
+    """A record inside a batch whose CRC is valid: a fault of the writer, not of the disk."""
 
 
 class CorruptIndexError(CorruptError):
@@ -170,7 +170,7 @@ class LimitExceededError(StratalogError):
 
 
 class UnsupportedRecordsError(UnsupportedError, CorruptRecordError):
-    """The records of a batch whose CRC is right use an unknown codec."""
+    """The records of a batch whose CRC is valid use an unknown codec."""
 
 
 class UnknownGroupRecordError(UnsupportedError):
@@ -182,7 +182,7 @@ class UnknownGroupRecordError(UnsupportedError):
 
 
 class RecordsTooLargeError(LimitExceededError, CorruptRecordError):
-    """The records of a batch whose CRC is right are larger than the caller allows."""
+    """The records of a batch whose CRC is valid are larger than the caller allows."""
 
 
 class ConfigError(StratalogError):
@@ -328,7 +328,7 @@ class MissingLogDirsError(InconsistentLogDirsError):
         """The paths that the missing directories had when they were opened last."""
         super().__init__(
             f"cannot {action} without {', '.join(missing)}: these log directories belong together. "
-            "Open all of them (one that was moved is recognised at its new path). To work on the "
+            "Open all of them (one that was moved is recognized at its new path). To work on the "
             "others meanwhile use missing_dirs='offline'; if the missing ones are lost for good, "
             "missing_dirs='forget' (stratalog maintain --missing-dirs offline|forget)"
         )

@@ -140,6 +140,7 @@ def _columns(count: int = 5, **kinds: pa.DataType) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_parquet_with_all_columns(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "1.parquet", _columns(), row_group_size=2)
     write_parquet(tmp_path / "in" / "2.parquet", _columns(3), compression="zstd")
@@ -200,6 +201,7 @@ def test_times_as_old_files_have_them(tmp_path: Path) -> None:
     assert times == {round(time.timestamp() * 1000 - 0.5) for time in TIMES[:3]}
 
 
+@pytest.mark.slow
 def test_columns_by_other_names(tmp_path: Path) -> None:
     columns = {
         "id": pa.array(["a", "b", None]),
@@ -222,6 +224,7 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     assert records_of(tmp_path / "ns", has_times=True) == found
 
 
+@pytest.mark.slow
 def test_what_export_wrote_comes_back(tmp_path: Path) -> None:
     """Topics and dates are in the names of directories; the numbers of partitions in the rows."""
     with LogDir.open(tmp_path / "logs", background=False) as logs:
@@ -385,6 +388,7 @@ def test_nothing_to_ingest(tmp_path: Path) -> None:
     assert (done.records, done.size_bytes, done.tasks) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_batches_are_small_whatever_row_groups_are(tmp_path: Path) -> None:
     large = [bytes([number]) * 20_000 for number in range(10)]
     file = write_parquet(tmp_path / "x.parquet", {"value": pa.array(large * 500)})  # a dictionary

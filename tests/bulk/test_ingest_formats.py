@@ -99,6 +99,7 @@ def files(root: Path) -> list[Path]:
     return [*found, root / "rows.parquet"]
 
 
+@pytest.mark.slow
 def test_the_same_rows_are_the_same_records_in_every_format(tmp_path: Path) -> None:
     for number, path in enumerate(files(tmp_path)):
         logs = tmp_path / f"logs-{number}"

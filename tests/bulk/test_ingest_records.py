@@ -73,6 +73,7 @@ def test_exported_files_come_back(format_: str, logs: Path, tmp_path: Path) -> N
     assert len(records_in(logs)) == len(RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_without_dates_the_order_is_kept(format_: str, tmp_path: Path) -> None:
     days_ms = (1_700_100_000_000, 1_700_000_000_000)  # the later one first, and so on by turns
@@ -128,6 +129,7 @@ def test_files_of_both_kinds(logs: Path, tmp_path: Path) -> None:
 LINES = '{"id": "a", "at": 5}\n{"at": 6}\n{"id": "c", "at": "soon"}\n'
 
 
+@pytest.mark.slow
 def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     file, new = tmp_path / "a.jsonl", tmp_path / "new"
     file.write_text(LINES)
@@ -148,6 +150,7 @@ def test_a_missing_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert said[0].endswith(f"written to {new}; 1 without key field")
 
 
+@pytest.mark.slow
 def test_the_line_is_told_in_large_files_too(tmp_path: Path) -> None:
     """Which are read in several tasks."""
     file, new = tmp_path / "a.jsonl", tmp_path / "new"
@@ -171,6 +174,7 @@ def test_a_failed_job_leaves_no_topic(tmp_path: Path) -> None:
     assert len(records_in(new)) == 1
 
 
+@pytest.mark.slow
 def test_other_partitions_than_the_topic_has(tmp_path: Path) -> None:
     file, new = tmp_path / "a.jsonl", tmp_path / "new"
     file.write_text("{}\n")

@@ -74,6 +74,7 @@ def written(batch: pa.RecordBatch) -> bytes:
     return b"".join(map(bytes, json_lines("ö", batch)))
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_lines_are_those_of_json_dumps(rows: list[tuple[Any, ...]]) -> None:
     assert written(batch_of(rows)) == expected(rows)

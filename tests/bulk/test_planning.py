@@ -58,6 +58,7 @@ def _between(records: tuple[Record, ...], start: int, end: int) -> dict[int, tup
     return {0: kept} if kept else {}
 
 
+@pytest.mark.slow
 @over_timed
 def test_times_by_filter(name: str) -> None:
     records = visible(GoldenCase(name))
@@ -89,6 +90,7 @@ def test_times_prune_bytes(name: str) -> None:
     assert found == _timed(records, 0, early.time_max_ms)
 
 
+@pytest.mark.slow
 @over_timed
 def test_times_by_option(name: str) -> None:
     """Kafka's meaning: from the first record that is as late up to the first that is later."""
@@ -104,6 +106,7 @@ def test_times_by_option(name: str) -> None:
             assert found == _between(records, first, stop), (start, end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multiseg", "compact", "txn", "v0-gzip", "deleterecords"])
 @pytest.mark.parametrize("isolation", IsolationLevel, ids=lambda level: level.value)
 def test_offsets_by_option_and_by_filter(name: str, isolation: IsolationLevel) -> None:
@@ -159,6 +162,7 @@ def test_a_number_of_splits_is_met_as_the_connector_meets_it(
     assert len(plan.splits) == given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [2, 3, 300, 999, 1000, 5000])
 def test_a_small_topic_is_divided_by_offsets(tmp_path: Path, asked: int) -> None:
     """One batch of 1,000 records: the index has no entry, the connector divides all the same."""

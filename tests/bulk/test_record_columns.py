@@ -51,6 +51,7 @@ def lines_of(rows: list[dict[str, Any]], *, has_headers: bool = True) -> pa.Arra
     return pa.array(written.split(b"\n")[:-1], pa.binary())
 
 
+@pytest.mark.slow
 @given(st.lists(records, min_size=1, max_size=8), st.booleans())
 def test_what_export_writes_is_read_by_the_kernel(
     rows: list[dict[str, Any]], has_headers: bool
@@ -74,6 +75,7 @@ def outcome(read: Any, lines: pa.Array) -> Any:
     return rows.batch.to_pylist(), rows.missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_changed_line_is_read_as_json_or_the_same_error(seed: int) -> None:
     chance = random.Random(seed)

@@ -70,6 +70,7 @@ def test_looking_again_while_topics_change(tmp_path: Path, monkeypatch: pytest.M
     assert len(reads) == 2
 
 
+@pytest.mark.slow
 def test_many_tasks_make_the_same_topics(tmp_path: Path) -> None:
     names = [f"topic-{number}" for number in range(6)]
     with open_logs(tmp_path) as logs:

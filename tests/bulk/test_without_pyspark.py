@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ assert not [name for name in sys.modules if name.startswith(("pyspark.", "py4j."
 """
 
 
+@pytest.mark.slow
 def test_every_job(tmp_path: Path) -> None:
     for case in ("multiseg", "compact"):
         partition = GoldenCase(case).partition_dir

@@ -31,6 +31,7 @@ def test_compact_without_names_leaves_the_metadata_log_alone(directory: Path) ->
     assert {path.name: path.read_bytes() for path in metadata.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_plans_without_names_leave_the_metadata_log_out(directory: Path) -> None:
     config = ("-c", "cleanup.policy=compact")
     rows = inside("compact", directory, "--dry-run", "--json", *config).rows

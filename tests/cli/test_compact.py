@@ -130,6 +130,7 @@ def test_the_result_as_json(directory: Path) -> None:
     assert summary["bytesPerSecond"] > 0
 
 
+@pytest.mark.slow
 def test_a_small_offset_map_takes_several_passes(directory: Path) -> None:
     memory = "log.cleaner.dedupe.buffer.size=1048577"  # 43,690 keys, of which a tenth are put in
     part = "log.cleaner.io.buffer.load.factor=0.1"

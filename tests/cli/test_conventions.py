@@ -70,6 +70,7 @@ def test_names_in_json_are_in_camel_case(args: tuple[str | Path, ...]) -> None:
     assert wrong_keys(inside(*args, "--json").rows) == set()
 
 
+@pytest.mark.slow
 def test_so_they_are_where_something_is_done(tmp_path: Path) -> None:
     copied = GoldenCase("compact").copy_to(tmp_path / "a")
     assert wrong_keys(inside("compact", copied, "compact", *POLICY, "--json").rows) == set()

@@ -96,6 +96,7 @@ def _append(partition: Path, base_offset: int, raw: bytes) -> None:
         log.write(raw)
 
 
+@pytest.mark.slow
 def test_new_records_appear_and_ctrl_c_ends_it_well(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -106,6 +107,7 @@ def test_new_records_appear_and_ctrl_c_ends_it_well(partition: Path) -> None:
         assert following.interrupt() == (0, "")
 
 
+@pytest.mark.slow
 def test_only_what_is_new(partition: Path) -> None:
     with Following(partition, "--from", "-1") as following:
         assert following.offsets(1) == [3]
@@ -113,6 +115,7 @@ def test_only_what_is_new(partition: Path) -> None:
         assert following.offsets(2) == [4, 5]
 
 
+@pytest.mark.slow
 def test_half_a_batch_is_waited_for(partition: Path) -> None:
     raw = plain_segment(4, 1)
     with Following(partition) as following:
@@ -124,6 +127,7 @@ def test_half_a_batch_is_waited_for(partition: Path) -> None:
         assert following.interrupt() == (0, "")
 
 
+@pytest.mark.slow
 def test_segments_roll_and_old_ones_go(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -136,6 +140,7 @@ def test_segments_roll_and_old_ones_go(partition: Path) -> None:
         assert following.interrupt() == (0, "")
 
 
+@pytest.mark.slow
 def test_what_was_deleted_before_it_was_read_is_reported(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -147,6 +152,7 @@ def test_what_was_deleted_before_it_was_read_is_reported(partition: Path) -> Non
     assert stderr == f"stratalog: {partition}: offsets 4 to 99 were deleted before being read\n"
 
 
+@pytest.mark.slow
 def test_reading_continues_after_a_truncation(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -159,6 +165,7 @@ def test_reading_continues_after_a_truncation(partition: Path) -> None:
     assert "the log was truncated to offset 2" in stderr
 
 
+@pytest.mark.slow
 def test_a_deleted_partition_ends_it(partition: Path) -> None:
     with Following(partition) as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -167,6 +174,7 @@ def test_a_deleted_partition_ends_it(partition: Path) -> None:
     assert (status, stderr) == (1, f"stratalog: error: {partition}: the partition was deleted\n")
 
 
+@pytest.mark.slow
 def test_enough_is_enough(partition: Path) -> None:
     with Following(partition, "-n", "5") as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -175,6 +183,7 @@ def test_enough_is_enough(partition: Path) -> None:
         assert following.wait() == (0, "")
 
 
+@pytest.mark.slow
 def test_an_end_is_reached(partition: Path) -> None:
     with Following(partition, "--to", "5") as following:
         assert following.offsets(4) == [0, 1, 2, 3]
@@ -183,6 +192,7 @@ def test_an_end_is_reached(partition: Path) -> None:
         assert following.wait() == (0, "")
 
 
+@pytest.mark.slow
 def test_several_partitions_in_turns(partition: Path, tmp_path: Path) -> None:
     other = write_partition(tmp_path / "orders-1", {0: plain_segment(0, 1)})
     with Following("orders", "-d", tmp_path) as following:
@@ -194,6 +204,7 @@ def test_several_partitions_in_turns(partition: Path, tmp_path: Path) -> None:
         assert following.offsets(2) == [4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "expected"), [(ControlType.COMMIT, [4, 5, 6, 7]), (ControlType.ABORT, [6, 7])]
 )

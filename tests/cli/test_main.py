@@ -27,6 +27,7 @@ def test_the_version_is_that_of_the_package(flag: str) -> None:
     assert done == (f"stratalog {version}\n".encode(), "", 0)
 
 
+@pytest.mark.slow
 def test_the_version_counts_before_a_command_only() -> None:
     assert stratalog("--version", "read", "nowhere").status == 0
     done = stratalog("read", "--version")
@@ -40,6 +41,7 @@ def test_the_version_loads_nothing_heavy() -> None:
     assert heavy & set(done.stderr.split()) == set()
 
 
+@pytest.mark.slow
 def test_an_invalid_choice_is_reported_without_the_type_of_an_exception() -> None:
     done = stratalog("ingest", "a.txt", "--to", "logs", "--codec", "zst")
     assert done.status == 2

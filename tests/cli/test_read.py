@@ -38,6 +38,7 @@ def _json_row(record: Record) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", list(IsolationLevel), ids=lambda level: level.value)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_records_that_a_consumer_gets(case: GoldenCase, isolation: IsolationLevel) -> None:

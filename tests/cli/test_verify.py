@@ -25,6 +25,7 @@ def test_a_sound_directory_has_its_settings_and_one_line() -> None:
     assert result.status == 0
 
 
+@pytest.mark.slow
 def test_an_error_has_its_place_and_advice_and_the_status_is_1() -> None:
     result = stratalog("verify", GOLDEN_DIR / "u-badcrc" / "before")
     assert result.status == 1
@@ -42,6 +43,7 @@ def test_notes_are_shown_when_asked_for() -> None:
     assert [line for line in noted.lines if line.endswith("[index-untrimmed]")]
 
 
+@pytest.mark.slow
 def test_json_has_a_row_for_each_finding_and_a_summary() -> None:
     result = stratalog("verify", GOLDEN_DIR / "u-badcrc" / "before", "--json")
     *findings, summary = result.rows
@@ -83,6 +85,7 @@ def test_several_directories_are_summed_up() -> None:
     assert summary["segments"] == 18
 
 
+@pytest.mark.slow
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotALogDirError, match="not a log directory"):
         inside("verify", tmp_path)
@@ -93,6 +96,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal_only(tmp_path: Path) -> None:
     partition = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
     (partition / "00000000000000000156.index").unlink()

@@ -263,6 +263,7 @@ def act(world: World, event: str, second: Driver) -> None:
             getattr(world, event)()
 
 
+@pytest.mark.slow
 def test_a_driver_that_aborts_while_another_commits(tmp_path: Path) -> None:
     """Between the steps of the commit. They share a query, and so the names of their files."""
     create(tmp_path, Disk(UNSYNCED))

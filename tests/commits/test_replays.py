@@ -113,6 +113,7 @@ def test_only_counts_are_compared_on_request(logs_dir: Path) -> None:
         write(logs_dir, 5, 0, 11, has_checksums=False)
 
 
+@pytest.mark.slow
 def test_earlier_numbers(logs_dir: Path) -> None:
     """As long as they can be compared they are skipped; what cannot be compared is refused."""
     for number in range(HISTORY + 1):

@@ -377,6 +377,7 @@ def test_small_segments_are_told_to_those_who_ask() -> None:
     )
 
 
+@pytest.mark.slow
 def test_configs_of_golden_topics_are_accepted() -> None:
     seen = 0
     for case in all_cases():

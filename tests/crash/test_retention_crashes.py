@@ -126,6 +126,7 @@ def crash_points(
     raise AssertionError("retention never comes to its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("retention_ms", "starts"),
     [(2 * 86_400_000 + 1, [0, 3, 7]), (0, [0, 3, 7, 11, 16])],
@@ -157,6 +158,7 @@ def test_retention_is_stopped_anywhere(
     assert {0, starts[-1]} <= seen
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_once(made: tuple[Path, Expected], tmp_path: Path) -> None:
     """The log says so and refuses writes; opened again, it is as before or begins later."""
     source, expected = made

@@ -62,6 +62,7 @@ def _options(draw: st.DrawFn) -> DumpOptions:
     )
 
 
+@pytest.mark.slow
 @given(made=logs(legacy=True), options=_options())
 def test_any_log(log: Path, made: GeneratedLog, options: DumpOptions) -> None:
     _agreed(log, made.raw, options)
@@ -79,6 +80,7 @@ def test_any_damaged_log(
     _agreed(log, bytes(raw[:cut]), options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_every_kind_of_malformed_text(log: Path, codec: Codec) -> None:
     leads = (0x41, 0x80, 0xBF, 0xC1, 0xC2, 0xE0, 0xE1, 0xED, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF)
@@ -91,6 +93,7 @@ def test_every_kind_of_malformed_text(log: Path, codec: Codec) -> None:
     assert len(_agreed(log, raw, DATA).lines) == len(values) + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 31, 32, 33, 127, 128, 129, 3_000_000])
 def test_fields_of_any_size(log: Path, size: int) -> None:
     """The largest is more than one block of output."""

@@ -17,6 +17,7 @@ from stratalog.errors import UnsupportedError
 from stratalog.format.record import Record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data", "text", "json"),
     [

@@ -39,7 +39,7 @@ def one_record(body: str, **fields: int) -> bytes:
 
 
 def mutations(rng: random.Random, raw: bytes) -> Iterator[bytes]:
-    """`raw` with bits flipped, bytes changed, spans dropped or doubled. Most get a right CRC again,
+    """`raw` with bits flipped, bytes changed, spans dropped or doubled. Most get a valid CRC again,
     so that the damage is met by the record decoder."""
     while True:
         broken = bytearray(raw)

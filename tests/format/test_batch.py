@@ -13,7 +13,7 @@ from stratalog.format.batch import (
     advance_sequence,
     attributes_of,
     check_crc,
-    is_crc_right,
+    is_crc_valid,
     next_entry,
     read_header,
 )
@@ -246,7 +246,7 @@ def test_a_header_cut_short(kept: int) -> None:
 def test_crc_covers_attributes_to_end_and_nothing_before() -> None:
     for at in range(len(DATA)):
         raw = with_bytes(DATA, at, f"{DATA[at] ^ 0x10:02x}")
-        assert is_crc_right(raw, 0, HEADER) is (at < 21), at
+        assert is_crc_valid(raw, 0, HEADER) is (at < 21), at
 
 
 def test_check_crc_tells_both_sums_and_where() -> None:

@@ -138,6 +138,7 @@ def test_batch_facts(log: GeneratedLog) -> None:
     assert decoded.select(columns.ALL_COLUMNS[6:]).to_pylist() == expected
 
 
+@pytest.mark.slow
 @given(log=logs(codecs=(Codec.NONE, Codec.LZ4), count_max=3), data=st.data())
 @settings(max_examples=scaled(40), deadline=None)
 def test_a_cut_log_gives_its_whole_batches(log: GeneratedLog, data: st.DataObject) -> None:

@@ -198,6 +198,7 @@ def test_cut_at_every_byte(codec: Codec) -> None:
         assert_same(decode_columns(guarded(raw[:end])), decode_readably(raw[:end]))
 
 
+@pytest.mark.slow
 def test_an_error_lets_go_of_the_buffer() -> None:
     raw = bytearray(DATA + one_record("0a000000010100"))
     caught: StratalogError | None = None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.errors import CorruptRecordError
-from stratalog.format.batch import is_crc_right, read_header
+from stratalog.format.batch import is_crc_valid, read_header
 from stratalog.format.control import (
     ControlType,
     EndMarker,
@@ -59,7 +59,7 @@ def test_abort_marker_bytes() -> None:
 
 def test_abort_marker_is_read() -> None:
     header = read_header(ABORT, 0)
-    assert is_crc_right(ABORT, 0, header)
+    assert is_crc_valid(ABORT, 0, header)
     assert header.is_control
     assert header.is_transactional
     assert header.last_sequence == -1

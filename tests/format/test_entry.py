@@ -9,7 +9,7 @@ from stratalog.format.entry import (
     EntryHeader,
     check_entry_crc,
     header_of,
-    is_entry_crc_right,
+    is_entry_crc_valid,
     records_of,
 )
 from stratalog.format.legacy import LegacyHeader, encode_legacy
@@ -67,8 +67,8 @@ def test_crc_of_every_magic(index: int) -> None:
     damaged = bytearray(LOG)
     damaged[entry.end - 1] ^= 1
     header = header_of(LOG, entry)
-    assert is_entry_crc_right(LOG, entry, header)
-    assert not is_entry_crc_right(damaged, entry, header)
+    assert is_entry_crc_valid(LOG, entry, header)
+    assert not is_entry_crc_valid(damaged, entry, header)
     check_entry_crc(LOG, entry, header)
     with pytest.raises(CorruptBatchError, match="CRC mismatch") as caught:
         check_entry_crc(damaged, entry, header)
@@ -99,6 +99,7 @@ def test_an_entry_that_is_not_the_headers() -> None:
         header_of(LOG + b"?", entry._replace(size_bytes=entry.size_bytes + 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(logs(legacy=True))
 def test_every_log_comes_back(log: GeneratedLog) -> None:

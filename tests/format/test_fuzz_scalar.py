@@ -259,6 +259,7 @@ def test_truncation_of_a_payload_at_every_byte() -> None:
             outcome(short, check_crc=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(logs(legacy=True), st.data())
 def test_reading_goes_on_after_damage(log: GeneratedLog, data: st.DataObject) -> None:
@@ -281,7 +282,7 @@ def test_reading_goes_on_after_damage(log: GeneratedLog, data: st.DataObject) ->
 
 
 def bombs() -> list[bytes]:
-    """Small batches that declare huge things, with the right CRC."""
+    """Small batches that declare huge things, with the valid CRC."""
     plain = BatchHeader.unpack(encode_batch(RECORDS))._replace(record_count=1)
     huge = "feffffff0f"  # 2147483647 as a zig-zag varint
     key_of_2_gib = b"\x01\x00" + struct.pack(">qi", 0, (1 << 31) - 1) + bytes(8)
@@ -308,6 +309,7 @@ def bombs() -> list[bytes]:
     ]
 
 
+@pytest.mark.slow
 def test_declared_sizes_are_checked_before_memory_is_taken() -> None:
     prepared = bombs()
     tracemalloc.start()

@@ -87,6 +87,7 @@ def test_every_file_and_directory_name_is_known(case: GoldenCase) -> None:
                 assert segment_file_name(file.base_offset, file.kind) == path.name
 
 
+@pytest.mark.slow
 @CASES
 def test_offset_indexes(case: GoldenCase) -> None:
     for path, base_offset in files_of(case, FileKind.OFFSET_INDEX):
@@ -105,6 +106,7 @@ def test_offset_indexes(case: GoldenCase) -> None:
         assert_dumped(case, path, "^offset: N position: N$", read)
 
 
+@pytest.mark.slow
 @CASES
 def test_time_indexes(case: GoldenCase) -> None:
     for path, base_offset in files_of(case, FileKind.TIME_INDEX):
@@ -129,6 +131,7 @@ def test_transaction_indexes(case: GoldenCase) -> None:
         assert_dumped(case, path, line, read)
 
 
+@pytest.mark.slow
 @CASES
 def test_producer_snapshots(case: GoldenCase) -> None:
     for path, _ in files_of(case, FileKind.PRODUCER_SNAPSHOT):

@@ -21,7 +21,7 @@ from stratalog.format.legacy import (
     check_legacy_crc,
     encode_legacy,
     encode_message,
-    is_legacy_crc_right,
+    is_legacy_crc_valid,
     read_legacy_header,
 )
 from stratalog.format.record import Record
@@ -357,7 +357,7 @@ def test_crc_covers_everything_from_the_magic_on() -> None:
     check_legacy_crc(raw, 0, header)
     for at in range(len(raw)):
         flipped = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
-        assert is_legacy_crc_right(flipped, 0, header) is (at < 16), at
+        assert is_legacy_crc_valid(flipped, 0, header) is (at < 16), at
     with pytest.raises(CorruptBatchError, match=f"{header.crc:08x}"):
         check_legacy_crc(raw[:-1] + b"?", 0, header)
 

@@ -5,7 +5,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
-from stratalog.format.batch import BatchHeader, Codec, TimestampType, is_crc_right, read_header
+from stratalog.format.batch import BatchHeader, Codec, TimestampType, is_crc_valid, read_header
 from stratalog.format.record import (
     BatchFields,
     Header,
@@ -51,7 +51,7 @@ def batch_of(payload: str, **fields: int) -> bytes:
 
 def decode(raw: bytes, **options: int) -> list[Record]:
     header = read_header(raw, 0)
-    assert is_crc_right(raw, 0, header)
+    assert is_crc_valid(raw, 0, header)
     return list(decode_records(raw, 0, header, **options))
 
 

@@ -184,6 +184,7 @@ def test_megabytes_take_a_moment_only(before: bytes) -> None:
     assert time.process_time() - started < 5  # about 0.1 s on one slow core
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(logs(legacy=True), st.data())
 def test_every_batch_boundary_is_found_again(log: GeneratedLog, data: st.DataObject) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from stratalog.format.buffers import Scratch
 
 MIB = 1 << 20
@@ -15,6 +17,7 @@ def test_keeps_what_was_written() -> None:
     assert len(view) >= 5 * MIB + 3
 
 
+@pytest.mark.slow
 def test_large_ones_grow_by_less_than_they_hold() -> None:
     """Old and new memory are held together while it grows."""
     scratch = Scratch()

@@ -78,7 +78,7 @@ def test_versions() -> None:
 
 
 def sealed(body: bytes) -> bytes:
-    """A snapshot whose CRC is right, whatever the rest says."""
+    """A snapshot whose CRC is valid, whatever the rest says."""
     return struct.pack(">hI", 1, crc32c(body)) + body
 
 

@@ -43,6 +43,7 @@ JAVA = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("values", "size", "digest"), JAVA)
 def test_malformed_text_is_what_java_makes_of_it(
     values: range | tuple[int, ...], size: int, digest: str

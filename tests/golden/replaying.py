@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import CorruptError
 from stratalog.format.batch import BatchHeader, next_entry
-from stratalog.format.entry import header_of, is_entry_crc_right
+from stratalog.format.entry import header_of, is_entry_crc_valid
 from stratalog.format.snapshot import ProducerEntry, decode_snapshot
 from stratalog.log.producers import markers_in
 
@@ -72,7 +72,7 @@ def _batches(buf: bytes) -> Iterator[Batch]:
             header = header_of(buf, entry)
         except CorruptError:
             return
-        if not is_entry_crc_right(buf, entry, header):
+        if not is_entry_crc_valid(buf, entry, header):
             return
         marker = None
         if isinstance(header, BatchHeader):

@@ -93,6 +93,7 @@ def leader(request: pytest.FixtureRequest) -> LeaderValidator:
     return LeaderValidator(compiled=request.param)
 
 
+@pytest.mark.slow
 @for_each("case", CASES)
 def test_bytes_come_out_the_same(case: GoldenCase, leader: LeaderValidator) -> None:
     rules = rules_of(case)

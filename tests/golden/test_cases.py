@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.golden.cases import (
     GOLDEN_DIR,
     CompactionCase,
@@ -42,6 +44,7 @@ def test_no_case_is_missing() -> None:
     assert sum(case.offsets_for_times is not None for case in all_cases()) == 42
 
 
+@pytest.mark.slow
 @for_each("case", all_cases())
 def test_manifest_belongs_to_the_case(case: GoldenCase) -> None:
     topic, partition = case.manifest["topic"], case.manifest["partition"]
@@ -51,6 +54,7 @@ def test_manifest_belongs_to_the_case(case: GoldenCase) -> None:
     assert {"segments", "records", "logEndOffset"} <= case.loaddir.keys()
 
 
+@pytest.mark.slow
 @for_each("case", dump_cases())
 def test_every_data_file_has_its_dumps(case: GoldenCase) -> None:
     kinds = {
@@ -102,6 +106,7 @@ def test_copy_is_writable_and_apart(tmp_path: Path) -> None:
     assert (case.partition_dir / copied.name).read_bytes() == before != b""
 
 
+@pytest.mark.slow
 @for_each("case", compaction_cases())
 def test_compaction_case_unpacks(
     case: CompactionCase, compaction_dir: Callable[[str], Path]

@@ -11,6 +11,8 @@ import base64
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import pytest
+
 from stratalog.config import LogConfig
 from stratalog.format.batch import Codec
 from stratalog.format.record import BatchFields, Record, encode_batch
@@ -131,6 +133,7 @@ def record_of(told: Json, offset: int) -> Record:
     )
 
 
+@pytest.mark.slow
 @over_cases
 def test_what_producers_sent_comes_to_what_a_consumer_read(
     case: GoldenCase, tmp_path: Path
@@ -149,6 +152,7 @@ def test_what_producers_sent_comes_to_what_a_consumer_read(
             assert found == list(consumed(case, isolation))
 
 
+@pytest.mark.slow
 @over_cases
 def test_what_a_broker_left_stays(case: GoldenCase, tmp_path: Path) -> None:
     """Its tombstones are kept: by this clock none of them is past its delete horizon."""

@@ -63,6 +63,7 @@ def _last_records(case: CompactionCase) -> tuple[Record, ...]:
     return compacted(case, last)
 
 
+@pytest.mark.slow
 @over_cases
 def test_offsets_between_survivors(
     case: CompactionCase, compaction_dir: Callable[[str], Path]
@@ -81,6 +82,7 @@ def test_offsets_between_survivors(
                 assert (None if found is None else found.record) == following
 
 
+@pytest.mark.slow
 @over_cases
 def test_offsets_of_the_log(case: CompactionCase, compaction_dir: Callable[[str], Path]) -> None:
     for state in states(case, compaction_dir(case.name)):
@@ -91,6 +93,7 @@ def test_offsets_of_the_log(case: CompactionCase, compaction_dir: Callable[[str]
             assert view.last_stable_offset == state.step["last_stable_offset"]
 
 
+@pytest.mark.slow
 @over_cases
 def test_batches(case: CompactionCase, compaction_dir: Callable[[str], Path]) -> None:
     for state in states(case, compaction_dir(case.name)):

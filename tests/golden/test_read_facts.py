@@ -25,6 +25,7 @@ EXPIRATION_MS = 86_400_000
 UNDAMAGED = for_each("case", undamaged_cases())
 
 
+@pytest.mark.slow
 @UNDAMAGED
 def test_offsets(case: GoldenCase) -> None:
     for directory in case.partition_dirs():
@@ -43,6 +44,7 @@ def test_log_goes_on_after_damage() -> None:
         assert (view.log_end_offset, view.last_stable_offset) == (249, 249)
 
 
+@pytest.mark.slow
 @for_each("case", all_cases())
 def test_segments(case: GoldenCase) -> None:
     with PartitionView(case.partition_dirs()[-1]) as view:
@@ -53,6 +55,7 @@ def test_segments(case: GoldenCase) -> None:
         assert view.size_bytes == sum(size for _, size in listed)
 
 
+@pytest.mark.slow
 @UNDAMAGED
 def test_largest_timestamps(case: GoldenCase) -> None:
     """Where no record has a timestamp Kafka tells the file's modification time instead."""
@@ -74,6 +77,7 @@ def _timestamps_in(case: GoldenCase, slot: int) -> list[int]:
     return [r.timestamp for r in records if bases[slot] <= r.offset < end and r.timestamp >= 0]
 
 
+@pytest.mark.slow
 @UNDAMAGED
 def test_aborted_transactions(case: GoldenCase) -> None:
     expected = [
@@ -98,6 +102,7 @@ def test_aborted_transactions_of_a_range(name: str) -> None:
                 ]
 
 
+@pytest.mark.slow
 @UNDAMAGED
 def test_producers(case: GoldenCase) -> None:
     """The loader dropped idle producers whose newest timestamp was a day old; a view does not."""

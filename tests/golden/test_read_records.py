@@ -39,6 +39,7 @@ over_isolation = pytest.mark.parametrize("isolation", IsolationLevel, ids=lambda
 CONSUMED = [case for case in undamaged_cases() if is_consumed(case)]
 
 
+@pytest.mark.slow
 def test_most_cases_were_consumed() -> None:
     assert len(CONSUMED) == 42
     assert sum(len(consumed(case, IsolationLevel.READ_COMMITTED)) for case in CONSUMED) > 9_000
@@ -56,6 +57,7 @@ def test_what_the_consumer_read(
             assert tuple(reader(view, isolation=isolation)) == consumed(case, isolation)
 
 
+@pytest.mark.slow
 @over_isolation
 @for_each("case", CONSUMED)
 def test_where_the_consumer_began_and_ended(case: GoldenCase, isolation: IsolationLevel) -> None:
@@ -68,6 +70,7 @@ def test_where_the_consumer_began_and_ended(case: GoldenCase, isolation: Isolati
             assert end == offsets.end
 
 
+@pytest.mark.slow
 @over_readers
 @for_each("case", undamaged_cases())
 def test_what_the_loader_found(case: GoldenCase, reader: Reader) -> None:

@@ -45,6 +45,7 @@ def test_enough_was_asked() -> None:
     assert {case.name for case in ASKED} >= EMPTIED_FIRST
 
 
+@pytest.mark.slow
 @over_asked
 def test_kafkas_answers(case: GoldenCase) -> None:
     answers = case.offsets_for_times
@@ -62,6 +63,7 @@ def test_kafkas_answers(case: GoldenCase) -> None:
     assert (told_null > 0) == (case.name in EMPTIED_FIRST)
 
 
+@pytest.mark.slow
 @over_asked
 def test_ends_of_the_log(case: GoldenCase) -> None:
     answers = case.offsets_for_times
@@ -80,6 +82,7 @@ def _or_minus_1(found: OffsetAndTimestamp | None) -> tuple[int, int]:
     return (-1, -1) if found is None else found
 
 
+@pytest.mark.slow
 @for_each("case", undamaged_cases())
 def test_every_timestamp_and_its_neighbours(case: GoldenCase) -> None:
     stored = {facts.record.timestamp for facts in loaded(case)}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RESTARTS = {"epochs": {20: "clean", 40: "clean", 60: "killed"}}
 """Where the broker was stopped and started. The bytes since the last index entry count from zero
-again, what is before them is indexed anew after a kill, and of the snapshots that stops have left
+again, what is before them is indexed again after a kill, and of the snapshots that stops have left
 only the newest survives a start."""
 
 LAST_EPOCHS = {"deleterecords": 6}
@@ -120,6 +120,7 @@ def test_a_leader_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> Non
     assert rewrite.run(as_leader) == {}
 
 
+@pytest.mark.slow
 @for_each("case", new_format_cases())
 def test_a_follower_writes_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """A follower learns epochs from batches, so of an empty log it knows none."""

@@ -38,7 +38,7 @@ OTHER_INDEX_RULES = {
     "v0-none": "one entry at most per append, which had several messages",
     "v1-none": "one entry at most per append, which had several messages",
     "v1-logappend": "one entry at most per append, which had several messages",
-    "epochs": "the broker was restarted, which begins the index interval anew",
+    "epochs": "the broker was restarted, which begins the index interval again",
 }
 BEFORE_PRODUCER_EXPIRY_MS = 1_700_000_003_000
 
@@ -116,6 +116,7 @@ def check_producers(case: GoldenCase, path: Path) -> None:
         assert entry.coordinator_epoch == expected[producer_id]["coordinatorEpoch"]
 
 
+@pytest.mark.slow
 @for_each("case", UNCLEAN)
 @pytest.mark.parametrize("keeps_derived", [True, False], ids=["as found", "logs only"])
 def test_after_a_kill(case: GoldenCase, keeps_derived: bool, tmp_path: Path) -> None:
@@ -144,6 +145,7 @@ def test_only_what_the_recovery_point_requires(case: GoldenCase, tmp_path: Path)
         assert [name for name in found if name.startswith(last)] == []
 
 
+@pytest.mark.slow
 @for_each("case", all_cases())
 def test_the_loader_finds_and_leaves_what_kafka_does(case: GoldenCase, tmp_path: Path) -> None:
     """Kafka's loader was run with default settings on the cleanly stopped directories, and on those

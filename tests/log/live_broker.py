@@ -1,4 +1,4 @@
-"""A stand-in for a running broker: it writes a golden directory anew, one system call at a time.
+"""A stand-in for a running broker: it writes a golden directory again, one system call at a time.
 
 Batches arrive in torn writes, indexes are preallocated and trimmed when a segment is rolled,
 aborted transactions are indexed after their marker, old segments are deleted. Every `step` is one

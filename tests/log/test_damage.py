@@ -77,6 +77,7 @@ def test_log_cut_at_any_byte_ends_with_the_last_whole_batch(
             assert view.log_end_offset == end, cut
 
 
+@pytest.mark.slow
 @over_readers
 def test_cut_of_a_sealed_segment_is_damage(reader: Reader, tmp_path: Path) -> None:
     """A later segment proves that there was more."""

@@ -76,7 +76,7 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
-class Answers:
+class Returns:
     """What Kafka found in a case, asked of a view: records, lookups, ends."""
 
     def __init__(self, case: GoldenCase) -> None:
@@ -128,7 +128,7 @@ def restore(files: dict[Path, bytes]) -> None:
 @for_each("case", undamaged_cases())
 def test_spoilt_indexes(case: GoldenCase, tmp_path: Path) -> None:
     path = copy_partition(directory_to_read(case), tmp_path)
-    files, answers = index_files(path), Answers(case)
+    files, answers = index_files(path), Returns(case)
     rng = random.Random(f"{SEED}-{case}")
     every = 4 if len(answers.records) > 1000 else 1  # the large ones take long to compare
     for turn, (what, spoil) in enumerate(list(SPOILS.items())[::every]):
@@ -152,9 +152,10 @@ def test_preallocated_indexes(case: GoldenCase, tmp_path: Path) -> None:
             index.truncate(
                 PREALLOCATED_BYTES // ENTRY_BYTES[file.suffix] * ENTRY_BYTES[file.suffix]
             )
-    Answers(case).check(path, columns, random.Random(SEED), "preallocated")
+    Returns(case).check(path, columns, random.Random(SEED), "preallocated")
 
 
+@pytest.mark.slow
 @for_each("case", undamaged_cases())
 def test_swapped_indexes(case: GoldenCase, tmp_path: Path) -> None:
     """Each segment has the indexes of the next one."""
@@ -164,7 +165,7 @@ def test_swapped_indexes(case: GoldenCase, tmp_path: Path) -> None:
         of_kind = sorted(file for file in files if file.suffix == suffix)
         for at, file in enumerate(of_kind):
             file.write_bytes(files[of_kind[(at + 1) % len(of_kind)]])
-    Answers(case).check(path, scalar, random.Random(SEED), "swapped")
+    Returns(case).check(path, scalar, random.Random(SEED), "swapped")
 
 
 @pytest.mark.slow

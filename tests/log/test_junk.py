@@ -160,7 +160,7 @@ def test_log_of_nothing_but_junk(reader: Reader, tmp_path: Path) -> None:
 
 
 def with_payload(first_offset: int, payload: bytes) -> bytes:
-    """A batch that claims two records and holds `payload`; its CRC is right."""
+    """A batch that claims two records and holds `payload`; its CRC is valid."""
     raw = encode_batch(plain_records(first_offset, 2))
     return seal_batch(BatchHeader.unpack(raw), payload)
 

@@ -275,6 +275,7 @@ def _clean(path: Path, cleaned: Path, groups: list[list[int]]) -> Iterator[None]
         yield from purge(path)
 
 
+@pytest.mark.slow
 def test_beside_a_process_that_writes(tmp_path: Path) -> None:
     case = GoldenCase("multiseg")
     path = tmp_path / "multiseg-0"

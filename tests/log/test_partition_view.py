@@ -18,7 +18,7 @@ from stratalog.format.names import DirState, TopicPartition
 from stratalog.format.record import encode_batch, encode_empty_batch
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
-from stratalog.log.segments import OPEN_SEGMENTS_MAX
+from stratalog.log.segment_list import OPEN_SEGMENTS_MAX
 from stratalog.storage.segment_view import CHUNK_BYTES
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import directory_to_read, visible
@@ -277,6 +277,7 @@ def plain_segment_at(base: int, batches: int) -> bytes:
     )
 
 
+@pytest.mark.slow
 @over_readers
 def test_more_segments_than_stay_open(reader: Reader, tmp_path: Path) -> None:
     count = 3 * OPEN_SEGMENTS_MAX

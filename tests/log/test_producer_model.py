@@ -25,10 +25,10 @@ from stratalog.errors import (
 )
 from stratalog.format.control import ControlType, EndMarker
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.appends import AppendOrigin
 from stratalog.log.producer_state import ProducerStateConfig, ProducerStateManager
 from stratalog.log.producers import CachedBatch, ProducerState
+from stratalog.log.snapshot_files import snapshots_out_of_range
 from tests.effort import scaled
 from tests.log.producer_batches import control, data, plain
 
@@ -360,7 +360,7 @@ class ProducerMachine(RuleBasedStateMachine):
         """Cut at a batch near the end, reload the newest snapshot below, replay what follows."""
         ends = [0, *(event.header.next_offset for event in self.model.events)]
         end_offset = ends[-1 - min(back, len(ends) - 1)]
-        for gone in snapshot_plan.out_of_range(self.snapshots, 0, end_offset):
+        for gone in snapshots_out_of_range(self.snapshots, 0, end_offset):
             del self.snapshots[gone]
         newest_first = sorted(self.snapshots, reverse=True)
         offered = ((offset, self.snapshots[offset][0]) for offset in newest_first)

@@ -68,6 +68,7 @@ def picture(paths: list[Path]) -> dict[Path, tuple[int, int, int, int, bytes]]:
     return found
 
 
+@pytest.mark.slow
 def test_reading_changes_nothing(log_dirs: list[Path]) -> None:
     before = picture(log_dirs)
     assert ask_everything(log_dirs) > 5000
@@ -91,6 +92,7 @@ def test_reading_attempts_nothing(log_dirs: list[Path]) -> None:
     assert int(done.stdout) > 5000
 
 
+@pytest.mark.slow
 def test_watching_sees_an_attempt(tmp_path: Path) -> None:
     """Or the test above would prove nothing."""
     program = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stratalog.log.log_state import AppendInfo
     from stratalog.log.partition_log import PartitionLog
 
-DECODERS = {"decode_records", "records_of", "is_entry_crc_right", "check_entry_crc", "validate"}
+DECODERS = {"decode_records", "records_of", "is_entry_crc_valid", "check_entry_crc", "validate"}
 HOUR_MS = 3_600_000
 
 TOPICS = {

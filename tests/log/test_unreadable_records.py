@@ -1,4 +1,4 @@
-"""Batches whose CRC is right and whose records cannot be read all the same."""
+"""Batches whose CRC is valid and whose records cannot be read all the same."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ class TestRecordChecks:
 
     @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
     def test_structure_of_records(self, leader: LeaderValidator, codec: Codec) -> None:
-        """A bad record under a right CRC, wherever it is bad, is refused before anything else."""
+        """A bad record under a valid CRC, wherever it is bad, is refused before anything else."""
         whole = encode_batch([Record(0, NOW_MS, b"key", b"value", (Header("h", b"x"),))])
         payload = whole[61:]
         bad = [payload[:-1], payload + b"\0", b""]

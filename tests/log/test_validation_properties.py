@@ -66,11 +66,13 @@ def answer(leader: LeaderValidator, data: bytes, rules: AppendRules, assign: Ass
     return append._replace(data=bytes(append.data))
 
 
+@pytest.mark.slow
 @given(sent(), rules, assignments)
 def test_batches_of_producers(raw: bytes, rules: AppendRules, assign: Assignment) -> None:
     assert answer(COMPILED, raw, rules, assign) == answer(READABLE, raw, rules, assign)
 
 
+@pytest.mark.slow
 @given(strategies.batches(base_offset=0), rules, assignments)
 def test_any_batch(
     batch: strategies.GeneratedBatch, rules: AppendRules, assign: Assignment
@@ -85,6 +87,7 @@ def test_legacy(batch: strategies.GeneratedBatch, rules: AppendRules, assign: As
     assert answer(COMPILED, raw, rules, assign) == answer(READABLE, raw, rules, assign)
 
 
+@pytest.mark.slow
 @given(sent(), rules, assignments, st.data())
 def test_damaged_bytes(
     raw: bytes, rules: AppendRules, assign: Assignment, data: st.DataObject
@@ -104,6 +107,7 @@ def test_damaged_records_under_a_right_crc(
     assert answer(COMPILED, broken, rules, assign) == answer(READABLE, broken, rules, assign)
 
 
+@pytest.mark.slow
 @given(sent(), rules, assignments, st.data())
 def test_damaged_headers_under_a_right_crc(
     raw: bytes, rules: AppendRules, assign: Assignment, data: st.DataObject
@@ -121,6 +125,7 @@ def test_junk(raw: bytes, rules: AppendRules, assign: Assignment) -> None:
     assert answer(COMPILED, raw, rules, assign) == answer(READABLE, raw, rules, assign)
 
 
+@pytest.mark.slow
 @given(sent(), rules, assignments)
 def test_what_is_accepted_is_accepted_by_a_follower(
     raw: bytes, rules: AppendRules, assign: Assignment

@@ -1,4 +1,4 @@
-"""What a leader writes anew: other codecs, other clocks, old formats; and what Raft asks of one.
+"""What a leader writes again: other codecs, other clocks, old formats; and what Raft asks of one.
 
 Every test runs against the readable and the compiled way.
 """

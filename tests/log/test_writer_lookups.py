@@ -96,8 +96,9 @@ def test_a_lookup_by_time_after_retention_reads_no_timestamp_again(tmp_path: Pat
         )  # its three, and the active log
 
 
+@pytest.mark.slow
 def test_what_is_found_after_appends_rolls_and_retention(logs: LogDir) -> None:
-    """The same as a reader that lists the directory anew, with few files opened."""
+    """The same as a reader that lists the directory again, with few files opened."""
     log = logs.partition("orders", 0)
     log.find_time(LAST_MS)
     changes: list[Callable[[], object]] = [

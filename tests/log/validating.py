@@ -9,7 +9,7 @@ import pytest
 from stratalog.errors import (
     AppendError,
 )
-from stratalog.format.batch import BatchHeader, TimestampType, is_crc_right
+from stratalog.format.batch import BatchHeader, TimestampType, is_crc_valid
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
 from stratalog.format.record import decode_records as decode
@@ -52,7 +52,7 @@ def header_of(append: ValidatedAppend) -> BatchHeader:
     (header,) = append.headers
     assert isinstance(header, BatchHeader)
     assert bytes(append.data[:61]) == header.pack()
-    assert is_crc_right(append.data, 0, header)
+    assert is_crc_valid(append.data, 0, header)
     return header
 
 

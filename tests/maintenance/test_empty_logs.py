@@ -71,6 +71,7 @@ def test_other_bytes_that_are_skipped_are_reported_too(tmp_path: Path, raw: byte
     assert f"{log_name(0)} at byte 0: skipped {len(raw)} bytes, offsets 0 up to the end" in line
 
 
+@pytest.mark.slow
 def test_other_bytes_come_after_the_records_of_earlier_partitions(tmp_path: Path) -> None:
     write_partition(tmp_path / "orders-0", {0: plain_segment(0, 1)})
     write_partition(tmp_path / "orders-1", {0: TEXT})
@@ -87,6 +88,7 @@ def test_following_other_bytes_is_an_error_as_well(tmp_path: Path) -> None:
         inside("read", path, "--follow")
 
 
+@pytest.mark.slow
 def test_zeros_may_be_preallocated_so_they_are_no_error(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: bytes(3 << 20)})
     result = stratalog("read", path)
@@ -96,6 +98,7 @@ def test_zeros_may_be_preallocated_so_they_are_no_error(tmp_path: Path) -> None:
     assert "error" not in line
 
 
+@pytest.mark.slow
 def test_following_a_preallocated_log_is_silent(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: bytes(1 << 20)})
     with Following(path) as following:
@@ -156,6 +159,7 @@ def test_a_batch_that_is_being_written_is_checked_twice(tmp_path: Path) -> None:
     assert (result.lines, result.stderr, result.status) == (["0", "1"], "", 0)
 
 
+@pytest.mark.slow
 def test_empty_logs_are_empty(tmp_path: Path) -> None:
     path = write_partition(tmp_path / "orders-0", {0: b"", 7: b""})
     result = stratalog("read", path)

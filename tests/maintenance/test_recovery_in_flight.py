@@ -167,6 +167,7 @@ def test_a_loss_of_power_while_finishing_or_undoing_a_swap(
     assert swap.groups[0]
 
 
+@pytest.mark.slow
 def test_a_cleaned_file_undoes_the_swap_files_behind_it(tmp_path: Path) -> None:
     """A split makes several; they are renamed from the last one down, so the first is missing."""
     path = write_partition(tmp_path / "t-0", {0: plain_segment(0, 10), 20: plain_segment(20, 2)})
@@ -203,6 +204,7 @@ def test_deleted_files_go(tmp_path: Path) -> None:
 # -- damage
 
 
+@pytest.mark.slow
 def test_a_loss_of_power_while_cutting_at_damage_leaves_no_hole(tmp_path: Path) -> None:
     """Later segments go before the cut: once it is made, nothing tells that there was damage."""
     root = tmp_path / "root"
@@ -231,6 +233,7 @@ def sector(offset: int) -> bytes:
     raise AssertionError("no batch has this size")
 
 
+@pytest.mark.slow
 def test_what_recovery_cut_does_not_come_back(tmp_path: Path) -> None:
     """Behind the damage is a good batch. A new one of the same size takes the place of the damaged
     one, and then the power goes: the old bytes must not follow it."""
@@ -255,6 +258,7 @@ def far_segment(*offsets: int) -> bytes:
     return b"".join(encode_batch(plain_records(offset, 2), BatchFields()) for offset in offsets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "offsets", "parts"),
     [

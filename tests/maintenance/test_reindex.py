@@ -46,6 +46,7 @@ def recovered(partition: Path, into: Path, interval_bytes: int) -> dict[str, byt
     return files_of(copy, *DERIVED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval_bytes", [0, 4096])
 @for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_the_same_bytes_as_recovery(case: GoldenCase, interval_bytes: int, tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_what_is_not_right_is_replaced(name: str, data: bytes, tmp_path: Path) -
 
 
 def test_a_log_that_was_closed_after_every_append_is_right(tmp_path: Path) -> None:
-    """As in Kafka, the bytes to the next entry are counted anew, and each stop leaves a time."""
+    """As in Kafka, the bytes to the next entry are counted again, and each stop leaves a time."""
     for number in range(8):
         with LogDir.open(tmp_path, background=False) as logs:
             if not number:

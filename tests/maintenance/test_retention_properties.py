@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def test_a_second_plan_finds_nothing_and_a_later_one_no_less(
                 assert at >= len(early.deleted)
 
 
+@pytest.mark.slow
 @given(logs(), configs, st.integers(0, 400))
 def test_as_kafka_s_loops_decide(log: RetentionLog, config: LogConfig, now_ms: int) -> None:
     """The rules once more, in the way that a broker runs them: pass by pass over what is left."""

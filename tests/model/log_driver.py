@@ -260,7 +260,7 @@ class LogDriver(CheckedLog):
         self._adopt_what_survived()
 
     def fail_loading(self, fault: Fault) -> bool:
-        """Open the log anew, as after a kill; once more if that raises. Whether the fault came to
+        """Open the log again, as after a kill; once more if that raises. Whether the fault came to
         pass: not every one is in the way, such as one of space that is taken in advance."""
         self.durable = len(self.model.batches)
         self.point = LoadPoint(self.point.log_start_offset)

@@ -96,6 +96,7 @@ def test_short_lives(steps: list[Step], config: LogConfig, cleaners: dict[str, C
     live(steps, config, cleaners)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(scaled(3)))
 def test_long_lives(seed: int, cleaners: dict[str, Cleaner]) -> None:
     """Hundreds of steps: markers and tombstones through all of their ages."""

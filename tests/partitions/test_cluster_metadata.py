@@ -226,6 +226,7 @@ def test_a_corrupt_last_batch_ends_the_log(metadata_dir: Path) -> None:
     assert read_cluster_metadata(metadata_dir).end_offset == last.first_offset
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_an_error_or_the_end_of_the_log(metadata_dir: Path) -> None:
     """From the log alone, the state is either what it was at some offset, or not told at all."""
     for path in snapshots_in(metadata_dir):
@@ -379,6 +380,7 @@ def test_offsets_that_do_not_follow_are_an_error(tmp_path: Path) -> None:
         read_cluster_metadata(path)
 
 
+@pytest.mark.slow
 def test_another_broker_s_log_gives_the_settings_its_topics_were_created_with() -> None:
     """The golden cases of `tests/golden` came from one broker, whose metadata log is there."""
     found = read_cluster_metadata(GOLDEN_RUN1 / METADATA_DIR)

@@ -82,6 +82,7 @@ def test_closing_gives_the_lock_back(tmp_path: Path) -> None:
     open_logs(tmp_path).close()
 
 
+@pytest.mark.slow
 def test_another_process_is_named(tmp_path: Path) -> None:
     other, line = _started([sys.executable, "-c", OTHER_WRITER, str(tmp_path)])
     assert line == "locked"
@@ -91,6 +92,7 @@ def test_another_process_is_named(tmp_path: Path) -> None:
     open_logs(tmp_path).close()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_holds_nothing(tmp_path: Path) -> None:
     other, _ = _started([sys.executable, "-c", OTHER_WRITER, str(tmp_path)])
     other.kill()

@@ -55,6 +55,7 @@ def test_sources_have_kafka_s_names() -> None:
     assert {number: source.value for number, source in SOURCES.items()} == KAFKA_NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", expected_topics())
 def test_every_setting_is_what_the_broker_answered(name: str, tmp_path: Path) -> None:
     """With its source, by the read-only settings; and by a LogDir, which has the ids and the number
@@ -351,6 +352,7 @@ def logs_in(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.glob("*-[0-9]/*.log"))
 
 
+@pytest.mark.slow
 def test_known_settings_need_no_segment_at_the_end(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,6 +372,7 @@ def test_known_settings_need_no_segment_at_the_end(
     assert "segment.index.bytes is unknown" not in caplog.text
 
 
+@pytest.mark.slow
 def test_after_an_unclean_stop_the_broker_s_index_files_show_its_setting(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,6 +393,7 @@ def test_after_an_unclean_stop_the_broker_s_index_files_show_its_setting(
     assert "segment.index.bytes is unknown; using 96" in caplog.text
 
 
+@pytest.mark.slow
 def test_index_files_of_a_killed_writer_show_nothing(directory: Path) -> None:
     without_metadata(directory)
     with open_dir(directory) as logs:

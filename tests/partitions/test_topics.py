@@ -147,6 +147,7 @@ def test_config_is_checked_by_kafkas_names(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.slow
 def test_config_changes_at_once_and_stays(tmp_path: Path) -> None:
     with open_logs(tmp_path, log_retention_ms=7000) as logs:
         logs.create_topic("orders", config={"cleanup.policy": "compact", "segment.bytes": 20_000})

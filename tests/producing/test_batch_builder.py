@@ -53,7 +53,7 @@ def test_linger() -> None:
     assert builder.ready_in_ms(NOW_MS + 5) == 0
     assert counts(builder.drain(NOW_MS + 5)) == [2]
     assert builder.record_count == 0
-    builder.add(record(), NOW_MS + 6)  # a new batch waits anew
+    builder.add(record(), NOW_MS + 6)  # a new batch waits again
     assert builder.ready_in_ms(NOW_MS + 6) == 5
 
 

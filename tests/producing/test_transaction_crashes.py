@@ -86,6 +86,7 @@ def test_interrupted_at_every_call(tmp_path: Path, flush: bool, is_lasting: bool
             check(logs, was_acknowledged=was_acknowledged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_opened_since", [False, True])
 def test_hours_after_a_kill_nothing_is_open(tmp_path: Path, was_opened_since: bool) -> None:
     """Nobody uses the transactional id again: opening alone ends what is overdue."""
@@ -115,6 +116,7 @@ def test_hours_after_a_kill_nothing_is_open(tmp_path: Path, was_opened_since: bo
             assert first == [BEFORE, DURING] or (not was_acknowledged and first == [BEFORE])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_lasting", [True, False], ids=["killed", "one failure"])
 def test_going_on_after_a_failure(tmp_path: Path, is_lasting: bool) -> None:
     """The same, in the process that saw the failure, once the disk is well again."""

@@ -354,6 +354,7 @@ class _Info:
 # -- threads
 
 
+@pytest.mark.slow
 def test_a_thread_of_its_own(tmp_path: Path) -> None:
     """With the machine's clock, and intervals of milliseconds."""
     config = {

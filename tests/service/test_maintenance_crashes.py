@@ -106,6 +106,7 @@ def test_stopped_at_every_call(template: Path, tmp_path: Path, is_lasting: bool)
             check(logs)
 
 
+@pytest.mark.slow
 def test_power_is_lost_at_any_call(template: Path, tmp_path: Path) -> None:
     """What a check has done stays done; what it has not is there as before."""
     points = [*crash_points(template, tmp_path)]

@@ -126,7 +126,7 @@ def test_an_interrupted_demo_ends_with_a_line(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         printed, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (130, "")
-    assert printed.splitlines()[-1] == "The demo was interrupted; run it again to start anew."
+    assert printed.splitlines()[-1] == "The demo was interrupted; run it again to start again."
 
 
 def test_demo_deletes_only_what_it_made(tmp_path: Path) -> None:

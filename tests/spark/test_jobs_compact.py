@@ -138,6 +138,7 @@ def damage_met_locally(root: Path) -> CorruptBatchError:
     return report.error
 
 
+@pytest.mark.slow
 def test_log_that_is_cut_while_tasks_read_it(dirty: Path, tmp_path: Path) -> None:
     """A pass that is aborted is no failure: the partition is cleaned the next time."""
     root = tmp_path / "logs"

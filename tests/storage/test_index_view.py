@@ -68,6 +68,7 @@ def test_lookups(of: IndexFormat, count: int, zeros: int, tmp_path: Path) -> Non
             assert view.entry(slot) == (slot, *entries[slot])
 
 
+@pytest.mark.slow
 @FORMATS
 def test_many_lookups(of: IndexFormat, tmp_path: Path) -> None:
     """After a thousand of them the entries are kept in another form."""

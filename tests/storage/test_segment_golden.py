@@ -100,6 +100,7 @@ def test_appending_gives_kafkas_files(case: GoldenCase, tmp_path: Path) -> None:
     assert files_of(tmp_path) == files_of(case.partition_dir, ".log", *DERIVED)
 
 
+@pytest.mark.slow
 @for_each("case", UNINTERRUPTED)
 def test_many_batches_in_one_append_give_the_same_files(case: GoldenCase, tmp_path: Path) -> None:
     """As long as no index runs full in the middle, it does not matter how batches come."""
@@ -118,6 +119,7 @@ def test_many_batches_in_one_append_give_the_same_files(case: GoldenCase, tmp_pa
     assert files_of(tmp_path) == files_of(source, ".log", *DERIVED)
 
 
+@pytest.mark.slow
 @for_each("case", UNINTERRUPTED)
 def test_recovery_gives_kafkas_indexes(case: GoldenCase, tmp_path: Path) -> None:
     directory = tmp_path / "partition"
@@ -154,6 +156,7 @@ def test_recovery_does_what_kafkas_did(case: GoldenCase, tmp_path: Path) -> None
     assert found == files_of(after, ".log", *DERIVED)
 
 
+@pytest.mark.slow
 @for_each("case", UNINTERRUPTED)
 def test_becoming_active_and_closing_changes_nothing(case: GoldenCase, tmp_path: Path) -> None:
     directory = tmp_path / "partition"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +25,6 @@ from tests.storage.segments import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 
 def test_entries_by_the_interval(tmp_path: Path) -> None:
     """More than 200 bytes must precede: of batches of 91 bytes, every third has an entry."""
@@ -45,6 +44,7 @@ def test_entries_by_the_interval(tmp_path: Path) -> None:
     assert len(raw) == 36
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(data=st.data())
 def test_entries_are_those_of_the_rule_however_batches_come(

@@ -28,7 +28,7 @@ def orders() -> DataFrame:
 
 @dp.materialized_view
 def revenue_by_country() -> DataFrame:
-    """Computed anew from the table on every run."""
+    """Computed again from the table on every run."""
     return spark.read.table("orders").groupBy("country").agg(F.sum("cents").alias("cents"))
 
 

@@ -55,7 +55,7 @@ class FileSpec:
 
     format: Literal["parquet", "jsonl"] = "parquet"
     codec: str | None = None
-    """Of Parquet pages (default snappy)."""
+    """Codec of Parquet pages (default snappy)."""
     is_text: bool = False
     """Keys and values are text; Parquet gets strings. Else they are bytes."""
     by_date: bool = True
@@ -69,7 +69,7 @@ class FileSpec:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of what is read."""
+        """Schema of what is read."""
         fields = [
             ("key", pa.binary()),
             ("value", pa.binary()),
@@ -84,7 +84,7 @@ class FileSpec:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """Of Parquet files."""
+        """Schema of Parquet files."""
         schema = self.schema
         if self.is_text:
             for at, name in enumerate(("key", "value")):
@@ -330,7 +330,7 @@ class ExportPlan:
     options: ReadOptions
     splits: tuple[Split, ...]
     size_bytes: int
-    """Of the log that is read."""
+    """Size of the log that is read."""
     spec: FileSpec = field(default_factory=FileSpec)
 
 

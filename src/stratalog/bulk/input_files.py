@@ -84,7 +84,7 @@ class FileSource:
     keeps_partitions: bool = True
     """Records are written to the partitions that they name; else they are partitioned by key."""
     delimiter: str = ","
-    """Of CSV."""
+    """Delimiter of CSV."""
 
 
 @dataclass(frozen=True)

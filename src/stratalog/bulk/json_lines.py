@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXT_BYTES_MAX: Final = 128 << 20
-"""Of a batch at a time: escaped six times as long, it still is an Arrow array."""
+"""Bytes of a batch at a time: escaped six times as long, it still is an Arrow array."""
 FIRST_PRINTABLE: Final = 0x20
 _MILLISECONDS: Final = pa.timestamp("ms", "UTC")
 _TIME: Final = pa.timestamp("us")
@@ -118,7 +118,7 @@ def _json_of_any(value: Any) -> str:
 
 
 def _json_default(value: object) -> Any:
-    """Of what `json` cannot encode, inside lists and structs."""
+    """JSON value of what `json` cannot encode, inside lists and structs."""
     return json.loads(_json_of(bytes(value))) if isinstance(value, bytes) else str(value)
 
 

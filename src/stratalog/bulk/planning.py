@@ -129,7 +129,7 @@ def open_partitions(
 
 
 def topic_id_of(partition: PartitionView | Path) -> uuid.UUID | None:
-    """Of a view or a partition directory, from `partition.metadata`. None if there is no such file
+    """Topic id of a view or a directory, from `partition.metadata`. None if there is no such file
     (Kafka before 2.8, copies of logs) or it cannot be read: then ids are not compared."""
     try:
         if isinstance(partition, PartitionView):

@@ -25,7 +25,7 @@ from stratalog.format.column_types import int64_numbers, numpy_column, repeated_
 from stratalog.log.column_reading import ColumnReader
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
-from stratalog.log.segments import SegmentPart
+from stratalog.log.segment_list import SegmentPart
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ReadTask:
     """What all tasks of a query have in common."""
 
     schema: pa.Schema
-    """Of the batches to yield."""
+    """Schema of the batches to yield."""
     times_us: Interval = ALL
     skips_corruption: bool = False
     fails_on_data_loss: bool = True

@@ -169,7 +169,7 @@ class RowTerms:
     """How rows become batches."""
 
     topic: str | None = None
-    """Of all rows; None: from their column."""
+    """Topic of all rows; None: from their column."""
     codec: Codec = Codec.NONE
     """For topics that leave compression to the producer."""
     level: int | None = None

@@ -5,7 +5,7 @@ split is what one task reads, one or several segment ranges in order. Both are s
 hold no open file, and can be found again by offset if a broker has replaced the segment meanwhile.
 
 Bytes are divided between batches. The offset index has an entry every few kilobytes; each entry is
-checked against the log (a valid batch with the right CRC starts there) before it is used. If more
+checked against the log (a valid batch with the valid CRC starts there) before it is used. If more
 ranges are wanted than the index has entries, the headers of the batches tell which offsets they
 hold, and a range may start or end inside a batch: the batch is then decoded for both.
 """
@@ -67,7 +67,7 @@ class SegmentRange:
     segment: Path
     base_offset: int
     identity: FileIdentity | None
-    """Of the segment's file."""
+    """Identity of the segment's file."""
     start_position: int
     end_position: int
     start_offset: int

@@ -48,7 +48,7 @@ class Facts(NamedTuple):
     null_keys: int = 0
     tombstones: int = 0
     payload_bytes: int = 0
-    """Of keys and values."""
+    """Bytes of keys and values."""
     first_timestamp: int = -1
     last_timestamp: int = -1
     sizes: tuple[tuple[int, int], ...] = ()
@@ -114,7 +114,7 @@ class KeyCounts(NamedTuple):
     dead_records: int = 0
     """Records with a later one of the same key."""
     dead_bytes: int = 0
-    """Of their keys and values."""
+    """Bytes of their keys and values."""
 
     def plus(self, other: KeyCounts) -> KeyCounts:
         return KeyCounts(*(a + b for a, b in zip(self, other, strict=True)))
@@ -202,7 +202,7 @@ _READ_SCHEMA: Final = pa.schema(
 
 
 class KeyColumns(NamedTuple):
-    """Of the records that have a key."""
+    """Keys of the records that have a key."""
 
     hashes: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -315,7 +315,7 @@ class PartitionStats:
     topic: str
     partition: int
     size_bytes: int
-    """Of its `.log` files."""
+    """Size of its `.log` files."""
     facts: Facts = field(default_factory=Facts)
     keys: KeyCounts = field(default_factory=KeyCounts)
     freed_by: Mapping[str, int] = field(default_factory=dict)
@@ -419,7 +419,7 @@ class _Log(NamedTuple):
 
 
 def _splits(logs: list[_Log]) -> list[Split]:
-    """Of all partitions. Directories with the same name in different places are planned apart."""
+    """Splits of all partitions. Directories of the same name are planned apart."""
     splits: list[Split] = []
     for root in sorted({log.path.parent for log in logs}):
         assigned = sorted({log.place for log in logs if log.path.parent == root})

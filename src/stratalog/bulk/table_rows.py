@@ -58,7 +58,7 @@ class RowGroups(NamedTuple):
     file: InputFile
     numbers: tuple[int, ...]
     size_bytes: int
-    """Of the columns that are read, before compression."""
+    """Size of the columns that are read, before compression."""
     first_row: int
 
 

@@ -41,7 +41,7 @@ class JobResult:
     job: str
     records: int
     size_bytes: int
-    """Of log read or written."""
+    """Size of log read or written."""
     seconds: float
     tasks: int
 

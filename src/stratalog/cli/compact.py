@@ -309,7 +309,7 @@ class CompactedPartition(NamedTuple):
 
     @property
     def records_kept(self) -> int:
-        """Of the records that were read."""
+        """Number of the records that were read."""
         return self.passes[-1].records_kept if self.passes else 0
 
     @property

@@ -319,7 +319,7 @@ class Totals:
     """From the first header scanned to the end of the batch that was found."""
     records_passed: int
     batch_bytes: int
-    """Of the batch that was decoded; 0 if there was none."""
+    """Size of the batch that was decoded; 0 if there was none."""
     log_bytes: int
 
     @property

@@ -199,7 +199,7 @@ class _Style:
     """How to print records."""
 
     formats: tuple[str, str]
-    """Of keys and of values."""
+    """Formats of keys and of values."""
     fields: list[str] | None
     separator: str
     template: str | None

@@ -47,7 +47,7 @@ from stratalog.maintenance.retention import (
     retention_log,
 )
 from stratalog.partitions.inventory import label_of
-from stratalog.partitions.retention import (
+from stratalog.partitions.retention_plans import (
     LIMITS,
     FailedPartition,
     PlannedRetention,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir
     from stratalog.maintenance.retention import RetentionPlan, RuleResult, SegmentDecision
-    from stratalog.partitions.retention import RetentionOutcome
+    from stratalog.partitions.retention_plans import RetentionOutcome
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag

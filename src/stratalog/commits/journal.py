@@ -64,7 +64,7 @@ class PartitionCommit:
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
     start_offset: int
-    """Of the first record that is not skipped."""
+    """Start offset of the first record that is not skipped."""
     runs: tuple[JournalRun, ...]
     skip_records: int = 0
     """How many of the runs' records are already in the log, before `start_offset`."""
@@ -94,7 +94,7 @@ class Journal:
     """How many log directories were open: all of them are needed to finish it."""
     partitions: tuple[PartitionCommit, ...]
     checksums: Mapping[str, int] = field(default_factory=dict)
-    """Of the rows of each topic, where known; see `staged.StagedRun`."""
+    """Checksums of the rows of each topic, where known; see `staged.StagedRun`."""
 
     @property
     def run_names(self) -> set[str]:

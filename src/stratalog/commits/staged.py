@@ -59,7 +59,7 @@ class StagedTopic:
 
     @property
     def partition_count(self) -> int:
-        """Of the whole topic, as Kafka's partitioner uses it."""
+        """Number of partitions of the whole topic, as Kafka's partitioner uses it."""
         return self.dirs[-1][0] + 1
 
 
@@ -74,7 +74,7 @@ class StagedRun:
     size_bytes: int
     record_count: int
     checksum: int | None = None
-    """Of the rows, whatever their order and partition: `format.hashing`. None: unknown."""
+    """Checksum of the rows, whatever their order and partition: `format.hashing`. None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ _NAMES = frozenset(
 
 
 def unknown_broker_config(name: str) -> ConfigError:
-    """The error for an unknown broker setting; recognises the topics' names."""
+    """The error for an unknown broker setting; recognizes the topics' names."""
     definition = TOPIC_DEFINITIONS.get(name)
     if definition is None:
         return unknown_name(name, "broker config", _NAMES | OTHER_NAMES)

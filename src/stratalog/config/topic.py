@@ -414,7 +414,7 @@ TOPIC_DEFINITIONS: Mapping[str, Definition] = definitions_of(LogConfig)
 
 
 def unknown_topic_config(name: str) -> ConfigError:
-    """The error for an unknown topic setting; recognises the broker's names."""
+    """The error for an unknown topic setting; recognizes the broker's names."""
     for definition in TOPIC_DEFINITIONS.values():
         if any(synonym.name == name for synonym in definition.synonyms):
             reason = f"is a broker's name; a topic's name for it is {definition.name!r}"

@@ -88,7 +88,7 @@ class LineRenderer:
 
     @property
     def last_offset(self) -> int:
-        """Of the last record; -1 before the first."""
+        """Last offset of the last record; -1 before the first."""
         return int(self._state[render.LAST_OFFSET])
 
     @last_offset.setter

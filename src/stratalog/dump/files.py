@@ -118,7 +118,7 @@ class LogHeaders:
         return None
 
     def max_timestamp(self, seen: BatchPosition) -> int:
-        """Of the batch's records; -1 when it has none."""
+        """Max timestamp of the batch's records; -1 when it has none."""
         if seen.size_bytes > BATCH_BYTES_MAX:
             raise CorruptIndexError(f"batch of {seen.size_bytes} bytes at {seen.position}")
         data = self._file.read(seen.position, seen.size_bytes)

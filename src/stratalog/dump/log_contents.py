@@ -5,7 +5,7 @@ and shows headers and records of a batch whose CRC is wrong. Where Kafka's tool 
 report gets a problem; if the length of the batch is plausible, the dump continues after it.
 
 Files are read in windows of bounded size. Only a batch larger than a window is read completely, and
-one larger than `BATCH_BYTES_MAX` only if its CRC is right.
+one larger than `BATCH_BYTES_MAX` only if its CRC is valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.buffers import crc32, crc32c
 from stratalog.format.compression import decompress
-from stratalog.format.legacy import LegacyHeader, decode_legacy_records, is_legacy_crc_right
+from stratalog.format.legacy import LegacyHeader, decode_legacy_records, is_legacy_crc_valid
 from stratalog.format.offset_index import OffsetEntry
 from stratalog.format.record import Record, decode_records
 from stratalog.format.snapshot import ProducerEntry
@@ -133,14 +133,14 @@ class DumpOptions:
     max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
     decoder: RecordDecoder = field(default_factory=PlainDecoder)
     header_format: Format = FORMATS[UTF_8]
-    """Of header values, which only JSON shows."""
+    """Header format of header values, which only JSON shows."""
     notices: tuple[str, ...] = ()
     """Printed ahead of each log: the tool's remarks on decoders named by their old class."""
     filters: Filters = field(default_factory=Filters)
     is_bulk: bool | None = None
     """Whether compiled kernels render logs; None: where that is faster. The text is the same."""
     limit: int | None = None
-    """Of records, or of batches if records are not shown, or of entries; for the whole run."""
+    """How many records (batches, if records are not shown; or entries) to print in all."""
 
     @property
     def is_deep(self) -> bool:
@@ -164,7 +164,7 @@ class DumpedBatch(NamedTuple):
     header: EntryHeader
     position: int
     is_valid: bool
-    """Its CRC is right."""
+    """Its CRC is valid."""
 
 
 class DumpedRecord(NamedTuple):
@@ -197,7 +197,7 @@ class LogDump:
         self.position = 0
         """After the last batch that was shown."""
         self.last_offset = -1
-        """Of the last record; -1 before the first."""
+        """Last offset of the last record; -1 before the first."""
         self.gaps = report.gaps_of(path)
         self._path = path
         self._options = options
@@ -373,5 +373,5 @@ def _inner_checksums(data: bytes, at: int, header: LegacyHeader) -> Iterator[tup
     inner_at = 0
     while (entry := next_entry(inner, inner_at)) is not None:
         inner_header = LegacyHeader.unpack(inner, inner_at)
-        yield inner_header.crc, is_legacy_crc_right(inner, inner_at, inner_header)
+        yield inner_header.crc, is_legacy_crc_valid(inner, inner_at, inner_header)
         inner_at = entry.end

@@ -182,7 +182,7 @@ def _after_headers(at: int, end: int) -> int:
 
 @outlined
 def _put_header_keys(out: int, at: int, end: int) -> int:
-    """Of headers that `_after_headers` found right."""
+    """Write the keys of headers that `_after_headers` has checked."""
     count, at = read_int(at, end)
     for i in range(count):
         if i:
@@ -369,7 +369,7 @@ def _render_batch(
 def render(batches: Any, valid: Any, payloads: Any, state: Any, bounds: Any, gaps: Any) -> int:
     """Write the lines of `batches` from `state` on, and return why it stopped.
 
-    `valid` says whose CRC is right; `payloads` where the records are, with a negative size if they
+    `valid` says whose CRC is valid; `payloads` where the records are, with a negative size if they
     could not be decompressed. Reads only payloads, and bounds[KEY_BYTES] bytes at bounds[KEY].
     Writes below state[OUT_END] + SLACK_BYTES only. FULL wants room for state[NEEDED] bytes, or for
     more in `gaps`.

@@ -138,7 +138,7 @@ def _digits(value: int) -> int:
 
 @outlined
 def put_utf8(out: int, source: int, size: int, readable_end: int) -> int:
-    """The text at `source` as `utf8.decode_utf8` reads it: malformed sequences become U+FFFD.
+    """The text at `source` as `java_text.decode_utf8` reads it: malformed sequences become U+FFFD.
 
     Writes at most three times `size`.
     """

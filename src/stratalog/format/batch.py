@@ -130,7 +130,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch, header included."""
+        """Size of the whole batch, header included."""
         return self.batch_length + PREFIX_BYTES
 
     @property
@@ -252,7 +252,7 @@ def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
     return header
 
 
-def is_crc_right(buf: Buffer, at: int, header: BatchHeader) -> bool:
+def is_crc_valid(buf: Buffer, at: int, header: BatchHeader) -> bool:
     """Whether the stored CRC matches the bytes. `buf` must hold the whole batch."""
     body = memoryview(buf)[at + ATTRIBUTES_AT : at + header.size_bytes]
     return crc32c(body) == header.crc
@@ -315,7 +315,7 @@ class Peek(NamedTuple):
     """The first bytes of one batch or legacy message."""
 
     base_offset: int
-    """Of a compressed legacy set it is the LAST offset: the first needs decompression."""
+    """For a compressed legacy set the LAST offset: the first needs decompression."""
     last_offset: int
     max_timestamp: int
     size_bytes: int

@@ -145,7 +145,7 @@ class EncodedBatches(NamedTuple):
 
     data: Buffer
     sizes: list[int]
-    """Of each batch, in bytes."""
+    """Size of each batch, in bytes."""
     record_count: int
 
     @property

@@ -20,7 +20,7 @@ from stratalog.format.batch import (
     Entry,
     TimestampType,
     check_crc,
-    is_crc_right,
+    is_crc_valid,
     next_entry,
     read_header,
 )
@@ -29,7 +29,7 @@ from stratalog.format.legacy import (
     LegacyHeader,
     check_legacy_crc,
     decode_legacy_records,
-    is_legacy_crc_right,
+    is_legacy_crc_valid,
     read_legacy_header,
 )
 from stratalog.format.record import Record, decode_records
@@ -57,11 +57,11 @@ def header_of(buf: Buffer, entry: Entry) -> EntryHeader:
     return header
 
 
-def is_entry_crc_right(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
+def is_entry_crc_valid(buf: Buffer, entry: Entry, header: EntryHeader) -> bool:
     """Whether the stored CRC matches the entry's bytes."""
     if isinstance(header, BatchHeader):
-        return is_crc_right(buf, entry.position, header)
-    return is_legacy_crc_right(buf, entry.position, header)
+        return is_crc_valid(buf, entry.position, header)
+    return is_legacy_crc_valid(buf, entry.position, header)
 
 
 def check_entry_crc(buf: Buffer, entry: Entry, header: EntryHeader) -> None:
@@ -107,7 +107,7 @@ def records_of(
 # kernels are loaded anyway).
 
 LOAD_KERNEL_AFTER_RECORDS: Final = 500_000
-_SEARCH_KERNEL: Final = "stratalog.format.kernels.search"
+_SEARCH_KERNEL: Final = "stratalog.format.kernels.record_search"
 _NUMBERS_BYTES_MIN = 3  # attributes and two deltas
 _INT64_MAX = (1 << 63) - 1
 

@@ -125,7 +125,7 @@ class LegacyHeader(_HeaderFields):
 
     @property
     def size_bytes(self) -> int:
-        """Of the entry, offset and length included."""
+        """Size of the entry, offset and length included."""
         return self.message_length + PREFIX_BYTES
 
     @property
@@ -180,7 +180,7 @@ def read_legacy_header(buf: Buffer, at: int, end: int | None = None) -> LegacyHe
     return header
 
 
-def is_legacy_crc_right(buf: Buffer, at: int, header: LegacyHeader) -> bool:
+def is_legacy_crc_valid(buf: Buffer, at: int, header: LegacyHeader) -> bool:
     """Whether the stored CRC matches the bytes. `buf` must hold the whole entry."""
     return _computed_crc(buf, at, header) == header.crc
 

@@ -130,10 +130,10 @@ class PartitionFile(NamedTuple):
 
     kind: FileKind
     base_offset: int | None = None
-    """Of the segment; end offset (exclusive) for the two kinds of snapshot; None if unnumbered."""
+    """The segment's; the end offset (exclusive) of both kinds of snapshot; None if unnumbered."""
     state: FileState = FileState.LIVE
     epoch: int | None = None
-    """Of a metadata snapshot only."""
+    """Epoch of a metadata snapshot only."""
 
 
 class PartitionDir(NamedTuple):

@@ -11,7 +11,7 @@ cheapest first:
 Offsets only increase, and all offsets of a segment are within 2**31 of each other, so a random
 position passes about once in 2**32 before any CRC is computed.
 
-A search cannot recognise a batch that is stored inside the value of a corrupt record.
+A search cannot recognize a batch that is stored inside the value of a corrupt record.
 If only the CRC of a batch is wrong, its length may be right, so try its declared end first.
 """
 
@@ -33,7 +33,7 @@ from stratalog.format.batch import (
     Entry,
     read_header,
 )
-from stratalog.format.entry import EntryHeader, is_entry_crc_right
+from stratalog.format.entry import EntryHeader, is_entry_crc_valid
 from stratalog.format.legacy import LegacyHeader, read_legacy_header
 from stratalog.format.record import RECORD_BYTES_MIN
 
@@ -58,7 +58,7 @@ _HIGH_HALVES_MAX = 4
 
 
 class FoundBatch(NamedTuple):
-    """A complete batch (or legacy message) with the right CRC."""
+    """A complete batch (or legacy message) with the valid CRC."""
 
     entry: Entry
 
@@ -92,7 +92,7 @@ def find_next_batch(
     offset_max: int | None = None,
     log_end: int | None = None,
 ) -> ResyncResult:
-    """The first complete batch or legacy message in `buf[start:end]` with the right CRC.
+    """The first complete batch or legacy message in `buf[start:end]` with the valid CRC.
 
     It has a base offset (legacy: last offset) from `offset_min` to `offset_max`, the end of what a
     segment that reaches `offset_min` can hold unless given. `log_end` is where the log's bytes end,
@@ -120,7 +120,7 @@ def find_next_batch(
             raise LimitExceededError(
                 f"too many candidates for a batch, the last at byte {position}"
             )
-        if is_entry_crc_right(buf, entry, header):
+        if is_entry_crc_valid(buf, entry, header):
             return FoundBatch(entry)
     return NoBatch(max(start, end - HEADER_BYTES + 1))
 

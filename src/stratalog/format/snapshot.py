@@ -1,7 +1,7 @@
 """The producer snapshot (`.snapshot`): the state of each producer at the offset in its name.
 
 A header with a checksum, then one entry per producer in no particular order. Only the newest batch
-of a producer is kept, so after a reload only its duplicates are recognised. A file without
+of a producer is kept, so after a reload only its duplicates are recognized. A file without
 producers has 10 bytes.
 
 Invariants: the CRC-32C covers everything after itself, the count agrees with the size exactly.
@@ -87,12 +87,12 @@ class ProducerEntry(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """Of the newest batch."""
+        """First offset of the newest batch."""
         return self.last_offset - self.offset_delta
 
     @property
     def first_sequence(self) -> int:
-        """Of the newest batch, counted back across the wrap from 0 to 2147483647."""
+        """First sequence of the newest batch, counted back across the wrap from 0 to 2147483647."""
         return advance_sequence(self.last_sequence, -self.offset_delta)
 
     @property

@@ -33,7 +33,7 @@ class Soundness(enum.IntEnum):
 
     GOOD = kernel.GOOD
     BAD_RECORDS = kernel.BAD_RECORDS
-    """The CRC is right, the records are not."""
+    """The CRC is valid, the records are not."""
     BAD_OFFSETS = kernel.BAD_OFFSETS
     """Records whose offsets do not increase, or are outside the batch."""
     BAD_TIMESTAMP = kernel.BAD_TIMESTAMP

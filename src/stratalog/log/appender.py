@@ -1,7 +1,8 @@
 """Appending to a log: validate, assign offsets, roll, check producers, write, publish.
 
-The order is Kafka's, so whatever is refused has written nothing, and whatever readers see is
-complete. A batch of a new leader epoch is noted before it is written, so no epoch is ever missing.
+The order is Kafka's: a rejected append has written no record (it may have noted a leader epoch or
+rolled), and whatever readers see is complete. A new leader epoch is recorded before its first
+batch is written, so none is ever missing.
 Whoever calls a method holds the log's `WriteGuard`.
 """
 

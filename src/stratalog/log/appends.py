@@ -72,7 +72,7 @@ class AppendRules:
     codec: Codec | None = None
     """What every batch is stored with; None: as it came."""
     level: int | None = None
-    """Of `codec`, where it is the topic's; None is Kafka's default."""
+    """Compression level of `codec`, where it is the topic's; None is Kafka's default."""
     is_compacted: bool = False
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     timestamp_before_max_ms: int = _DEFAULTS.message_timestamp_before_max_ms
@@ -112,7 +112,7 @@ class Assignment(NamedTuple):
 class BatchFacts(NamedTuple):
     """What is known of the records of a batch that this process has just encoded.
 
-    It has offsets from 0 on, no timestamp below 0 and a right CRC, so it need not be decoded to
+    It has offsets from 0 on, no timestamp below 0 and a valid CRC, so it need not be decoded to
     apply the topic's rules.
     """
 
@@ -128,7 +128,7 @@ class ValidatedAppend(NamedTuple):
     spans: tuple[BatchSpan, ...]
     """Where they are in `data`, in order."""
     headers: tuple[EntryHeader, ...]
-    """Of the same batches."""
+    """Headers of the same batches."""
     first_offset: int
     last_offset: int
     max_timestamp: int
@@ -141,7 +141,7 @@ class ValidatedAppend(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """Counted by offsets, as Kafka does: a follower's data may have holes."""
+        """Counted by offsets, as Kafka does: a follower's data may have gaps."""
         return self.last_offset - self.first_offset + 1 if self.spans else 0
 
     @property
@@ -181,13 +181,13 @@ class GroupAppend:
         next_offset: int,
         log_append_time_ms: int,
     ) -> None:
-        """Of requests that are one batch each."""
+        """A group of requests that are one batch each."""
         self.data = data
         """The accepted requests end to end."""
         self.spans = spans
         """Where their batches are in `data`."""
         self.headers = headers
-        """Of the same batches."""
+        """Headers of the same batches."""
         self.next_offset = next_offset
         """The log end offset once this is written."""
         self.log_append_time_ms = log_append_time_ms
@@ -198,7 +198,7 @@ class GroupAppend:
     def of(
         cls, results: Sequence[AppendResult], next_offset: int, log_append_time_ms: int
     ) -> GroupAppend:
-        """Of requests with any results."""
+        """The group of requests with any results."""
         spans: list[BatchSpan] = []
         headers: list[EntryHeader] = []
         pieces: list[Buffer] = []
@@ -417,7 +417,7 @@ def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
 
 
 def checked_header(data: Buffer, at: int) -> BatchHeader:
-    """The header of the batch at `at`, which is complete and has a right CRC."""
+    """The header of the batch at `at`, which is complete and has a valid CRC."""
     if len(data) - at < HEADER_BYTES:
         raise CorruptBatchError("the file ends inside a batch", position=at)
     header = BatchHeader.unpack(data, at)
@@ -427,7 +427,9 @@ def checked_header(data: Buffer, at: int) -> BatchHeader:
     if header.crc != crc32c(memoryview(data)[at + ATTRIBUTES_AT : at + size_bytes]):
         raise CorruptBatchError("CRC mismatch", position=at)
     if header.record_count != header.last_offset_delta + 1 or header.record_count <= 0:
-        raise CorruptBatchError(f"{header.record_count} records, or holes between", position=at)
+        raise CorruptBatchError(
+            f"{header.record_count} records do not match the offsets of the batch", position=at
+        )
     if header.producer_id >= 0 or header.is_control:
         raise CorruptBatchError("the batch belongs to a producer or is a marker", position=at)
     return header

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.columns import BatchTable
     from stratalog.log.reader import ReadPlan
-    from stratalog.log.segments import SegmentPart
+    from stratalog.log.segment_list import SegmentPart
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 

@@ -4,7 +4,7 @@ The requests are laid end to end in one buffer, which the kernel patches and whi
 Plain batches go to the kernel in runs, compressed ones one by one with their records decompressed
 beside them. If the topic wants another codec, the records are copied into a new batch. A request
 that the kernel leaves alone goes the readable way; it and all after it are then taken one by one,
-and the buffer is put together anew from what was accepted.
+and the buffer is put together again from what was accepted.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else None
 
     def entry(self, epoch: int) -> EpochEntry | None:
-        """Of exactly this epoch."""
+        """Entry of exactly this epoch."""
         floor = self._floor(epoch)
         return floor if floor is not None and floor.epoch == epoch else None
 
@@ -99,7 +99,7 @@ class LeaderEpochCache:
         return entries[slot] if slot < len(entries) else None
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Of the leader that wrote the record at `offset`; None below the first known one."""
+        """Epoch of the leader that wrote the record at `offset`; None if it is not known."""
         entries = self._entries
         slot = bisect_right(entries, offset, key=_start_of)
         return entries[slot - 1].epoch if slot else None

@@ -27,7 +27,7 @@ RETRIES_MAX: Final = 10
 
 
 class ListedFile(NamedTuple):
-    """One recognised file of a partition directory."""
+    """One recognized file of a partition directory."""
 
     path: Path
     file: PartitionFile

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import LogOfflineError
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.log.segments import SegmentList
+from stratalog.log.segment_list import SegmentList
 from stratalog.storage.locks import inherited_reason
 from stratalog.storage.segment import Segment
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.epochs import LeaderEpochCache
     from stratalog.log.producer_state import ProducerStateManager
-    from stratalog.log.snapshots import SnapshotFiles
+    from stratalog.log.snapshot_files import SnapshotFiles
     from stratalog.storage.disk import Disk
 
 
@@ -45,7 +45,7 @@ class LogState(NamedTuple):
     unsynced_from: int
     """From the segment of this offset on, indexes may have been rebuilt and not be durable."""
     leader_epoch: int
-    """Of the last leader; used until `become_leader` sets another."""
+    """Leader epoch of the last leader; used until `become_leader` sets another."""
     producers: ProducerStateManager
     epochs: LeaderEpochCache
     snapshots: SnapshotFiles
@@ -191,7 +191,7 @@ class LogSegments:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches in the `.log` files, without what is only preallocated."""
+        """Size of the batches in the `.log` files, without what is only preallocated."""
         return sum(segment.size_bytes for segment in self._all)
 
     def slot_of(self, offset: int) -> int:
@@ -286,7 +286,7 @@ class LogSegments:
             self._unsynced_from = min(self._unsynced_from, active.base_offset)
 
     def delete(self, segments: Sequence[Segment]) -> None:
-        """Remove files from the last segment down, each durably, so that no crash leaves a hole."""
+        """Remove files from the last segment down, each durably, so that no crash leaves a gap."""
         for segment in reversed(segments):
             segment.delete()
             self.snapshots.delete([segment.base_offset])

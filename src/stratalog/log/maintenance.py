@@ -6,7 +6,7 @@ others get a new list of segments and find the log without it.
 
 Invariants, whatever a crash or a loss of power leaves:
 
-* segments are deleted oldest first, each durably before the next one: no hole;
+* segments are deleted oldest first, each durably before the next one: no gap;
 * the log start moves before they go, so nobody sees a log that begins in the middle of one;
 * the name of the segment that stays is on disk before the last other one loses its own, so offsets
   never begin again at zero.
@@ -26,8 +26,8 @@ from stratalog.errors import (
     StorageError,
 )
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.log_state import IndexSizes
+from stratalog.log.snapshot_files import snapshots_of_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -181,7 +181,7 @@ class LogMaintenance:
 
         Those are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
         does, and none is the active one. The names tell a loader at each moment which of the two
-        counts (see `maintenance.settling`): from `.swap` on it is `new`. Raises
+        counts (see `maintenance.swap_files`): from `.swap` on it is `new`. Raises
         CleaningAbortedError, leaves the log as it is and removes `new`, if the log no longer has
         the segments as they were, or was truncated at all since `truncation_epoch`: what `new`
         lacks because of newer records may be all that is left of a key.
@@ -241,7 +241,7 @@ class LogMaintenance:
                     self._rename_away(index, remove_at_ms)
             segment.release()
         bases = [segment.base_offset for segment in segments]
-        snapshots = snapshot_plan.of_segments(snapshot_files.offsets, bases, kept_bases)
+        snapshots = snapshots_of_segments(snapshot_files.offsets, bases, kept_bases)
         snapshot_files.mark_deleted(snapshots)
         for offset in snapshots:
             kind = FileKind.PRODUCER_SNAPSHOT

@@ -22,7 +22,7 @@ from stratalog.log.appends import AppendOrigin, BatchFacts
 from stratalog.log.log_state import LogOffsets, LogSegments, WriteGuard
 from stratalog.log.maintenance import LogMaintenance, TruncationEpoch
 from stratalog.log.reader import LogReader
-from stratalog.log.snapshots import ProducerReload
+from stratalog.log.snapshot_files import ProducerReload
 from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.locks import detach_in_children
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import AppendInfo, LogState
     from stratalog.log.producer_state import ProducerStateManager
-    from stratalog.log.segments import SegmentList
+    from stratalog.log.segment_list import SegmentList
 
 
 class PartitionLog(LogReader):
@@ -93,7 +93,7 @@ class PartitionLog(LogReader):
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches in the `.log` files, without what is only preallocated."""
+        """Size of the batches in the `.log` files, without what is only preallocated."""
         return self._segments.size_bytes
 
     @property
@@ -325,7 +325,7 @@ class PartitionLog(LogReader):
         self._epochs.truncate_from_end(offset)
         self._epochs.flush()
         end = kept[-1].next_offset
-        self._lower_to(end)  # `offset` may be in a hole between two segments
+        self._lower_to(end)  # `offset` may be in a gap between two segments
         reload = ProducerReload(self._producers, segments.snapshots, kept, self.log_start_offset)
         reload.run(end, now_ms)
         self._offsets.publish(end)

@@ -34,7 +34,7 @@ from stratalog.format.names import (
 )
 from stratalog.log.listing import list_partition
 from stratalog.log.reader import LogReader
-from stratalog.log.segments import SegmentList
+from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_producers
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.log_file import read_file
@@ -109,7 +109,7 @@ class PartitionView(LogReader):
 
     @property
     def listing(self) -> Listing:
-        """Every recognised file, when the directory was last listed."""
+        """Every recognized file, when the directory was last listed."""
         return self._listing
 
     @property
@@ -118,7 +118,7 @@ class PartitionView(LogReader):
 
     @property
     def size_bytes(self) -> int:
-        """Of the `.log` files."""
+        """Size of the `.log` files."""
         return sum(segment.size_bytes for segment in self._listing.segments)
 
     @cached_property
@@ -253,8 +253,8 @@ def _without_segments(path: Path, listing: Listing) -> NotALogDirError:
 
 
 def identity_of(path: Path) -> tuple[TopicPartition, DirState]:
-    """Of a directory, by its name. A copy under another name is a log, too: its partition is
-    unknown, -1."""
+    """Partition and state by the name of a directory. A copy under another name is a log, too: its
+    partition is unknown, -1."""
     name = path.resolve().name
     try:
         directory = parse_partition_dir(name)

@@ -87,7 +87,7 @@ class ProducerStateManager:
         """Everything below is accounted for. To be moved after each append, with or without
         producers: it names the next snapshot."""
         self.last_snapshot_offset = 0
-        """Of the newest snapshot that was written or loaded."""
+        """Last snapshot offset of the newest snapshot that was written or loaded."""
         self._table = ProducerTable()
         self._unreplicated: list[tuple[int, int]] = []  # first offset, offset of the marker
         self._verifications = TxnVerifications()
@@ -305,10 +305,10 @@ class ProducerStateManager:
     ) -> list[int]:
         """Go back to the newest good snapshot; replay the batches from `map_end_offset` then.
 
-        `snapshots` are offset and content, newest first, none outside the log (see
-        `snapshot_plan.out_of_range`); they are asked for one at a time. Returns the offsets of
-        those that could not be read: Kafka deletes them. Does nothing if the log ends where the
-        state does.
+        `snapshots` are offset and content, newest first, none outside the log
+        (`snapshot_files.snapshots_out_of_range`); they are read one at a time. Returns the
+        offsets of those that could not be read: Kafka deletes them. Does nothing if the log ends
+        where the state does.
         """
         unreadable: list[int] = []
         if log_end_offset == self.map_end_offset:

@@ -51,7 +51,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class CachedBatch(NamedTuple):
-    """A batch of a producer: what it takes to recognise it when it is sent twice."""
+    """A batch of a producer: what it takes to recognize it when it is sent twice."""
 
     last_sequence: int
     last_offset: int
@@ -70,9 +70,9 @@ class ProducerState(NamedTuple):
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
-    """Of the last marker; -1 before any."""
+    """Coordinator epoch of the last marker; -1 before any."""
     last_timestamp: int
-    """Of the newest batch, a marker's included."""
+    """Last timestamp of the newest batch, a marker's included."""
     open_txn_first_offset: int
     """-1 when no transaction is open."""
     batches: tuple[CachedBatch, ...]
@@ -107,7 +107,7 @@ class ProducerState(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Of the newest batch in this epoch; -1 without one."""
+        """Last sequence of the newest batch in this epoch; -1 without one."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -187,7 +187,7 @@ class CompletedTxn(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the marker."""
+    """Last offset of the marker."""
     is_aborted: bool
     last_stable_offset: int
     """Once this one has ended: where the oldest transaction still open began, or past the marker.
@@ -206,7 +206,7 @@ class ProducerUpdate(NamedTuple):
     state: ProducerState
     """After the batch."""
     last_offset: int
-    """Of the batch."""
+    """Last offset of the batch."""
     is_abort: bool = False
 
     @classmethod
@@ -231,7 +231,7 @@ class ProducerTable:
         }
         """Producer id to the first offset of its open transaction."""
         self.first_open_offset = min(self.ongoing.values(), default=None)
-        """Of the oldest open transaction. Cached: each append needs it."""
+        """First offset of the oldest open transaction. Cached: each append needs it."""
 
     def state_of(self, producer_id: int) -> ProducerState:
         """What is known of a producer."""
@@ -413,7 +413,7 @@ class ProducerCheckRules(NamedTuple):
 
     origin: AppendOrigin
     transaction_version: int
-    """Of the protocol that the request follows: 2 is the one of KIP-890."""
+    """Version of the protocol that the request follows: 2 is the one of KIP-890."""
     guard: VerificationGuard | None
     verifications: TxnVerifications
     must_be_verified: bool

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.log.segment_list import SegmentList, SegmentPart
     from stratalog.storage.segment_view import LoadedBatch, SegmentView, TimeHit
     from stratalog.storage.trace import Trace
 
@@ -121,7 +121,7 @@ class CorruptionPolicy:
             raise SegmentGoneError(path)
 
     def resume_after_records(self, error: CorruptRecordError, size_bytes: int) -> int:
-        """Where to continue after a batch whose CRC is right and whose records are corrupt.
+        """Where to continue after a batch whose CRC is valid and whose records are corrupt.
 
         The header can be trusted, so the next batch begins `size_bytes` further on.
         """
@@ -175,7 +175,7 @@ class CorruptionPolicy:
 
 
 def _first_offset(segment: SegmentView, position: int) -> int:
-    """Of the valid batch at `position`. A compressed set of old messages is decompressed for it."""
+    """First offset of the valid batch at `position`. Decompresses a set of old messages for it."""
     batch = segment.load_batch(position)
     if batch.header.base_offset is not None:
         return batch.header.base_offset
@@ -190,7 +190,7 @@ class Location(NamedTuple):
 
     path: Path
     position: int
-    """Of its batch in the file."""
+    """Position of its batch in the file."""
     header: EntryHeader
     record: Record
 
@@ -264,7 +264,7 @@ def find_max_timestamp(segments: SegmentList, start_offset: int) -> OffsetAndTim
 
 
 def _is_newer(hit: TimeHit, found: OffsetAndTimestamp) -> bool:
-    """Of equal timestamps the first one counts."""
+    """Whether `hit` replaces what was found. The first of equal timestamps counts."""
     return (hit.timestamp, -hit.offset) > (found.timestamp, -found.offset)
 
 
@@ -386,7 +386,7 @@ def raise_for_batch(part: SegmentPart, position: int, expected_offset: int) -> N
 
 
 def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
-    """No CRC covers a base offset; a corrupt one is recognised by the batches after it."""
+    """No CRC covers a base offset; a corrupt one is recognized by the batches after it."""
     if batch.header.next_offset > part.end_offset:
         raise CorruptBatchError(
             f"offset {batch.entry.offset}, expected below {part.end_offset}",
@@ -437,7 +437,7 @@ class LogReader(ABC):
 
     @abstractmethod
     def refresh_segments(self) -> None:
-        """One of the files in `segments` is gone: list them anew."""
+        """One of the files in `segments` is gone: list them again."""
 
     @property
     def truncation_epoch(self) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stratalog.format.control import EndMarker
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.segments import SegmentList, SegmentPart
+    from stratalog.log.segment_list import SegmentList, SegmentPart
     from stratalog.storage.segment_view import SegmentView
 
 _log = logging.getLogger(__name__)

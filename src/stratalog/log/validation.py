@@ -53,7 +53,7 @@ from stratalog.format.batch import (
     Entry,
     TimestampType,
 )
-from stratalog.format.entry import is_entry_crc_right, records_of
+from stratalog.format.entry import is_entry_crc_valid, records_of
 from stratalog.format.legacy import decode_legacy_records, inner_magics, read_legacy_header
 from stratalog.format.record import decode_records
 from stratalog.format.varint import wrapped_long
@@ -86,7 +86,7 @@ _CODECS = frozenset(Codec)
 
 
 class SentBatch(NamedTuple):
-    """A complete batch of the data that was sent; its CRC is right."""
+    """A complete batch of the data that was sent; its CRC is valid."""
 
     entry: Entry
     header: EntryHeader
@@ -105,7 +105,7 @@ def sent_batches(
         _check_header(header, assign)
         if max_message_bytes is not None and header.size_bytes > max_message_bytes:
             raise too_large(header.size_bytes, max_message_bytes)
-        if not is_entry_crc_right(data, entry, header):
+        if not is_entry_crc_valid(data, entry, header):
             raise CorruptMessageError(
                 f"batch at byte {entry.position}: CRC mismatch, the stored one is {header.crc:08x}"
             )
@@ -211,7 +211,7 @@ def sent_records(data: Buffer, batch: SentBatch) -> list[Record]:
 
 
 def _legacy_records(data: Buffer, at: int, header: LegacyHeader) -> list[Record]:
-    """A set must hold messages of its own magic, each with a right CRC."""
+    """A set must hold messages of its own magic, each with a valid CRC."""
     if not inner_magics(data, at, header) <= {header.magic}:
         raise InvalidRecordError(f"a set of magic {header.magic} holds messages of another")
     list(decode_legacy_records(data, at, header, check_crc=False))  # structure first, as Kafka
@@ -459,7 +459,8 @@ def _span(data: Buffer, batch: SentBatch) -> BatchSpan:
 
 
 def _first_offset(data: Buffer, batch: SentBatch) -> int:
-    """Of a compressed legacy set. If it cannot be read, its last offset: the leader accepted it."""
+    """First offset of a compressed legacy set; its last one if it cannot be read: the leader
+    accepted it."""
     try:
         return next(records_of(data, batch.entry, check_crc=False)).offset
     except (CorruptError, StratalogError, StopIteration):

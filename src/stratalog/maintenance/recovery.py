@@ -31,14 +31,13 @@ from stratalog.format.names import (
     parse_partition_dir,
     segment_file_name,
 )
-from stratalog.log import snapshots as snapshot_plan
 from stratalog.log.epochs import load_epochs, rebuild_epochs
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_state import ProducerStateManager
 from stratalog.log.producers import markers_in
-from stratalog.log.segments import SegmentList
-from stratalog.log.snapshots import ProducerReload, SnapshotFiles
+from stratalog.log.segment_list import SegmentList
+from stratalog.log.snapshot_files import ProducerReload, SnapshotFiles, stray_snapshots
 from stratalog.log.transactions import AbortedLookup
 from stratalog.maintenance.recovery_plan import (
     LoadPoint,
@@ -391,7 +390,7 @@ class _Loader:
             self._epochs = rebuild_epochs(self._disk, self._path, entries, reason)
 
     def _last_epoch(self, last_batch: BatchHeader | None) -> int:
-        """Of the last leader, so that epochs never decrease; 0 if it is not known.
+        """Leader epoch of the last leader, so that epochs never decrease; 0 if it is not known.
 
         Epochs that wrote nothing are dropped by the next opening, and a log start at the very end
         hides all others; then the last batch decides.
@@ -416,7 +415,7 @@ class _Loader:
         self, log_start_offset: int, end: int, *, is_clean: bool
     ) -> ProducerStateManager:
         bases = [segment.base_offset for segment in self._segments]
-        self._snapshots.delete(snapshot_plan.stray(self._snapshots.offsets, bases))
+        self._snapshots.delete(stray_snapshots(self._snapshots.offsets, bases))
         producers = ProducerStateManager(self._producer_config, start_offset=log_start_offset)
         reload = ProducerReload(producers, self._snapshots, self._segments, log_start_offset)
         reload.run(end, self._now_ms(), is_clean=is_clean)

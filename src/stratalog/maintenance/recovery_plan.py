@@ -68,7 +68,7 @@ class Truncation(NamedTuple):
     deleted_segments: int
     """Segments after the truncated one."""
     readable_batches: int
-    """Complete batches with the right CRC among the dropped bytes."""
+    """Complete batches with the valid CRC among the dropped bytes."""
     readable_records: int
 
     def text(self, done: str = "truncated") -> str:
@@ -99,7 +99,7 @@ class SegmentSplit(NamedTuple):
     topic_partition: TopicPartition
     path: Path
     base_offsets: tuple[int, ...]
-    """Of the segments that take its place."""
+    """Base offsets of the segments that take its place."""
 
     def __str__(self) -> str:
         bases = ", ".join(map(str, self.base_offsets))
@@ -233,7 +233,7 @@ class _Segment(NamedTuple):
     """A segment as recovery would meet it: a file, or a part of one that it would split."""
 
     view: SegmentView
-    """Of the file."""
+    """View of the file."""
     path: Path
     span: SegmentSpan
 

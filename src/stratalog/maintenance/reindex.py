@@ -5,7 +5,7 @@ newest earlier one and the batches since. So a plan has one task per segment, an
 anywhere. The caller holds the lock of the log directory; tasks do not lock.
 
 An index may differ and still be right: with the topic's own `index.interval.bytes`, if a cleaner or
-a follower wrote it, or after a restart, when Kafka starts counting bytes anew. An index in which
+a follower wrote it, or after a restart, when Kafka starts counting bytes again. An index in which
 `verify` finds no fault is kept, unless the task is forced.
 
 The log itself is never changed. A segment with corruption in the middle is skipped: an index of the
@@ -25,7 +25,7 @@ from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind
 from stratalog.log.listing import list_partition
 from stratalog.log.producers import markers_in
-from stratalog.log.segments import SegmentList
+from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.verify.findings import Fault, Severity
 from stratalog.storage.recovery import check_segment
@@ -46,7 +46,7 @@ class ReindexTask:
     """A segment whose indexes are to be built."""
 
     path: str
-    """Of the `.log` file."""
+    """Path of the `.log` file."""
     base_offset: int
     size_bytes: int
     interval_bytes: int = INTERVAL_BYTES_DEFAULT

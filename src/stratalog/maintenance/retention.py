@@ -48,11 +48,11 @@ class RetentionSegment(NamedTuple):
     """Exclusive: where the next segment begins, or the log ends."""
     size_bytes: int
     largest_timestamp: int
-    """Of its records; -1 if none has one."""
+    """Largest timestamp of its records; -1 if none has one."""
     timestamp_offset: int
     """The last offset of the batch that has it; of the record itself if it is in the future."""
     mtime_ms: int
-    """Of the file, if no record has a timestamp; else -1, because it is not needed."""
+    """The file's, if no record has a timestamp; else -1, because it is not needed."""
     is_active: bool
 
     @property
@@ -239,7 +239,7 @@ class SegmentDecision(NamedTuple):
         return self.deleted_by is not None
 
     def result_of(self, by: RetentionRule) -> RuleResult | None:
-        """Of one rule, if it was applied."""
+        """Result of one rule, if it was applied."""
         return next((found for found in self.results if found.by is by), None)
 
 
@@ -276,12 +276,12 @@ class RetentionPlan:
 
     @property
     def deleted_bytes(self) -> int:
-        """Of `.log` files."""
+        """Size of `.log` files."""
         return sum(segment.size_bytes for segment in self.deleted)
 
     @property
     def kept_bytes(self) -> int:
-        """Of `.log` files."""
+        """Size of `.log` files."""
         return sum(segment.size_bytes for segment in self.kept)
 
 

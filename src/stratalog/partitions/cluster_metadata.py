@@ -115,7 +115,7 @@ class ClusterMetadata:
     path: Path
     """The directory of the metadata log."""
     end_offset: int
-    """Of the last record that was applied, plus one."""
+    """End offset of the last record that was applied, plus one."""
     snapshot: Path | None
     """The snapshot that was used."""
     topics: Mapping[str, ClusterTopic]

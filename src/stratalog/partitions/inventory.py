@@ -59,7 +59,7 @@ class FirstBatch:
     """Facts from the header of the first batch of a segment."""
 
     timestamp: int
-    """Of its first record if the header has it, else its largest timestamp."""
+    """Timestamp of its first record if the header has it, else its largest timestamp."""
     codec: str
     magic: int
 
@@ -70,7 +70,7 @@ class IndexSummary:
 
     entries: int
     size_bytes: int | None
-    """Of the file; None if there is no file."""
+    """Size of the file; None if there is no file."""
     origin: str
     """`file`, or why the file was not used."""
 
@@ -352,7 +352,7 @@ def other_directories(log_dirs: Iterable[LogDirView]) -> list[OtherDirectory]:
 
 
 def _size_of(path: Path) -> int:
-    """Of the files in a directory, as far as they are readable."""
+    """Size of the files in a directory, as far as they are readable."""
     size_bytes = 0
     try:
         for entry in path.iterdir():
@@ -397,7 +397,7 @@ class InventoryTaker:
         log_dirs: Sequence[LogDirView],
         openers: Iterable[Callable[[], Iterable[PartitionView]]],
     ) -> Inventory:
-        """Of `log_dirs` themselves, and of the partitions that `openers` open."""
+        """Inventory of `log_dirs`, and of the partitions that `openers` open."""
         self._checkpoints = {log_dir.path: Checkpoints(log_dir) for log_dir in log_dirs}
         for opener in openers:
             try:

@@ -78,7 +78,7 @@ class LastShutdown(NamedTuple):
 
     was_clean: bool
     broker_epoch: int = NO_BROKER_EPOCH
-    """Of the Kafka broker that stopped cleanly. Written back: its controller asks for it."""
+    """Epoch of the broker that stopped cleanly. Written back: its controller asks for it."""
 
 
 class LogRoot:

@@ -74,7 +74,7 @@ class EffectiveConfig:
     overrides: Mapping[str, str] = field(default_factory=dict)
     """The settings of the topic itself."""
     sources: Mapping[str, ConfigSource] = field(default_factory=dict)
-    """Of every setting that is not Kafka's default."""
+    """Sources of every setting that is not Kafka's default."""
     unknown: str | None = None
     """Why the topic's settings are unknown (`config` is the broker's then); None if they are
     known."""

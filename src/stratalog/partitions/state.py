@@ -124,7 +124,7 @@ class SavedState:
     """The last bulk commits by writer and topic."""
 
     dir_id: str | None = None
-    """Of the directory of this copy; None if it was never part of a set."""
+    """Id of the directory of this copy; None if it was never part of a set."""
     dirs: Mapping[str, str] = field(default_factory=dict)
     """The directories of the set: their last paths by id."""
     partition_counts: Mapping[str, int] = field(default_factory=dict)
@@ -381,7 +381,7 @@ class DirSet(NamedTuple):
     """The directories that are being opened, and the others of their set."""
 
     ids: tuple[str, ...]
-    """Of the directories that are being opened, in the given order."""
+    """Ids of the directories that are being opened, in the given order."""
     members: Mapping[str, str]
     """The paths of the same directories, by id."""
     missing: Mapping[str, str]

@@ -75,7 +75,7 @@ class TopicInfo:
 
     @property
     def partition_count(self) -> int:
-        """Of the whole topic, which may have more partitions than are here."""
+        """Number of partitions of the whole topic, which may have more partitions than are here."""
         return max(self.partitions[-1] + 1, self.known_count)
 
     @property

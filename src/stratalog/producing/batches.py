@@ -91,7 +91,7 @@ class BuiltBatch(NamedTuple):
     data: bytes
     record_count: int
     facts: BatchFacts | None = None
-    """Of the records; None if they could not be encoded."""
+    """Facts of the records; None if they could not be encoded."""
     failure: AppendError | None = None
     """Why the records could not be encoded; `data` is empty then."""
 

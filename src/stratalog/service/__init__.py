@@ -1,1 +1,1 @@
-"""Background work on open logs: the schedule, retention, cleaner threads, health."""
+"""Background work on open logs: retention, cleaner threads, flushes, checkpoints, health."""

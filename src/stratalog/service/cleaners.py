@@ -87,7 +87,7 @@ class CleaningTask:
     slot: PartitionSlot
     is_busy: bool = False
     truncation_epoch: int = 0
-    """Of the slot when the task was locked: the log may have been truncated since."""
+    """The slot's when the task was locked: the log may have been truncated since."""
     pauses: int = 0
     is_failed: bool = False
     passes: int = 0

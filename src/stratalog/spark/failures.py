@@ -68,7 +68,7 @@ def iterate_with_one_line_errors(items: Iterable[T]) -> Iterator[T]:
 
 
 def hide_traceback() -> None:
-    """Of the error that is about to end this process, if it is a worker of Spark."""
+    """Hide that of the error about to end this process, if it is a worker of Spark."""
     if is_spark_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
 

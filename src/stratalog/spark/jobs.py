@@ -129,7 +129,7 @@ def ingest(
 
 
 def _size_of(path: Path) -> int:
-    """Of all logs in the directory; 0 if it does not exist yet."""
+    """Size of all logs in the directory; 0 if it does not exist yet."""
     if not path.is_dir() or not any(path.iterdir()):
         return 0
     logs = LogDirsView([path])

@@ -3,7 +3,7 @@
 One instance lives in a process beside the driver for as long as the query runs, and decides how far
 each micro-batch reads; a copy is sent to the executors and reads. What has been read is known from
 Spark's checkpoint alone: offsets as the Kafka connector writes them, where the next batch starts.
-The directories are listed anew each time, so new segments, topics and partitions are seen.
+The directories are listed again each time, so new segments, topics and partitions are seen.
 
 How much a micro-batch takes is decided by pure functions of offsets and the clock. Their rules are
 those of Spark's Kafka connector, so that a query that is moved from it has the same batches.
@@ -127,7 +127,7 @@ def find_recreated(
 
 
 def topic_ids(logs: Mapping[TopicPartition, LogEnds]) -> dict[str, uuid.UUID]:
-    """Of the topics whose id is known."""
+    """Ids of the topics whose id is known."""
     return {at.topic: log.topic_id for at, log in logs.items() if log.topic_id is not None}
 
 

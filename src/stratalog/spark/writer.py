@@ -47,7 +47,7 @@ class StagedMessage(WriterCommitMessage):
 
     runs: tuple[StagedRun, ...]
     query_id: str | None = None
-    """Of the streaming query that the task belongs to."""
+    """Query id of the streaming query that the task belongs to."""
 
 
 class StratalogWriter(DataSourceArrowWriter):

@@ -1,1 +1,1 @@
-"""One file, one segment: reading Kafka's files without ever changing them."""
+"""One segment on disk: read, append, index, roll, recover. `disk` has all calls that modify it."""

@@ -107,7 +107,7 @@ def storage_error(error: OSError, operation: str, path: Path) -> StorageError:
 
 
 def fsync_error(error: OSError, path: Path) -> FsyncError:
-    """Of an fsync. Never a DiskFullError, even if space is short: trying again does not help."""
+    """The error to raise. Never a DiskFullError, even if space is short: a retry does not help."""
     return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
 
 
@@ -124,7 +124,7 @@ class AppendFile:
     ) -> None:
         self.path = path
         self.size_bytes = size_bytes
-        """Of the content; zeros follow it in a preallocated file."""
+        """Size of the content; zeros follow it in a preallocated file."""
         self.on_failed_fsync: Callable[[FsyncError], None] = lambda _error: None
         self._calls = calls
         self._fd = fd

@@ -177,7 +177,7 @@ class OffsetIndexFile(IndexFile):
 
     @property
     def last_offset(self) -> int:
-        """Of the last entry; the base offset of an empty index."""
+        """Last offset of the last entry; the base offset of an empty index."""
         return self.lookup(_LAST).offset
 
     def append(self, relative_offset: int, position: int) -> None:
@@ -219,7 +219,7 @@ class TimeIndexFile(IndexFile):
     def __init__(self, disk: Disk, path: Path, base_offset: int, bytes_max: int) -> None:
         super().__init__(disk, path, base_offset, bytes_max)
         self.last_timestamp = self.last.timestamp
-        """Of the last entry; -1 for an empty index. The next entry's must be larger."""
+        """That of the last entry; -1 for an empty index. The next entry's must be larger."""
 
     @property
     def last(self) -> TimeEntry:

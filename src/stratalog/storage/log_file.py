@@ -81,7 +81,7 @@ class LogFile:
 
     @property
     def identity(self) -> FileIdentity:
-        """Of the open file as it is now, whatever its name."""
+        """Identity of the open file as it is now, whatever its name."""
         return FileIdentity.of(os.fstat(self._fd))
 
     @property
@@ -155,7 +155,7 @@ RESYNC_WINDOW_BYTES: Final = 1024 * 1024
 
 
 def next_valid_batch(file: LogFile, position: int, end: int, *, offset_min: int) -> int | None:
-    """Position of the first complete batch with a right CRC in [position, end), or None: where a
+    """Position of the first complete batch with a valid CRC in [position, end), or None: where a
     corrupt log continues. Reads windows of bounded size."""
     window_bytes = RESYNC_WINDOW_BYTES
     while position < end:

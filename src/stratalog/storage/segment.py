@@ -427,7 +427,7 @@ class Segment:
 
     @property
     def writer(self) -> SegmentWriter:
-        """Of the active segment."""
+        """Writer of the active segment."""
         if self._writer is None:
             raise ValueError(f"{self.path.name} is not active")
         return self._writer

@@ -80,7 +80,7 @@ def find_end(view: SegmentView) -> SegmentEnd:
 def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatch | None:
     """The last valid batch that begins in [position, stop), whatever is in between.
 
-    A batch with a corrupt base offset still has a right CRC. It is recognised by the next batch, if
+    A batch with a corrupt base offset still has a valid CRC. It is recognized by the next batch, if
     that continues the one before it.
     """
     before, found = None, None
@@ -93,7 +93,7 @@ def _last_valid_batch(view: SegmentView, position: int, stop: int) -> LoadedBatc
 
 
 def _good_batches(view: SegmentView, position: int, stop: int) -> Iterator[LoadedBatch]:
-    """Every batch with a right CRC that begins in [position, stop), in any order of offsets."""
+    """Every batch with a valid CRC that begins in [position, stop), in any order of offsets."""
     resume: int | None = position
     while resume is not None and resume < stop:
         try:
@@ -115,7 +115,7 @@ class TimeHit(NamedTuple):
     """The first record of a segment at or after a time."""
 
     position: int
-    """Of its batch."""
+    """Position of its batch."""
     records_passed: int
     """Records of the batch before it."""
     offset: int
@@ -152,7 +152,7 @@ class SegmentTimes:
 
     @property
     def largest_out_of_reach(self) -> LargestTimestamp:
-        """Of batches too far above the base offset for an index entry; old brokers wrote such."""
+        """Largest of batches too far above the base offset for an index; old brokers wrote such."""
         largest = LargestTimestamp(NO_TIMESTAMP, self._segment.base_offset)
         reach = self._segment.base_offset + RELATIVE_OFFSET_MAX
         for _, batch in self._segment.walk(self._segment.seek(reach + 1).position):
@@ -278,7 +278,7 @@ class Seek(NamedTuple):
     """Where a lookup ended."""
 
     position: int
-    """Of the batch that was found; without one, where the walk had to stop."""
+    """Position of the batch that was found; without one, where the walk had to stop."""
     batch: Peek | None
 
 
@@ -313,7 +313,7 @@ class SegmentView:
         self.size_bytes = size_bytes
         """Bytes that this view looks at. A live file grows; a fresh listing sees more."""
         self.identity = identity
-        """Of the file that was listed; None: any file of that name."""
+        """Identity of the file that was listed; None: any file of that name."""
 
     def __repr__(self) -> str:
         return f"SegmentView({self.path.name!r}, {self.size_bytes} bytes)"
@@ -569,7 +569,7 @@ class SegmentView:
         return find_end(self)
 
     def is_valid(self, position: int) -> bool:
-        """Whether a complete batch with a right CRC starts at `position`."""
+        """Whether a complete batch with a valid CRC starts at `position`."""
         try:
             self._load_batch(position)
         except CorruptError:
@@ -577,7 +577,7 @@ class SegmentView:
         return True
 
     def next_valid_batch(self, position: int, *, offset_min: int) -> int | None:
-        """Position of the first complete batch with a right CRC from `position` on."""
+        """Position of the first complete batch with a valid CRC from `position` on."""
         return next_valid_batch(self.file, position, self.size_bytes, offset_min=offset_min)
 
     # -- indexes
@@ -672,7 +672,7 @@ class SegmentReaders:
     def sealed_view(
         self, path: Path, size_bytes: int, largest: LargestTimestamp | None
     ) -> SegmentView:
-        """Of an inactive segment: of its files. `largest` if its writer knows it."""
+        """View of an inactive segment's files. `largest` if its writer knows it."""
         view = self._view
         if view is None or view.size_bytes != size_bytes:
             view = SegmentView(path, self._base_offset, size_bytes)
@@ -683,7 +683,7 @@ class SegmentReaders:
         return view
 
     def live_view(self, path: Path, writer: SegmentWriter) -> SegmentView:
-        """Of the active segment, up to what is published."""
+        """View of the active segment, up to what is published."""
         view, state = self._view, writer.state
         if view is None or view.size_bytes != state.end.position:
             indexes: dict[IndexKind, IndexFile] = {

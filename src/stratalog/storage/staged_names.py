@@ -30,7 +30,7 @@ class StagedName(NamedTuple):
     job: str
     """32 hex digits: a Spark job, or a streaming query through all its restarts."""
     number: int
-    """Of the micro-batch of a query; 0 for a job that commits once."""
+    """Number of the micro-batch of a query; 0 for a job that commits once."""
     task: int
     """Number of the source partition: what orders the files of a commit."""
     unique: str

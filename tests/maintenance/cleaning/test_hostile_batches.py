@@ -1,4 +1,4 @@
-"""Batches whose CRC is right and whose records are nonsense, at the end of readable memory.
+"""Batches whose CRC is valid and whose records are nonsense, at the end of readable memory.
 
 Compiled code must refuse them as the readable one does, or do what that does. It may be more
 patient with what compaction does not look into: headers, and bytes left over within a record.

@@ -14,7 +14,7 @@ from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import SegmentGoneError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.segments import OPEN_SEGMENTS_MAX
+from stratalog.log.segment_list import OPEN_SEGMENTS_MAX
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log

@@ -71,7 +71,7 @@ def _cut_snapshot(partition: Path) -> Spot:
 
 
 def _producer(**changes: int) -> Callable[[Path], Spot]:
-    """The newest producer of a snapshot, changed, under a right CRC."""
+    """The newest producer of a snapshot, changed, under a valid CRC."""
 
     def do(partition: Path) -> Spot:
         path = partition / "00000000000000000096.snapshot"

@@ -1,4 +1,4 @@
-"""Faults in records, under a right CRC."""
+"""Faults in records, under a valid CRC."""
 
 from __future__ import annotations
 

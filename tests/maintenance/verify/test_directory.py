@@ -34,6 +34,7 @@ def found(root: Path, fault: Fault) -> list[Finding]:
     return [finding for finding in verify_directory(root).findings if finding.code == fault.code]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "fault", "severity"),
     [

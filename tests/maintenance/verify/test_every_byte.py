@@ -35,6 +35,7 @@ def task(tmp_path: Path) -> VerifyTask:
     return dataclasses.replace(found, identity=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "step"),
     [
@@ -61,6 +62,7 @@ def test_no_byte_can_be_turned_over_unnoticed(
     assert unnoticed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [f"{SEGMENT}.log", f"{SEGMENT}.txnindex", NEXT_SNAPSHOT])
 def test_no_file_can_be_cut_unnoticed(name: str, task: VerifyTask, tmp_path: Path) -> None:
     path = tmp_path / "txn-0" / name

@@ -7,6 +7,8 @@ import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from stratalog.maintenance.verify.directory import (
     VerifyPlan,
     conclude,
@@ -42,12 +44,14 @@ def codes(report: VerifyReport, severity: Severity) -> set[str]:
     return {finding.code for finding in report.findings if finding.severity is severity}
 
 
+@pytest.mark.slow
 @for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_a_directory_that_kafka_closed_has_no_error(case: GoldenCase) -> None:
     report = verify_partition(case.partition_dir, threads=1)
     assert report.at_least(Severity.WARNING) == ()
 
 
+@pytest.mark.slow
 @for_each("case", [case for case in all_cases() if not case.is_unclean])
 def test_every_record_of_kafkas_own_loader_was_looked_at(case: GoldenCase) -> None:
     loaded = case.loaddir
@@ -67,6 +71,7 @@ def test_a_killed_brokers_directory_is_damaged_where_it_was_damaged(case: Golden
     assert after.at_least(Severity.WARNING) == ()
 
 
+@pytest.mark.slow
 @for_each("case", compaction_cases())
 def test_what_kafkas_cleaner_leaves_is_no_error(case: CompactionCase, tmp_path: Path) -> None:
     root = case.unpack(tmp_path)

@@ -1,7 +1,7 @@
 """Magic-2 batches without the records that compaction drops: the compiled twin of `filtering`.
 
 A batch is gone through once to decide on each record, and a second time only if it has to be
-written anew. What the kernel may touch, and nothing else:
+written again. What the kernel may touch, and nothing else:
 
 * reads: batches in the `size_bytes` bytes at their position in the buffer, their payloads, the
   offset map, the marks;
@@ -281,7 +281,7 @@ def filter_batches(
 ) -> int:
     """Write what stays of the batches to OUT, until there is no room for another.
 
-    Answers how many batches were gone through: what became of each takes the place of its order,
+    Returns how many batches were gone through: what became of each takes the place of its order,
     and `kept` has a row for each that was written, its position counted from OUT. With room for
     none, NEEDED is what the first one takes. CORRUPT, with BATCH_INDEX, if a batch breaks a rule
     of the format.

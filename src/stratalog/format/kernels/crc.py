@@ -180,7 +180,7 @@ def batch_crc(batch: int, size: int) -> int:
 
 
 @part
-def is_right(buf: int, batch: Any) -> bool:
+def is_crc_valid(buf: int, batch: Any) -> bool:
     """Whether the bytes of a magic-2 batch give its CRC."""
     stored: int = batch.crc
     return batch_crc(buf + batch.position, batch.size_bytes) == stored
@@ -191,4 +191,4 @@ def check(buf: int, batches: Any, out: Any) -> None:
     """Whether each magic-2 batch of the bytes at address `buf` is right; others are left alone."""
     for i in range(len(batches)):
         if batches[i].magic == MAGIC_2:
-            out[i] = is_right(buf, batches[i])
+            out[i] = is_crc_valid(buf, batches[i])

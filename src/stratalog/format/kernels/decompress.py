@@ -385,7 +385,7 @@ def _payload(codec_id: int, at: int, end: int, out: int, out_end: int) -> int:
 @kernel(types.int64(types.int64, BATCHES, *[types.int64] * 3, types.int64[::1]))
 def expand(buf: int, batches: Any, out: int, start: int, out_bytes: int, ends: Any) -> int:
     """Put the plain records of batches at address `buf` side by side at address `out`, from `start`
-    on. Answers how many batches it did and notes in `ends` where each ended.
+    on. Returns how many batches it did and notes in `ends` where each ended.
 
     It stops at a batch it has no kernel or no room for, or that seems bad: the caller's to judge.
     Reads the batches only; writes `out_bytes` bytes at `out` and up to COPY_SLACK_BYTES more.

@@ -74,7 +74,7 @@ def crc32_at(at: int, size: int) -> int:
 
 
 @part
-def _is_right(buf: int, message: Any) -> bool:
+def _is_crc_valid(buf: int, message: Any) -> bool:
     stored: int = message.crc
     return crc32_at(buf + message.position + MAGIC_AT, message.size_bytes - MAGIC_AT) == stored
 
@@ -84,7 +84,7 @@ def check(buf: int, batches: Any, out: Any) -> None:
     """Whether each legacy entry of the bytes at address `buf` is right; others are left alone."""
     for i in range(len(batches)):
         if batches[i].magic < MAGIC_2:
-            out[i] = _is_right(buf, batches[i])
+            out[i] = _is_crc_valid(buf, batches[i])
 
 
 @part
@@ -121,7 +121,7 @@ def decode(buf: int, messages: Any, slots: int, checks_crc: bool) -> int:
         end = at + message.size_bytes
         if message.last_offset < 0 or message.attributes & CODEC_MASK:
             return -1
-        if checks_crc and not _is_right(buf, message):
+        if checks_crc and not _is_crc_valid(buf, message):
             return -1
         _numbers(slots, i, message)
         at += HEADER_0_BYTES if message.magic == 0 else HEADER_1_BYTES

@@ -174,7 +174,7 @@ def binary(at: int, end: int) -> tuple[int, int, int]:
 
 @part
 def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
-    """Of the record at `at`: its end, offset delta, where its key begins, how many bytes that has
+    """Facts of the record at `at`: end, offset delta, where its key begins, how many bytes that has
     (below 0: null), and the position after it. The end is -1 if this cannot be a record.
     """
     start, record_end = record_body(at, end)

@@ -87,7 +87,7 @@ def put_binary(at: int, length: int, index: int, used: int, column: Any) -> tupl
     """Copy the `length` bytes at `at` (below 0: null) to entry `index` of a binary column of which
     `used` bytes are taken.
 
-    Answers the position after them and the bytes taken then. What there is no room for is counted
+    Returns the position after them and the bytes taken then. What there is no room for is counted
     and not copied: the caller makes room and asks again.
     """
     offsets, data, room, valid, nulls, readable_end = column
@@ -202,14 +202,14 @@ def column_of(slots: int, first: int, room: int, nulls: int, readable_end: int) 
 
 
 @part
-def _is_crc_right(at: int, end: int, batch: Any) -> bool:
+def _is_crc_valid(at: int, end: int, batch: Any) -> bool:
     stored: int = batch.crc
     return crc32c_at(at - _COVERED_BYTES, end - at + _COVERED_BYTES) == stored
 
 
 @kernel(types.int64(BATCHES, PAYLOADS, types.int64, types.boolean))
 def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
-    """Decode the records of all batches. Answers how many there are, or -1 if a batch breaks a rule
+    """Decode the records of all batches. Returns how many there are, or -1 if a batch breaks a rule
     of the format: then its index is in slot BATCH_INDEX. No record count is negative.
 
     `checks_crc` is for payloads that lie in their batches: headers come before them. Checking here
@@ -223,7 +223,7 @@ def decode(batches: Any, payloads: Any, slots: int, checks_crc: bool) -> int:
         store_slot(slots, BATCH_INDEX, b)
         next_at = payloads[b].address
         stop = next_at + payloads[b].size_bytes
-        if checks_crc and not _is_crc_right(next_at, stop, batch):
+        if checks_crc and not _is_crc_valid(next_at, stop, batch):
             return -1
         is_appended = batch.attributes & LOG_APPEND_TIME_BIT
         base = (batch.base_timestamp, batch.base_offset, batch.max_timestamp, is_appended)

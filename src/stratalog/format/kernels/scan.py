@@ -27,7 +27,7 @@ from stratalog.format.batch import (
     PRODUCER_ID_AT,
     RECORD_COUNT_AT,
 )
-from stratalog.format.kernels.crc import is_right
+from stratalog.format.kernels.crc import is_crc_valid
 from stratalog.format.kernels.jit import kernel, part
 from stratalog.format.kernels.memory import (
     BATCHES,
@@ -91,7 +91,7 @@ def _legacy_header(at: int, row: Any) -> None:
 def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
     """Fill `out` with the headers of the batches in [start, end) of the bytes at address `buf`.
 
-    Answers how many there are, the position after the last one, and why it stopped there. Bytes
+    Returns how many there are, the position after the last one, and why it stopped there. Bytes
     below `end` are all it reads.
     """
     at = start
@@ -142,7 +142,7 @@ def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
     """What `read_header` and `check_crc` ask of a batch, and room for its records if plain."""
     if batch.record_count < 0 or batch.base_offset < 0 or batch.last_offset < batch.base_offset:
         return False
-    if checks_crc and not is_right(buf, batch):
+    if checks_crc and not is_crc_valid(buf, batch):
         return False
     is_plain = batch.attributes & CODEC_MASK == 0
     return not is_plain or batch.record_count * RECORD_BYTES_MIN <= batch.size_bytes - HEADER_BYTES
@@ -162,7 +162,7 @@ def survey(
     """How many batches are good before the first bad one. Notes what they are and, as if all were
     plain, where their records lie. Legacy entries count as good and are noted as such.
 
-    Reads the `buf_bytes` bytes at address `buf`; answers FOREIGN if a batch does not lie there.
+    Reads the `buf_bytes` bytes at address `buf`; returns FOREIGN if a batch does not lie there.
     """
     for i in range(len(batches)):
         batch = batches[i]

@@ -33,7 +33,7 @@ SOUNDNESS: Final = np.dtype(
     [("verdict", np.int64), ("last_record_offset", np.int64), ("max_timestamp", np.int64)],
     align=True,
 )
-"""Of one batch. A batch without records ends, as far as records go, before its base offset."""
+"""About one batch. One without records ends, as far as records go, before its base offset."""
 
 _FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
 

@@ -172,7 +172,7 @@ def validate(buf: bytearray | memoryview, payload: Buffer | None, terms: bytes) 
     """Check the batches that lie end to end in `buf`, and give each its offsets, the leader epoch
     and the timestamp that the terms ask for.
 
-    `payload` is the plain records if the (then only) batch is compressed. Answers how many batches
+    `payload` is the plain records if the (then only) batch is compressed. Returns how many batches
     are done: those before the first that is not simply good, which is left as it was, like all
     after it.
     """

@@ -56,7 +56,7 @@ class Field(NamedTuple):
     nullable_since: int = VERSION_MAX + 1
     tag: int | None = None
     default: Value = None
-    """Of a tagged field: what it is when it is not written."""
+    """Value of a tagged field that is not written."""
 
 
 Struct: TypeAlias = tuple[Field, ...]
@@ -145,7 +145,7 @@ class _MessageReader:
         return [self._read(element) for _ in range(length)]
 
     def _read_length(self, kind: Kind) -> int:
-        """Of a string, bytes or an array; negative means null."""
+        """Length of a string, bytes or an array; negative means null."""
         if self.is_flexible:
             return self._read_unsigned() - 1
         return int(self._read_fixed("int16" if kind == "string" else "int32"))
@@ -302,7 +302,7 @@ class _MessageWriter:
         self.out += raw
 
     def _write_length(self, kind: Kind, length: int) -> None:
-        """Of a string, bytes or an array; -1 means null."""
+        """Write the length of a string, bytes or an array; -1 means null."""
         if self.is_flexible:
             self._write_unsigned(length + 1)
         else:

@@ -51,13 +51,13 @@ class RecordTrace(NamedTuple):
 
     path: Path
     position: int
-    """Of its batch in the file."""
+    """Position of its batch in the file."""
     offset: int
     timestamp: int
     value_bytes: int | None
     """None for a tombstone."""
     decision: RecordDecision | None
-    """Of a pass now; None if it would not reach the record."""
+    """Decision of a pass now; None if it would not reach the record."""
     next_event: NextEvent
     next_event_ms: int | None
     """The earliest time, if it depends on the clock."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
-    from stratalog.log.segments import SegmentList
+    from stratalog.log.segment_list import SegmentList
 
 _MS_NS: Final = 1_000_000
 
@@ -54,10 +54,10 @@ class CleanerSegment:
     mtime_ms: int
     is_active: bool
     largest_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment; its mtime if no record has a timestamp. -1 for the others, where
+    """A dirty, sealed segment's; its mtime if no record has a timestamp. -1 for others, where
     it does not matter."""
     first_batch_timestamp: int = NO_TIMESTAMP
-    """Of a dirty, sealed segment: the max timestamp of its first batch; -1 if it has none."""
+    """Max timestamp of the first batch of a dirty, sealed segment; -1 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +272,9 @@ class CleaningPlan:
     """If set, the checkpoint must be overwritten with `first_dirty_offset`."""
     bound: CleaningBound
     clean_bytes: int
-    """Of the segments that begin below the first dirty offset."""
+    """Size of the segments that begin below the first dirty offset."""
     cleanable_bytes: int
-    """Of the segments between the first dirty offset and the bound. A segment that the first dirty
+    """Size of those between the first dirty offset and the bound. A segment that the first dirty
     offset lies inside counts on both sides."""
     max_lag_exceeded_ms: int
     """How much older than `max.compaction.lag.ms` the oldest dirty segment is; or 0."""
@@ -462,7 +462,7 @@ class CleaningResult:
     is_map_full: bool
     """There were more keys than fit the memory: the log is eligible for another pass at once."""
     bytes_read: int
-    """Of the segments that were rewritten."""
+    """Size of the segments that were rewritten."""
     bytes_written: int
     records_read: int
     records_kept: int

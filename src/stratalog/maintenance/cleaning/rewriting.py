@@ -234,7 +234,7 @@ class Rewriter:
         return orders
 
     def _order_of(self, event: TxnEvent, batch: Any, *, is_obsolete: bool) -> int:
-        """Of a batch of a transaction, which may be obsolete."""
+        """Order of a batch of a transaction, which may be obsolete."""
         if not event.is_control:
             return kernel.DISCARD if is_obsolete else kernel.PROBE
         if not is_obsolete:

@@ -228,7 +228,7 @@ class SourceSegment:
     """One sealed segment of a cleaning pass, as a value that can be sent to other processes."""
 
     path: Path
-    """Of the log file."""
+    """Path of the log file."""
     facts: CleanerSegment
     end_offset: int
     """Where the next segment begins, or the pass ends."""

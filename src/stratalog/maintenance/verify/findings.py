@@ -191,7 +191,7 @@ class Finding(NamedTuple):
     code: str
     path: str
     position: int
-    """Of the fault in the file, in bytes; -1 if it is about the file as a whole."""
+    """Position of the fault in the file, in bytes; -1 if it is about the file as a whole."""
     what: str
     advice: str
 
@@ -207,7 +207,7 @@ class VerifyCounts(NamedTuple):
     segments: int = 0
     files: int = 0
     size_bytes: int = 0
-    """Of `.log` files."""
+    """Size of `.log` files."""
     batches: int = 0
     records: int = 0
     """Control records included; those of old compressed sets are not counted."""

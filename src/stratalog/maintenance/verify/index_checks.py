@@ -212,7 +212,7 @@ class TimeIndexCheck(_IndexCheck):
         self._done = 0
         self._coarse = 0
         self.max_timestamp = NO_TIMESTAMP
-        """Of all batches so far."""
+        """Max timestamp of all batches so far."""
 
     def add(self, rows: NDArray[Any]) -> None:
         """Check the entries of these batches."""
@@ -281,7 +281,7 @@ class TxnIndexBytes(NamedTuple):
 
     @property
     def last_offsets(self) -> set[int]:
-        """Of all transactions in the later reading."""
+        """Last offsets of all transactions in the later reading."""
         found = set()
         for at in range(0, len(self.after) - ENTRY_BYTES + 1, ENTRY_BYTES):
             with suppress(StratalogError):

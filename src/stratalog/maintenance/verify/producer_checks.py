@@ -48,7 +48,7 @@ class Marker(NamedTuple):
     producer_id: int
     is_abort: bool
     first_offset: int
-    """Of the transaction that it ends; -1 if the log does not show it."""
+    """First offset of the transaction that it ends; -1 if the log does not show it."""
     last_stable_offset: int
 
 
@@ -84,7 +84,7 @@ class ProducerCheck:
                 self.is_known = False  # reported by the task of the segment before
         self._replay = ProducerReplay(entries)
         self.markers: dict[int, Marker] = {}
-        """Of transactions, by offset."""
+        """Markers of transactions, by offset."""
 
     def add(self, chunk: Chunk) -> None:
         """Check these batches, and the snapshots up to their end."""

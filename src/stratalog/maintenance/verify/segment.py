@@ -25,7 +25,7 @@ from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
 from stratalog.log.listing import list_partition
-from stratalog.log.segments import SegmentList
+from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import has_data
 from stratalog.maintenance.verify.findings import Fault, Finding, Findings, Severity, VerifyCounts
 from stratalog.maintenance.verify.index_checks import (
@@ -63,7 +63,7 @@ class Gap(NamedTuple):
     """Offsets that no batch has."""
 
     position: int
-    """Of the batch after it."""
+    """Position of the batch after it."""
     first_offset: int
     next_offset: int
 
@@ -71,16 +71,16 @@ class Gap(NamedTuple):
 class OffsetOrder:
     """Checks that the offsets of batches increase; add them in file order.
 
-    No CRC covers a base offset, so a corrupt one can only be recognised by its order. Of two
+    No CRC covers a base offset, so a corrupt one can only be recognized by its order. Of two
     batches that contradict each other, the one that does not directly follow its predecessor is
     blamed, if the other fits without it.
     """
 
     def __init__(self, base_offset: int) -> None:
         self.last_offset = base_offset - 1
-        """Of the last batch that was in order."""
+        """Last offset of the last batch that was in order."""
         self._before = base_offset - 1
-        """Of the batch before that one."""
+        """Last offset of the batch before that one."""
         self._position = -1
         self._is_adjoining = True
         """It directly followed the batch before it, so it is not to blame."""
@@ -135,7 +135,7 @@ class Chunk(NamedTuple):
 
     buf: Buffer
     position: int
-    """Of `buf` in the file."""
+    """Position of `buf` in the file."""
     rows: NDArray[Any]
     """Their positions are those in the file."""
     found: NDArray[Any]
@@ -257,7 +257,7 @@ class VerifyTask:
     """A segment to verify."""
 
     path: str
-    """Of the `.log` file."""
+    """Path of the `.log` file."""
     base_offset: int
     size_bytes: int
     identity: FileIdentity | None = None
@@ -268,7 +268,7 @@ class VerifyTask:
     was_clean: bool = False
     """The last writer closed the log directory cleanly."""
     epochs: tuple[EpochEntry, ...] = ()
-    """Of the partition; empty if they are not known."""
+    """Leader epochs of the partition; empty if they are not known."""
     snapshot_before: str | None = None
     """The producer snapshot at the base offset."""
     snapshots: tuple[tuple[int, str], ...] = ()

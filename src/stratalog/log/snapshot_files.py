@@ -21,7 +21,7 @@ from stratalog.format.names import (
     parse_partition_file,
     segment_file_name,
 )
-from stratalog.log.segments import SegmentList
+from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import producer_batches
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.storage.segment import Segment
 
 
-def stray(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]:
+def stray_snapshots(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]:
     """Those to delete when a log is loaded: no segment begins there.
 
     Except the newest such one if it is above every segment's base offset: a clean shutdown wrote
@@ -48,7 +48,9 @@ def stray(snapshots: Iterable[int], segment_bases: Collection[int]) -> list[int]
     return strays
 
 
-def out_of_range(snapshots: Iterable[int], log_start_offset: int, log_end_offset: int) -> list[int]:
+def snapshots_out_of_range(
+    snapshots: Iterable[int], log_start_offset: int, log_end_offset: int
+) -> list[int]:
     """Those to delete before state is reloaded: above the log's end, or not above its start.
 
     At the log start there is nothing to remember, and what comes later was truncated.
@@ -56,7 +58,7 @@ def out_of_range(snapshots: Iterable[int], log_start_offset: int, log_end_offset
     return sorted(offset for offset in snapshots if not log_start_offset < offset <= log_end_offset)
 
 
-def of_segments(
+def snapshots_of_segments(
     snapshots: Iterable[int], removed_bases: Collection[int], kept_bases: Collection[int] = ()
 ) -> list[int]:
     """Those that are deleted with these segments, by retention, truncation or compaction.
@@ -68,7 +70,7 @@ def of_segments(
     return sorted(removed.intersection(snapshots))
 
 
-def to_take_on_rebuild(segment_bases: Collection[int], end_offset: int) -> list[int]:
+def snapshots_to_take(segment_bases: Collection[int], end_offset: int) -> list[int]:
     """Where to take snapshots while state is rebuilt up to `end_offset`.
 
     At the last two segments' bases, so that a later truncation need not begin at the first segment
@@ -175,7 +177,7 @@ class ProducerReload:
         had none): then nothing is replayed.
         """
         bases = [segment.base_offset for segment in self._segments]
-        pending = to_take_on_rebuild(bases, end_offset)
+        pending = snapshots_to_take(bases, end_offset)
         if is_clean and not self._snapshots.offsets:
             self._producers.truncate_fully_and_start_at(self._log_start_offset)
             self._take(pending)
@@ -200,7 +202,7 @@ class ProducerReload:
 
     def _restore(self, end_offset: int, now_ms: int) -> None:
         snapshots, start_offset = self._snapshots, self._log_start_offset
-        outside = out_of_range(snapshots.offsets, start_offset, end_offset)
+        outside = snapshots_out_of_range(snapshots.offsets, start_offset, end_offset)
         snapshots.delete(outside)
         unreadable = self._producers.truncate_and_reload(
             start_offset, end_offset, snapshots.newest_first(), now_ms

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.log import snapshots as snapshot_plan
+from stratalog.log.snapshot_files import (
+    snapshots_of_segments,
+    snapshots_out_of_range,
+    snapshots_to_take,
+    stray_snapshots,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,27 +25,27 @@ from stratalog.log import snapshots as snapshot_plan
     ],
 )
 def test_stray(snapshots: list[int], bases: list[int], deleted: list[int]) -> None:
-    assert snapshot_plan.stray(snapshots, bases) == deleted
+    assert stray_snapshots(snapshots, bases) == deleted
 
 
 def test_out_of_range() -> None:
     """None at or below the log start, none above the log end."""
     snapshots = [300, 10, 50, 51, 200, 201]
-    assert snapshot_plan.out_of_range(snapshots, 50, 200) == [10, 50, 201, 300]
+    assert snapshots_out_of_range(snapshots, 50, 200) == [10, 50, 201, 300]
 
 
 def test_log_that_was_deleted_to_its_end_keeps_none() -> None:
-    assert snapshot_plan.out_of_range([60, 100], 100, 100) == [60, 100]
+    assert snapshots_out_of_range([60, 100], 100, 100) == [60, 100]
 
 
 def test_snapshots_leave_with_their_segments() -> None:
-    assert snapshot_plan.of_segments([100, 200, 300, 350], [0, 100, 200]) == [100, 200]
+    assert snapshots_of_segments([100, 200, 300, 350], [0, 100, 200]) == [100, 200]
 
 
 def test_compacted_segment_keeps_the_snapshot_at_its_base() -> None:
     """Segments 100 to 300 became one at 100."""
     snapshots = [100, 200, 300, 400]
-    assert snapshot_plan.of_segments(snapshots, [100, 200, 300], kept_bases=[100]) == [200, 300]
+    assert snapshots_of_segments(snapshots, [100, 200, 300], kept_bases=[100]) == [200, 300]
 
 
 @pytest.mark.parametrize(
@@ -56,4 +61,4 @@ def test_compacted_segment_keeps_the_snapshot_at_its_base() -> None:
 def test_rebuild_takes_snapshots_at_the_last_two_segments_and_the_end(
     bases: list[int], expected: list[int]
 ) -> None:
-    assert snapshot_plan.to_take_on_rebuild(bases, 500) == expected
+    assert snapshots_to_take(bases, 500) == expected

@@ -132,7 +132,7 @@ class SegmentList:
         return slot
 
     def largest_timestamp(self, slot: int) -> LargestTimestamp:
-        """Of one segment, cached."""
+        """Largest timestamp of one segment, cached."""
         with self._lock:
             while len(self._largest) <= slot:
                 self._note_largest()
