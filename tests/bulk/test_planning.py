@@ -300,7 +300,7 @@ def test_a_live_log_gives_a_prefix_of_what_is_written(tmp_path: Path) -> None:
             SourceError,
             "starting offset 9 is beyond the ending offset 8",
         ),
-        ({"endingOffsets": '{"multiseg":{"0":1501}}'}, DataLossError, "0 to 1500 are there"),
+        ({"endingOffsets": '{"multiseg":{"0":1501}}'}, DataLossError, "the log has 0 to 1500"),
     ],
     ids=str,
 )

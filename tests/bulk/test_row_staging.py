@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.bulk import row_staging as row_stager
-from stratalog.bulk.row_staging import Placer, RowTerms
+from stratalog.bulk.row_staging import RowPartitioner, StagingOptions
 from stratalog.bulk.target import NewTopics, Target
 from stratalog.commits import staged
 from stratalog.commits.staged import StagedTopic
@@ -31,7 +31,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.batch import BatchHeader, Codec
-from stratalog.format.hashing import UNPLACED, place_keys
+from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.log.appends import AppendRules
 from stratalog.producing.partitioner import murmur2, partition_for_key
 from stratalog.storage.disk import Disk, SystemCalls
@@ -64,11 +64,11 @@ def logs_dir(tmp_path: Path) -> Path:
 def test_keys_go_where_kafka_puts_them(keys: list[bytes | None], count: int, skipped: int) -> None:
     for kind in (pa.binary(), pa.large_binary()):
         column = pa.array([b"x"] * skipped + keys, kind).slice(skipped)
-        found = np.full(len(keys), UNPLACED, np.int32)
-        left = place_keys(column, count, found)
-        expected = [UNPLACED if key is None else partition_for_key(key, count) for key in keys]
+        found = np.full(len(keys), UNASSIGNED, np.int32)
+        left = partition_keys(column, count, found)
+        expected = [UNASSIGNED if key is None else partition_for_key(key, count) for key in keys]
         assert found.tolist() == expected
-        assert left == expected.count(UNPLACED)
+        assert left == expected.count(UNASSIGNED)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +78,14 @@ def test_keys_go_where_kafka_puts_them(keys: list[bytes | None], count: int, ski
 def test_the_compiled_hash(key: bytes, hashed: int) -> None:
     """Kafka's own test values."""
     assert murmur2(key) == hashed % (1 << 32)
-    partitions = np.full(1, UNPLACED, np.int32)
-    place_keys(pa.array([key]), 1 << 30, partitions)
+    partitions = np.full(1, UNASSIGNED, np.int32)
+    partition_keys(pa.array([key]), 1 << 30, partitions)
     assert partitions[0] == (hashed & 0x7FFF_FFFF) % (1 << 30)
 
 
 def test_a_given_partition_comes_before_the_key() -> None:
     batch = rows(0, 4, partition=pa.array([2, None, 0, None], pa.int32()))
-    found = Placer(topic_of(3), 1000, 0).partitions_of(batch).tolist()
+    found = RowPartitioner(topic_of(3), 1000, 0).partitions_of(batch).tolist()
     keys = batch.column("key").to_pylist()
     assert found == [2, partition_for_key(keys[1], 3), 0, partition_for_key(keys[3], 3)]
 
@@ -94,22 +94,22 @@ def test_a_given_partition_comes_before_the_key() -> None:
 def test_a_partition_out_of_range(number: int) -> None:
     batch = rows(0, 2, partition=pa.array([1, number], pa.int32()))
     with pytest.raises(InvalidRecordError, match=f"given with record: {number} is not in the"):
-        Placer(topic_of(3), 1000, 0).partitions_of(batch)
+        RowPartitioner(topic_of(3), 1000, 0).partitions_of(batch)
 
 
 def test_a_partition_that_is_elsewhere() -> None:
     """Of a cluster's topic perhaps not all partitions are in the directory."""
-    placer = Placer(topic_of(3, missing=(1,)), 1000, 0)
+    partitioner = RowPartitioner(topic_of(3, missing=(1,)), 1000, 0)
     with pytest.raises(UnknownTopicOrPartitionError, match="partition 1 of topic 't'"):
-        placer.partitions_of(rows(0, 2, partition=pa.array([0, 1], pa.int32())))
+        partitioner.partitions_of(rows(0, 2, partition=pa.array([0, 1], pa.int32())))
     without_key = pa.record_batch({"value": pa.array([b"x" * 100] * 100)})
-    assert set(placer.partitions_of(without_key).tolist()) == {0, 2}
+    assert set(partitioner.partitions_of(without_key).tolist()) == {0, 2}
 
 
 def test_rows_without_a_key_stick_for_a_batch() -> None:
-    placer = Placer(topic_of(4), 1000, 7)
+    partitioner = RowPartitioner(topic_of(4), 1000, 7)
     batch = pa.record_batch({"value": pa.array([b"x" * 84] * 25)})  # 100 bytes each, as counted
-    found = [number for _ in range(8) for number in placer.partitions_of(batch).tolist()]
+    found = [number for _ in range(8) for number in partitioner.partitions_of(batch).tolist()]
     turns = [found[start : start + 10] for start in range(0, 200, 10)]
     assert all(len(set(turn)) == 1 for turn in turns)
     assert all(first[0] != second[0] for first, second in pairwise(turns))
@@ -118,7 +118,9 @@ def test_rows_without_a_key_stick_for_a_batch() -> None:
 
 def test_tasks_begin_with_different_partitions() -> None:
     batch = pa.record_batch({"value": pa.array([b"x"])})
-    first = {int(Placer(topic_of(8), 1000, task).partitions_of(batch)[0]) for task in range(40)}
+    first = {
+        int(RowPartitioner(topic_of(8), 1000, task).partitions_of(batch)[0]) for task in range(40)
+    }
     assert len(first) > 5
 
 
@@ -154,7 +156,7 @@ def test_a_run_is_a_log_of_its_own(logs_dir: Path) -> None:
 def test_the_codec_is_the_topics_or_else_the_writers(
     logs_dir: Path, topic: str, codec: Codec
 ) -> None:
-    runs = stage([logs_dir], [rows(0, 10)], terms=RowTerms(topic, Codec.LZ4))
+    runs = stage([logs_dir], [rows(0, 10)], terms=StagingOptions(topic, Codec.LZ4))
     for run in runs:
         data = (logs_dir / str(run.topic_partition) / run.name).read_bytes()
         assert BatchHeader.unpack(data).codec_id == codec
@@ -164,7 +166,7 @@ def test_the_codec_is_the_topics_or_else_the_writers(
 
 def test_topics_of_rows(logs_dir: Path) -> None:
     names = random.Random(5).choices(["orders", "old", "zstd"], k=100)
-    runs = stage([logs_dir], [rows(0, 100, topic=pa.array(names))], terms=RowTerms())
+    runs = stage([logs_dir], [rows(0, 100, topic=pa.array(names))], terms=StagingOptions())
     counts = dict.fromkeys(names, 0)
     for run in runs:
         counts[run.topic.name] += run.record_count
@@ -178,7 +180,7 @@ def times(*milliseconds: int | None) -> pa.Array:
 
 def test_timestamps_are_cut_to_milliseconds_and_filled_in(logs_dir: Path) -> None:
     batch = rows(0, 2, timestamp=times(NOW_MS - 5, None))
-    (run,) = stage([logs_dir], [batch], terms=RowTerms("zstd"))
+    (run,) = stage([logs_dir], [batch], terms=StagingOptions("zstd"))
     data = (logs_dir / "zstd-0" / run.name).read_bytes()
     assert [r.timestamp for r in batches_of(data)[0].records] == [NOW_MS - 5, NOW_MS]
 
@@ -187,7 +189,7 @@ def test_timestamps_are_cut_to_milliseconds_and_filled_in(logs_dir: Path) -> Non
 def test_no_timestamp_may_be_told_as_the_source_does(logs_dir: Path, unit: str) -> None:
     """A copy of records of magic 0, which have none, gets the time of staging."""
     column = pa.array([-1, NOW_MS - 5], pa.timestamp("ms", "UTC")).cast(pa.timestamp(unit, "UTC"))
-    (run,) = stage([logs_dir], [rows(0, 2, timestamp=column)], terms=RowTerms("zstd"))
+    (run,) = stage([logs_dir], [rows(0, 2, timestamp=column)], terms=StagingOptions("zstd"))
     data = (logs_dir / "zstd-0" / run.name).read_bytes()
     assert [r.timestamp for r in batches_of(data)[0].records] == [NOW_MS, NOW_MS - 5]
 
@@ -255,7 +257,7 @@ def test_refused_rows_leave_nothing(
         else:
             batch = batch.append_column(name, column)
     with pytest.raises(kind, match=match):
-        stage([logs_dir], [batch], terms=RowTerms(topic))
+        stage([logs_dir], [batch], terms=StagingOptions(topic))
     assert not list(logs_dir.rglob("*.staged"))
 
 
@@ -284,7 +286,7 @@ def test_more_partitions_than_open_files(tmp_path: Path) -> None:
 
 def test_small_arrow_batches_make_full_record_batches(logs_dir: Path) -> None:
     parts = [rows(first, 5) for first in range(0, 5000, 5)]
-    (run,) = stage([logs_dir], parts, terms=RowTerms("zstd", batch_bytes=4096))
+    (run,) = stage([logs_dir], parts, terms=StagingOptions("zstd", batch_bytes=4096))
     batches = batches_of((logs_dir / "zstd-0" / run.name).read_bytes())
     assert all(len(batch.records) > 100 for batch in batches[:-1])
 
@@ -326,7 +328,7 @@ def test_the_disk_writes_while_the_task_goes_on(
 
     disk = Disk(SystemCalls(start_writeback=start_writeback, fsync=fsync))
     batches = [rows(number * 100, 100) for number in range(40)]
-    runs = stage([logs_dir], batches, disk=disk, terms=RowTerms("orders"))
+    runs = stage([logs_dir], batches, disk=disk, terms=StagingOptions("orders"))
     assert is_finished
     for run in runs:
         path = dict(run.topic.dirs)[run.topic_partition.partition] / run.name

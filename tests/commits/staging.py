@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from stratalog.bulk.row_staging import RowStager, RowTerms
+from stratalog.bulk.row_staging import RowStager, StagingOptions
 from stratalog.bulk.target import Target
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import RunStager, StagedCommit
@@ -51,13 +51,13 @@ def stage(
     task: int = 0,
     number: int = 0,
     job: str = JOB,
-    terms: RowTerms | None = None,
+    terms: StagingOptions | None = None,
     disk: Disk | None = None,
 ) -> tuple[StagedRun, ...]:
     """What one task stages."""
     with RunStager(disk or Disk(UNSYNCED), job, number, task) as stager:
         target = Target(tuple(paths))
-        terms = terms or RowTerms("orders", batch_bytes=300)
+        terms = terms or StagingOptions("orders", batch_bytes=300)
         row_stager = RowStager(stager, target, terms, task=task, now_ms=lambda: NOW_MS)
         for batch in batches:
             row_stager.add(batch)

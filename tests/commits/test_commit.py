@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.commits.journal import JOURNAL_FILE, CommitIdentity
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitError
@@ -249,7 +249,7 @@ def test_a_corrupt_run_is_refused(tmp_path: Path) -> None:
     """Every byte is checked before anything is decided."""
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders", 1)
-    terms = RowTerms("orders", batch_bytes=100)
+    terms = StagingOptions("orders", batch_bytes=100)
     commit = StagedCommit(stage([tmp_path], [rows(0, 10)], terms=terms), JOB)
     path = tmp_path / "orders-0" / commit.runs[0].name
     data = bytearray(path.read_bytes())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.bulk.target import Target, abandon_runs
 from stratalog.commits import install
 from stratalog.commits.journal import JOURNAL_FILE, CommitIdentity
@@ -44,7 +44,7 @@ SEEDS = scaled(20)
 PARTITIONS = 2
 CONFIG = {"segment.bytes": 700, "index.interval.bytes": 100}
 ROWS = 24
-TERMS = RowTerms("orders", batch_bytes=250, has_checksums=True)
+TERMS = StagingOptions("orders", batch_bytes=250, has_checksums=True)
 SHARED, OTHER = "a" * 32, "b" * 32
 
 

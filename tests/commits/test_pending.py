@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.commits.committer import SWEEP_INTERVAL_MS
 from stratalog.commits.journal import (
     JOURNAL_FILE,
@@ -311,7 +311,7 @@ def two_with_journals(tmp_path: Path) -> tuple[Path, Path]:
         path = tmp_path / name
         with open_logs(path) as logs:
             logs.create_topic(name, 1)
-        runs = stage([path], [rows(0, 10)], terms=RowTerms(name), job=job)
+        runs = stage([path], [rows(0, 10)], terms=StagingOptions(name), job=job)
         decide(path, StagedCommit(runs, job, 0, CommitIdentity(name, 0)))
         for run in runs:
             os.utime(path / f"{name}-0" / run.name, (1, 1))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.replays import HISTORY
 from stratalog.commits.staged import StagedCommit
@@ -45,7 +45,7 @@ def write(
     """One micro-batch of one query, written to the topics."""
     runs: list[StagedRun] = []
     for topic in topics:
-        terms = RowTerms(topic, batch_bytes=300, has_checksums=has_checksums)
+        terms = StagingOptions(topic, batch_bytes=300, has_checksums=has_checksums)
         for task in range(tasks):
             share = range(first, first + count)[task::tasks]
             batches = [rows(row, 1) for row in share]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.bulk.row_staging import RowTerms
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.bulk.target import Target
 from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.commits.staged import StagedCommit
@@ -241,7 +241,7 @@ def test_what_a_journal_elsewhere_may_still_need_is_not_compacted(dirs: list[Pat
         for partition in range(2):
             logs.append("table", b"last", key=b"k", partition=partition)
     (directory,) = dirs[1].glob("table-*")
-    staging.stage(dirs, [staging.rows(0, 40)], terms=RowTerms("table"))
+    staging.stage(dirs, [staging.rows(0, 40)], terms=StagingOptions("table"))
     staged = [path for path in directory.iterdir() if parse_staged_name(path.name)]
     assert staged
 

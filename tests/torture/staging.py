@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from stratalog.bulk.row_staging import RowStager, RowTerms
+from stratalog.bulk.row_staging import RowStager, StagingOptions
 from stratalog.bulk.target import Target, abandon_job
 from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.staged import RunStager, StagedCommit
@@ -130,7 +130,7 @@ class Query:
         for task in range(batch.tasks):
             with RunStager(self._disk, self.job, batch.number, task) as stager:
                 rng = random.Random(f"{batch.stream}/{task}")
-                terms = RowTerms(
+                terms = StagingOptions(
                     batch.topic, rng.choice(list(Codec)), batch_bytes=rng.choice([300, 5000, 20000])
                 )
                 rows = RowStager(stager, self.target, terms, task=task, now_ms=now_ms)

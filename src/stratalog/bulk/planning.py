@@ -23,7 +23,7 @@ from stratalog.bulk.options import (
 from stratalog.bulk.predicates import EVERYTHING, LONG_MAX
 from stratalog.bulk.splits import (
     OffsetRange,
-    Place,
+    PartitionRef,
     PlanSummary,
     Split,
     SplitPlan,
@@ -221,7 +221,8 @@ def batch_range(
         )
     if options.fail_on_data_loss and (start < first or end > last):
         raise data_loss(
-            f"offsets {start} to {end} of {topic_partition} are wanted, {first} to {last} are there"
+            f"offsets {start} to {end} of {topic_partition} requested, but the log has {first} to "
+            f"{last}"
         )
     return OffsetRange(max(start, first), min(end, last))
 
@@ -329,7 +330,7 @@ def _plan_partition(
 ) -> _PartitionPlan:
     def look() -> _PartitionPlan:
         narrowed = _narrowed(view, wanted, options, predicate)
-        place = Place(view.path, topic_partition, topic_id_of(view))
+        place = PartitionRef(view.path, topic_partition, topic_id_of(view))
         ranges = segment_ranges(view, place, narrowed, time_min_ms=predicate.time_min_ms)
         aborted: list[AbortedTxn] = []
         if ranges and options.isolation is IsolationLevel.READ_COMMITTED:
@@ -382,7 +383,7 @@ def _divided(partition: _PartitionPlan, count: int, options: ReadOptions) -> Ite
     records_max = options.max_records_per_partition
     for part in ranges:
         if records_max is None or part.offsets <= records_max:
-            yield part.without(partition.aborted)
+            yield part.with_aborted(partition.aborted)
             continue
         for smaller in divide_by_offsets(segment_of(view, part), part, records_max):
-            yield smaller.without(partition.aborted)
+            yield smaller.with_aborted(partition.aborted)

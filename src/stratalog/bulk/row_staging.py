@@ -25,7 +25,7 @@ from stratalog.errors import InvalidRecordError, InvalidTimestampError, UnknownT
 from stratalog.format.batch import NO_TIMESTAMP, Codec
 from stratalog.format.column_types import numpy_column
 from stratalog.format.encode_columns import BatchLimits, encode_columns
-from stratalog.format.hashing import UNPLACED, checksum_rows, place_keys
+from stratalog.format.hashing import UNASSIGNED, checksum_rows, partition_keys
 from stratalog.format.record import BatchFields
 from stratalog.storage.disk import Disk
 
@@ -63,7 +63,7 @@ def rows_by_topic(
             yield name, batch.filter(pc.equal(codes.indices, code))
 
 
-class Placer:
+class RowPartitioner:
     """Chooses partitions of one topic for the rows of one task."""
 
     def __init__(self, topic: StagedTopic, sticky_bytes: int, task: int) -> None:
@@ -99,12 +99,12 @@ class Placer:
     def partitions_of(self, batch: pa.RecordBatch) -> NDArray[np.int32]:
         """The partition of each row. Raises for one that the topic does not have here."""
         names = batch.schema.names
-        partitions = np.full(batch.num_rows, UNPLACED, np.int32)
+        partitions = np.full(batch.num_rows, UNASSIGNED, np.int32)
         if "partition" in names:
             self._take_given(batch.column("partition"), partitions)
         left = batch.num_rows
         if "key" in names and not pa.types.is_null(batch.column("key").type):
-            left = place_keys(batch.column("key"), self._count, partitions)
+            left = partition_keys(batch.column("key"), self._count, partitions)
         if left:
             self._stick(batch, partitions)
         if len(self._here) < self._count:
@@ -112,7 +112,7 @@ class Placer:
         return partitions
 
     def _take_given(self, column: pa.Array, partitions: NDArray[np.int32]) -> None:
-        given = column.fill_null(UNPLACED).to_numpy(zero_copy_only=False)
+        given = column.fill_null(UNASSIGNED).to_numpy(zero_copy_only=False)
         is_given = column.is_valid().to_numpy(zero_copy_only=False)
         bad = is_given & ((given < 0) | (given >= self._count))
         if bad.any():
@@ -124,7 +124,7 @@ class Placer:
 
     def _stick(self, batch: pa.RecordBatch, partitions: NDArray[np.int32]) -> None:
         """Rows without a key fill one partition up to the size of a batch, then another."""
-        rows = np.flatnonzero(partitions == UNPLACED)
+        rows = np.flatnonzero(partitions == UNASSIGNED)
         if not len(rows):
             return
         sizes = _value_bytes(batch.column("value"))[rows] + _RECORD_OVERHEAD_BYTES
@@ -165,7 +165,7 @@ _COLUMNS: Final = ("value", "key", "headers", "timestamp", "topic", "partition")
 
 
 @dataclass(frozen=True)
-class RowTerms:
+class StagingOptions:
     """How rows become batches."""
 
     topic: str | None = None
@@ -186,7 +186,7 @@ class RowStager:
         self,
         stager: RunStager,
         target: Target,
-        terms: RowTerms,
+        terms: StagingOptions,
         *,
         task: int,
         now_ms: Callable[[], int],
@@ -197,7 +197,7 @@ class RowStager:
         self._terms = terms
         self._task = task
         self._now_ms = now_ms
-        self._topics: dict[str, tuple[StagedTopic, Placer]] = {}
+        self._topics: dict[str, tuple[StagedTopic, RowPartitioner]] = {}
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
 
@@ -224,18 +224,18 @@ class RowStager:
             return
         merged = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         for name, rows in rows_by_topic(_with_null_times(merged), self._terms.topic):
-            topic, placer = self._topic(name)
+            topic, partitioner = self._topic(name)
             now_ms = self._now_ms()
             _check(rows, topic, now_ms)
-            for partition, part in placer.split(rows):
+            for partition, part in partitioner.split(rows):
                 self._encode(topic, partition, part, now_ms)
 
-    def _topic(self, name: str) -> tuple[StagedTopic, Placer]:
+    def _topic(self, name: str) -> tuple[StagedTopic, RowPartitioner]:
         found = self._topics.get(name)
         if found is None:
             topic = self._finder.find(name)
-            placer = Placer(topic, self._terms.batch_bytes, self._task)
-            found = self._topics[name] = (topic, placer)
+            partitioner = RowPartitioner(topic, self._terms.batch_bytes, self._task)
+            found = self._topics[name] = (topic, partitioner)
         return found
 
     def _encode(
@@ -256,7 +256,7 @@ class RowStager:
             checksum = None if checksum is None else 0  # that was of all of them
 
 
-def _limits(rules: AppendRules, terms: RowTerms) -> BatchLimits:
+def _limits(rules: AppendRules, terms: StagingOptions) -> BatchLimits:
     bytes_max = min(rules.max_message_bytes, rules.segment_bytes)
     return BatchLimits(min(terms.batch_bytes, bytes_max), bytes_max)
 
@@ -330,7 +330,7 @@ def stage_rows(
 ) -> tuple[StagedRun, ...]:
     """Stage the rows of one task. `job`, `number` and `task` are those of `StagedName`."""
     may_repeat = is_stream or options.identity is not None
-    terms = RowTerms(
+    terms = StagingOptions(
         options.topic,
         options.codec,
         options.level,

@@ -50,7 +50,7 @@ class OffsetRange(NamedTuple):
         return self.end <= self.start
 
 
-class Place(NamedTuple):
+class PartitionRef(NamedTuple):
     """A partition when the read was planned."""
 
     directory: Path
@@ -63,7 +63,7 @@ class Place(NamedTuple):
 class SegmentRange:
     """A run of batches of one segment."""
 
-    place: Place
+    place: PartitionRef
     segment: Path
     base_offset: int
     identity: FileIdentity | None
@@ -91,7 +91,7 @@ class SegmentRange:
         """How many offsets it has; in a compacted log more than there are records."""
         return self.end_offset - self.start_offset
 
-    def without(self, aborted: Iterable[AbortedTxn]) -> SegmentRange:
+    def with_aborted(self, aborted: Iterable[AbortedTxn]) -> SegmentRange:
         """The same range, with those of the transactions that it has records of."""
         own = tuple(
             txn
@@ -158,7 +158,7 @@ class SplitPlan:
 
 
 def segment_ranges(
-    view: PartitionView, place: Place, wanted: OffsetRange, *, time_min_ms: int
+    view: PartitionView, place: PartitionRef, wanted: OffsetRange, *, time_min_ms: int
 ) -> list[SegmentRange]:
     """The parts of segments that hold these offsets, oldest first. Segments whose records are all
     older than `time_min_ms` are left out."""
@@ -178,7 +178,7 @@ def segment_ranges(
 
 
 def _segment_range(
-    view: PartitionView, place: Place, slot: int, wanted: OffsetRange
+    view: PartitionView, place: PartitionRef, slot: int, wanted: OffsetRange
 ) -> SegmentRange:
     segments = view.segments
     segment, base = segments[slot], segments.bases[slot]

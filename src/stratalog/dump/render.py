@@ -20,7 +20,7 @@ from stratalog.format.batch import (
     MAGIC_2,
     TRANSACTIONAL_BIT,
 )
-from stratalog.format.kernels.jit import kernel, outlined, spliced
+from stratalog.format.kernels.jit import ast_inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import BATCHES, PAYLOADS, load_u8, store_u8
 from stratalog.format.kernels.record_fields import read_int, read_long
 from stratalog.format.record import RECORD_BYTES_MIN
@@ -54,12 +54,12 @@ _INT_MASK = 0xFFFF_FFFF
 _NEWLINE, _COMMA, _OPEN, _CLOSE = 10, 44, 91, 93
 
 
-@spliced
+@ast_inlined
 def _wrapped_int(value: int) -> int:
     return ((value + _INT_SIGN) & _INT_MASK) - _INT_SIGN
 
 
-@spliced
+@ast_inlined
 def _last_sequence(batch: Any) -> int:
     """As `text.last_sequence`."""
     base = int64(batch.base_sequence)
@@ -71,7 +71,7 @@ def _last_sequence(batch: Any) -> int:
     return _wrapped_int(base + delta)
 
 
-@outlined
+@not_inlined
 def _put_codec(out: int, table: int, codec: int) -> int:
     if codec == 0:
         return put_word(out, table, words.NONE)
@@ -84,25 +84,25 @@ def _put_codec(out: int, table: int, codec: int) -> int:
     return put_word(out, table, words.ZSTD)
 
 
-@spliced
+@ast_inlined
 def _put_byte(out: int, byte: int) -> int:
     store_u8(out, byte)
     return out + 1
 
 
-@spliced
+@ast_inlined
 def _put_time_name(out: int, table: int, attributes: int) -> int:
     if attributes & LOG_APPEND_TIME_BIT:
         return put_word(out, table, words.LOG_APPEND_TIME)
     return put_word(out, table, words.CREATE_TIME)
 
 
-@outlined
+@not_inlined
 def _put_field(out: int, table: int, word: words.Word, value: int) -> int:
     return put_int(put_word(out, table, word), value)
 
 
-@outlined
+@not_inlined
 def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) -> int:
     """A batch's line."""
     attributes = int64(batch.attributes)
@@ -133,7 +133,7 @@ def _put_batch(out: int, table: int, batch: Any, position: int, is_valid: bool) 
     return _put_byte(out, _NEWLINE)
 
 
-@spliced
+@ast_inlined
 def _may_hold(batch: Any, bounds: Any) -> bool:
     """As `Filters.may_hold`."""
     if bounds[HAS_PRODUCER] and batch.producer_id != bounds[PRODUCER]:
@@ -144,7 +144,7 @@ def _may_hold(batch: Any, bounds: Any) -> bool:
     return accepted
 
 
-@outlined
+@not_inlined
 def _is_key(at: int, size: int, bounds: Any) -> bool:
     if size != bounds[KEY_BYTES]:
         return False
@@ -154,7 +154,7 @@ def _is_key(at: int, size: int, bounds: Any) -> bool:
     return True
 
 
-@spliced
+@ast_inlined
 def _accepts(state: Any, bounds: Any) -> bool:
     """As `Filters.accepts`."""
     offset, timestamp = state[_OFFSET], state[_TIMESTAMP]
@@ -165,7 +165,7 @@ def _accepts(state: Any, bounds: Any) -> bool:
     return bounds[KEY_BYTES] < 0 or _is_key(state[_KEY_AT], state[_KEY_SIZE], bounds)
 
 
-@outlined
+@not_inlined
 def _after_headers(at: int, end: int) -> int:
     """The position after a record's headers, or -1 when they are wrong. `at` is their count."""
     count, at = read_int(at, end)
@@ -180,7 +180,7 @@ def _after_headers(at: int, end: int) -> int:
     return at
 
 
-@outlined
+@not_inlined
 def _put_header_keys(out: int, at: int, end: int) -> int:
     """Write the keys of headers that `_after_headers` has checked."""
     count, at = read_int(at, end)
@@ -195,7 +195,7 @@ def _put_header_keys(out: int, at: int, end: int) -> int:
     return out
 
 
-@spliced
+@ast_inlined
 def _read_record(at: int, payload_end: int, state: Any) -> bool:
     """Note in `state` where the fields of the record at `at` lie; False when it is wrong."""
     length, start = read_int(at, payload_end)
@@ -226,7 +226,7 @@ def _read_record(at: int, payload_end: int, state: Any) -> bool:
     return _after_headers(headers, end) == end
 
 
-@spliced
+@ast_inlined
 def _put_metadata(out: int, table: int, batch: Any, state: Any) -> int:
     base_sequence = int64(batch.base_sequence)
     sequence = -1
@@ -242,7 +242,7 @@ def _put_metadata(out: int, table: int, batch: Any, state: Any) -> int:
     return _put_byte(out, _CLOSE)
 
 
-@spliced
+@ast_inlined
 def _put_record(out: int, batch: Any, state: Any, payload_end: int) -> int:
     """A record's line."""
     table, mode = state[TABLE], state[MODE]
@@ -263,7 +263,7 @@ def _put_record(out: int, batch: Any, state: Any, payload_end: int) -> int:
     return _put_byte(out, _NEWLINE)
 
 
-@spliced
+@ast_inlined
 def _note_gap(offset: int, state: Any, gaps: Any) -> bool:
     """Remember where offsets are not consecutive; False when there is no room for it."""
     last = state[LAST_OFFSET]
@@ -277,21 +277,21 @@ def _note_gap(offset: int, state: Any, gaps: Any) -> bool:
     return True
 
 
-@spliced
+@ast_inlined
 def _is_room(state: Any, needed: int) -> bool:
     state[NEEDED] = needed
     is_room: bool = state[OUT_END] - state[OUT] >= needed
     return is_room
 
 
-@outlined
+@not_inlined
 def _show_batch(batch: Any, is_valid: bool, state: Any) -> None:
     position = state[POSITION] + batch.position
     state[OUT] = _put_batch(state[OUT], state[TABLE], batch, position, is_valid)
     state[IS_BATCH_SHOWN] = 1
 
 
-@spliced
+@ast_inlined
 def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     """Write a batch's line unless it must wait for a record; GO_ON if records follow."""
     mode = state[MODE]
@@ -312,7 +312,7 @@ def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     return LIMIT if state[SHOWN] >= bounds[SHOWN_MAX] else DONE
 
 
-@spliced
+@ast_inlined
 def _render_record(
     batch: Any, is_valid: bool, payload: Any, state: Any, bounds: Any, gaps: Any
 ) -> int:
@@ -341,7 +341,7 @@ def _render_record(
     return LIMIT if state[SHOWN] >= bounds[SHOWN_MAX] else GO_ON
 
 
-@spliced
+@ast_inlined
 def _render_batch(
     batch: Any, is_valid: bool, payload: Any, state: Any, bounds: Any, gaps: Any
 ) -> int:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stratalog.format.kernels.jit import outlined, spliced
+from stratalog.format.kernels.jit import ast_inlined, not_inlined
 from stratalog.format.kernels.memory import copy, load_le_i64, load_u8, store_u8
 
 _SLOT_BYTES: Final = 32
@@ -67,7 +67,7 @@ TABLE: Final = np.frombuffer(b"".join(_texts) + bytes(_READABLE_BYTES), np.uint8
 """All words. Kernels are given its address."""
 
 
-@outlined
+@not_inlined
 def put_word(out: int, table: int, word: Word) -> int:
     """A word at address `out`; may write 31 bytes more."""
     source = table + word.at
@@ -75,7 +75,7 @@ def put_word(out: int, table: int, word: Word) -> int:
     return out + word.size
 
 
-@spliced
+@ast_inlined
 def put_boolean(out: int, table: int, value: bool) -> int:
     return put_word(out, table, TRUE) if value else put_word(out, table, FALSE)
 
@@ -90,7 +90,7 @@ _PAIRS: Final = np.frombuffer(
 ).copy()
 
 
-@outlined
+@not_inlined
 def put_int(out: int, value: int) -> int:
     """`value` in decimal."""
     if value < 0:
@@ -120,7 +120,7 @@ def put_int(out: int, value: int) -> int:
     return out + size
 
 
-@spliced
+@ast_inlined
 def _digits(value: int) -> int:
     """How many digits a positive number has."""
     size = 1
@@ -136,7 +136,7 @@ def _digits(value: int) -> int:
     return size
 
 
-@outlined
+@not_inlined
 def put_utf8(out: int, source: int, size: int, readable_end: int) -> int:
     """The text at `source` as `java_text.decode_utf8` reads it: malformed sequences become U+FFFD.
 
@@ -156,7 +156,7 @@ def put_utf8(out: int, source: int, size: int, readable_end: int) -> int:
     return out + size
 
 
-@outlined
+@not_inlined
 def _put_any(out: int, at: int, end: int) -> int:
     while at < end:
         byte = load_u8(at)
@@ -180,12 +180,12 @@ def _put_any(out: int, at: int, end: int) -> int:
     return out
 
 
-@spliced
+@ast_inlined
 def _is_continuation(byte: int) -> bool:
     return byte & 0xC0 == 0x80
 
 
-@spliced
+@ast_inlined
 def _may_be_second(lead: int, second: int) -> bool:
     if lead == 0xE0 and second < 0xA0:
         return False
@@ -196,7 +196,7 @@ def _may_be_second(lead: int, second: int) -> bool:
     return _is_continuation(second)
 
 
-@spliced
+@ast_inlined
 def _well_formed(at: int, end: int) -> int:
     """The size of the sequence of two bytes or more at `at`, or 0 when it is malformed."""
     lead = load_u8(at)
@@ -213,7 +213,7 @@ def _well_formed(at: int, end: int) -> int:
     return 4 if left >= 4 and _is_continuation(load_u8(at + 3)) else 0
 
 
-@spliced
+@ast_inlined
 def _malformed(at: int, end: int) -> int:
     """How many bytes one U+FFFD stands for."""
     lead = load_u8(at)

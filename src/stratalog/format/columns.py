@@ -105,7 +105,7 @@ def _codec_names() -> pa.Array:
     return pa.array([Codec(number).name.lower() for number in sorted(Codec)])
 
 
-class Repeated:
+class BatchFieldColumns:
     """Fields of `rows`, each repeated for every record of its batch."""
 
     def __init__(self, rows: NDArray[Any], counts: NDArray[Any], total: int) -> None:
@@ -141,7 +141,7 @@ _LEGACY: Final[Mapping[str, Callable[[Record], object]]] = {
 
 
 def legacy_column(
-    name: str, kind: pa.DataType, records: Collection[Record], facts: Repeated
+    name: str, kind: pa.DataType, records: Collection[Record], facts: BatchFieldColumns
 ) -> pa.Array:
     """A column of legacy records from the readable decoder."""
     fact = _LEGACY.get(name)
@@ -324,7 +324,7 @@ class Decoder:
     def _assemble(
         self, rows: NDArray[Any], counts: NDArray[Any], memory: ColumnMemory
     ) -> pa.RecordBatch:
-        facts = Repeated(rows, counts, memory.count)
+        facts = BatchFieldColumns(rows, counts, memory.count)
         columns = [_column(name, kind, memory, facts) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -333,7 +333,7 @@ class Decoder:
         for row in rows:
             found = list(self._records_of(buf, row))
             if found:
-                facts = Repeated(row.reshape(1), np.array([len(found)]), len(found))
+                facts = BatchFieldColumns(row.reshape(1), np.array([len(found)]), len(found))
                 columns = [legacy_column(name, kind, found, facts) for name, kind in self._fields]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -376,7 +376,9 @@ def _survey(
     return _Survey(good, *found.tolist())
 
 
-def _column(name: str, kind: pa.DataType, memory: ColumnMemory, facts: Repeated) -> pa.Array:
+def _column(
+    name: str, kind: pa.DataType, memory: ColumnMemory, facts: BatchFieldColumns
+) -> pa.Array:
     match name:
         case "offset" | "timestamp":
             return memory.number_column(_SLOTS[name], kind)

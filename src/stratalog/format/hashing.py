@@ -35,13 +35,13 @@ def hash_keys(column: pa.Array) -> NDArray[np.int64]:
     return hashes
 
 
-UNPLACED: Final = kernel.UNPLACED
+UNASSIGNED: Final = kernel.UNASSIGNED
 _BINARY: Final = (pa.binary(), pa.string())
 
 
-def place_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int32]) -> int:
-    """Fill in `partitions` where it is UNPLACED and the key is not null: murmur2, as Kafka's
-    clients do. Returns how many rows are still UNPLACED."""
+def partition_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int32]) -> int:
+    """Fill in `partitions` where it is UNASSIGNED and the key is not null: murmur2, as Kafka's
+    clients do. Returns how many rows are still UNASSIGNED."""
     if partition_count <= 0 or len(keys) != len(partitions):
         raise ValueError(f"{len(keys)} keys, {len(partitions)} rows, {partition_count} partitions")
     if not len(keys):
@@ -49,7 +49,7 @@ def place_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.int3
     if keys.type not in _BINARY:
         keys = keys.cast(pa.binary())
     valid, offsets, data = keys.buffers()
-    return kernel.place_keys(
+    return kernel.partition_keys(
         offsets.address + 4 * keys.offset,
         data.address if data is not None else 0,
         valid.address if valid is not None else 0,

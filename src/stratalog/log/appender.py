@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import AppendError, LogOfflineError, StorageError
 from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
 from stratalog.format.names import FileKind, segment_file_name
-from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, place
+from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, assign_offsets
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.producers import markers_in
 from stratalog.log.validation import LeaderValidator, validate_follower
@@ -168,7 +168,7 @@ class Appender:
     def install(self, data: Buffer) -> None:
         """Batches that are ready but for their offsets, which are patched into `data`."""
         now_ms = self._segments.now_ms()
-        group = place(data, self._offsets.end, self.leader_epoch)
+        group = assign_offsets(data, self._offsets.end, self.leader_epoch)
         checked = self._check_group(group, now_ms)
         if checked is not None:
             self._write_group(group, checked)

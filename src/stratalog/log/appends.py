@@ -7,8 +7,8 @@ stay byte for byte what the producer sent. All others become one new batch: reco
 than the topic's, of magic 0 or 1 (Kafka 4.0 stores magic 2 only), or with offsets that do not count
 0, 1, 2.
 
-Batches that were encoded elsewhere and staged in a file need only those 12 bytes: `place` patches
-them in memory, a `SegmentPlan` in the file, which then becomes a segment without being copied.
+Batches that were encoded elsewhere and staged in a file need only those 12 bytes: `assign_offsets`
+patches them in memory, a `SegmentPlan` in the file, which becomes a segment without being copied.
 """
 
 from __future__ import annotations
@@ -392,7 +392,7 @@ _SPARE_ENTRIES: Final = 2
 """An index is full before its last entry is used."""
 
 
-def place(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
+def assign_offsets(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
     """Give the batches of `data` offsets from `next_offset` on, in place.
 
     Raises CorruptBatchError for anything but complete, valid batches of records without a producer

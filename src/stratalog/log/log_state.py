@@ -78,7 +78,7 @@ class WriteGuard:
 
     def _reason(self) -> str:
         if self.is_closed:
-            return "it is closed"
+            return "the log is closed"
         if isinstance(self.failure, LogOfflineError):
             return self.failure.reason
         return f"an earlier write failed ({self.failure})"

@@ -42,7 +42,7 @@ def detach_in_children(owned: Detachable) -> None:
 
 def inherited_reason() -> str:
     """Why something that was detached cannot be used."""
-    return f"process {_parent_id} has it open, and this one ({os.getpid()}) was forked from it"
+    return f"it was opened by the parent process {_parent_id}, and cannot be used after a fork"
 
 
 def _detach_all() -> None:

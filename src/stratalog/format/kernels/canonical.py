@@ -13,7 +13,7 @@ import pyarrow as pa
 from numba import types
 
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import load_u8
 from stratalog.format.kernels.record_fields import (
     INT_BYTES_MAX,
@@ -33,7 +33,7 @@ _LAST_INT_BYTE_MAX = 0x0F
 _LAST_LONG_BYTE_MAX = 0x01
 
 
-@part
+@inlined
 def _is_int_short(value: int, at: int, after: int) -> bool:
     size = after - at
     if size == INT_BYTES_MAX and load_u8(after - 1) > _LAST_INT_BYTE_MAX:
@@ -41,7 +41,7 @@ def _is_int_short(value: int, at: int, after: int) -> bool:
     return size == varint_size(zigzag(value))
 
 
-@part
+@inlined
 def _is_long_short(value: int, at: int, after: int) -> bool:
     size = after - at
     if size == LONG_BYTES_MAX and load_u8(after - 1) > _LAST_LONG_BYTE_MAX:
@@ -49,7 +49,7 @@ def _is_long_short(value: int, at: int, after: int) -> bool:
     return size == varint_size(zigzag(value))
 
 
-@part
+@inlined
 def _field(at: int, end: int) -> int:
     """The position after a key or value, or -1."""
     if at < 0:
@@ -60,7 +60,7 @@ def _field(at: int, end: int) -> int:
     return after + max(length, 0)
 
 
-@part
+@inlined
 def _is_ascii(at: int, end: int) -> bool:
     while at < end:
         if load_u8(at) >= 0x80:
@@ -69,7 +69,7 @@ def _is_ascii(at: int, end: int) -> bool:
     return True
 
 
-@outlined
+@not_inlined
 def _headers(at: int, end: int, count: int) -> int:
     """The position after the headers, or -1. Keys of ASCII need no look at their UTF-8."""
     for _ in range(count):
@@ -83,7 +83,7 @@ def _headers(at: int, end: int, count: int) -> int:
     return at
 
 
-@part
+@inlined
 def _numbers(at: int, end: int, index: int, base_timestamp: int) -> int:
     """The position after attributes and both deltas, or -1."""
     delta, after = read_long(at + 1, end)
@@ -95,7 +95,7 @@ def _numbers(at: int, end: int, index: int, base_timestamp: int) -> int:
     return at if at >= 0 and _is_int_short(delta, after, at) else -1
 
 
-@part
+@inlined
 def _all_headers(at: int, end: int) -> int:
     """The position after the count of headers and all of them, or -1. `at` may be -1 already."""
     if at < 0:

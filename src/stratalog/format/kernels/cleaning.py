@@ -38,7 +38,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.kernels import offset_map as keys
 from stratalog.format.kernels.crc import batch_crc
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     BATCHES,
     PAYLOADS,
@@ -82,7 +82,7 @@ _RECORD_GROWTH_MAX = 10  # nine bytes of a timestamp, and one of the length
 _DROPPED_RECORD, _KEPT, _IS_TOMBSTONE, _ASK = 0, 1, 2, 4
 
 
-@outlined
+@not_inlined
 def _decide_waiting(count: int, keymap: Any, decisions: int) -> None:
     """Records that are no longer the last with their key go, whatever was decided so far."""
     for i in range(count):
@@ -93,7 +93,7 @@ def _decide_waiting(count: int, keymap: Any, decisions: int) -> None:
             store_u8(decisions + load_le_i64(at + keys.QUEUED_INDEX), _DROPPED_RECORD)
 
 
-@part
+@inlined
 def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -> int:
     """What can be said of a record without its key's slot: _ASK if that must be looked at."""
     latest_offset, drops_tombstones, marks, marks_start, marks_count = rules
@@ -107,7 +107,7 @@ def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -
     return decision | _ASK
 
 
-@part
+@inlined
 def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
     has_horizon = batch.attributes & DELETE_HORIZON_BIT != 0
     return (
@@ -119,7 +119,7 @@ def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
     )
 
 
-@part
+@inlined
 def _decide(batch: Any, payload: Any, order: int, keymap: Any, state: Any) -> bool:
     """Note for each record whether it stays. False if the batch breaks a rule of the format."""
     rules, decisions = _rules(batch, order, keymap, state), state[DECISIONS]
@@ -148,7 +148,7 @@ def _decide(batch: Any, payload: Any, order: int, keymap: Any, state: Any) -> bo
     return is_used_up
 
 
-@part
+@inlined
 def _count_kept(decisions: int, count: int) -> tuple[int, bool]:
     """How many records stay, and whether a tombstone is among them."""
     kept = tombstones = 0
@@ -159,7 +159,7 @@ def _count_kept(decisions: int, count: int) -> tuple[int, bool]:
     return kept, tombstones > 0
 
 
-@part
+@inlined
 def _put_record(at: int, body: tuple[int, int], deltas: tuple[int, int], stop: int) -> int:
     """Write a record that has another timestamp delta now; the position after it."""
     rest_at, end = body
@@ -172,7 +172,7 @@ def _put_record(at: int, body: tuple[int, int], deltas: tuple[int, int], stop: i
     return at + rest_bytes
 
 
-@part
+@inlined
 def _put_kept(at: int, batch: Any, payload: Any, base: Any, decisions: int) -> tuple[int, int, int]:
     """Write the records that stay: the position after them, base and largest timestamp.
 
@@ -201,7 +201,7 @@ def _put_kept(at: int, batch: Any, payload: Any, base: Any, decisions: int) -> t
     return at, base_timestamp, largest
 
 
-@outlined
+@not_inlined
 def _put_header(at: int, end: int, batch: Any, new: Any) -> None:
     """The header of the batch in [at, end); `new` is what it does not share with the old one."""
     attributes, base_timestamp, max_timestamp, record_count = new
@@ -220,7 +220,7 @@ def _put_header(at: int, end: int, batch: Any, new: Any) -> None:
     store_be_i32(at + CRC_AT, batch_crc(at, end - at))
 
 
-@part
+@inlined
 def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) -> Any:
     """Write the batch with what stays of it: the position after it and its largest timestamp."""
     sets_horizon, horizon_ms, kept_count = horizon
@@ -232,7 +232,7 @@ def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) ->
     return end, largest
 
 
-@part
+@inlined
 def _empty(at: int, batch: Any) -> int:
     """Write a header without records, so that sequences and offsets stay known."""
     end = at + HEADER_BYTES
@@ -241,14 +241,14 @@ def _empty(at: int, batch: Any) -> int:
     return end
 
 
-@part
+@inlined
 def _room_needed(batch: Any, payload: Any) -> int:
     rebuilt = HEADER_BYTES + payload.size_bytes + _RECORD_GROWTH_MAX * batch.record_count
     needed: int = max(rebuilt, batch.size_bytes)
     return needed
 
 
-@part
+@inlined
 def _write(at: int, batch: Any, payload: Any, order: int, state: Any) -> Any:
     """Write what stays of a batch whose records are decided on.
 

@@ -17,7 +17,7 @@ from numba.core import config
 from numba.extending import intrinsic
 
 from stratalog.format.batch import ATTRIBUTES_AT, MAGIC_2
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     BATCHES,
     CACHE_LINE_BYTES,
@@ -109,7 +109,7 @@ def _step(name: str, sum_bits: int, data_bits: int) -> Any:
     return intrinsic(step)
 
 
-@part
+@inlined
 def _table_step_8(so_far: int, data: int) -> int:
     data ^= so_far
     out = 0
@@ -118,7 +118,7 @@ def _table_step_8(so_far: int, data: int) -> int:
     return out
 
 
-@part
+@inlined
 def _table_step_1(so_far: int, data: int) -> int:
     out: int = _SLICES[0, (so_far ^ data) & 0xFF] ^ so_far >> 8
     return out
@@ -131,14 +131,14 @@ else:
     _step_8, _step_1 = _table_step_8, _table_step_1
 
 
-@part
+@inlined
 def _shift(table: Any, so_far: int) -> int:
     out: int = table[0, so_far & 0xFF] ^ table[1, so_far >> 8 & 0xFF]
     out ^= table[2, so_far >> 16 & 0xFF] ^ table[3, so_far >> 24 & 0xFF]
     return out
 
 
-@part
+@inlined
 def _stretches(table: Any, size: int, so_far: int, at: int) -> int:
     """The sum after three stretches of `size` bytes each."""
     a, b, c = so_far, 0, 0
@@ -152,7 +152,7 @@ def _stretches(table: Any, size: int, so_far: int, at: int) -> int:
     return _shift(table, _shift(table, a) ^ b) ^ c
 
 
-@outlined
+@not_inlined
 def crc32c_at(at: int, size: int) -> int:
     """The CRC-32C of the `size` bytes at address `at`."""
     so_far = 0xFFFF_FFFF
@@ -172,14 +172,14 @@ def crc32c_at(at: int, size: int) -> int:
     return so_far ^ 0xFFFF_FFFF
 
 
-@part
+@inlined
 def batch_crc(batch: int, size: int) -> int:
     """The CRC that a magic-2 batch of `size` bytes at address `batch` should have."""
     crc: int = crc32c_at(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT)
     return crc
 
 
-@part
+@inlined
 def is_crc_valid(buf: int, batch: Any) -> bool:
     """Whether the bytes of a magic-2 batch give its CRC."""
     stored: int = batch.crc

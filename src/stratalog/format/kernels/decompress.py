@@ -10,7 +10,7 @@ from typing import Any
 from numba import types
 
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     BATCHES,
     copy,
@@ -32,7 +32,7 @@ _XERIAL_HEADER_BYTES = 16
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2
 
 
-@outlined
+@not_inlined
 def _declared_size(at: int, end: int) -> tuple[int, int]:
     size = shift = 0
     while at < end and shift < 35:
@@ -45,7 +45,7 @@ def _declared_size(at: int, end: int) -> tuple[int, int]:
     return 0, FAILED
 
 
-@part
+@inlined
 def _literal(tag: int, at: int, end: int) -> tuple[int, int]:
     """How long the literal is and where it starts, or FAILED."""
     length = (tag >> 2) + 1
@@ -60,7 +60,7 @@ def _literal(tag: int, at: int, end: int) -> tuple[int, int]:
     return length + 1, at + extra
 
 
-@part
+@inlined
 def _back_reference(tag: int, at: int, end: int) -> tuple[int, int, int]:
     """Length, distance, and the position after them or FAILED."""
     kind = tag & 3
@@ -73,7 +73,7 @@ def _back_reference(tag: int, at: int, end: int) -> tuple[int, int, int]:
     return (tag >> 2) + 1, distance, at + extra
 
 
-@outlined
+@not_inlined
 def _snappy_block(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress one block; the address after what came out, or FAILED. May write slack."""
     size, at = _declared_size(at, end)
@@ -99,7 +99,7 @@ def _snappy_block(at: int, end: int, out: int, out_end: int) -> int:
     return out if out == out_end else FAILED
 
 
-@outlined
+@not_inlined
 def snappy_stream(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress the xerial stream or raw block in [at, end); the address after what came out, or
     FAILED. Reads below `end` only and may write COPY_SLACK_BYTES after `out_end`."""
@@ -135,17 +135,17 @@ _MASK = 0xFFFF_FFFF
 _P1, _P2, _P3, _P4, _P5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
 
 
-@part
+@inlined
 def _rotate(value: int, by: int) -> int:
     return (value << by | value >> (32 - by)) & _MASK
 
 
-@part
+@inlined
 def _lane(lane: int, at: int) -> int:
     return _rotate((lane + load_le_u32(at) * _P2) & _MASK, 13) * _P1 & _MASK
 
 
-@outlined
+@not_inlined
 def xxh32(at: int, size: int) -> int:
     """The compiled twin of `format/xxhash.py`."""
     end = at + size
@@ -168,7 +168,7 @@ def xxh32(at: int, size: int) -> int:
     return value ^ value >> 16
 
 
-@outlined
+@not_inlined
 def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
     """A length of 15 goes on in the next bytes, up to one that is not 255."""
     byte = 255
@@ -181,7 +181,7 @@ def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
     return length, at
 
 
-@part
+@inlined
 def _literals(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, int]:
     """Copy the literals of a sequence; the addresses after them in input and output, or FAILED."""
     length = token >> 4
@@ -196,7 +196,7 @@ def _literals(token: int, at: int, end: int, out: int, out_end: int) -> tuple[in
     return at + length, out + length
 
 
-@part
+@inlined
 def _match(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, int, int]:
     """How long a match is, how far back it lies, and the position after it or FAILED."""
     if end - at < 2:
@@ -212,7 +212,7 @@ def _match(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, 
     return length, distance, at
 
 
-@outlined
+@not_inlined
 def _lz4_block(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress one block; the address after what came out, or FAILED. May write slack."""
     out_start = out
@@ -235,7 +235,7 @@ def _lz4_block(at: int, end: int, out: int, out_end: int) -> int:
     return FAILED
 
 
-@outlined
+@not_inlined
 def _lz4_header(at: int, end: int) -> tuple[int, int, bool]:
     """Where the blocks start or FAILED, how large one may be, whether each has a checksum."""
     if end - at < 7 or load_le_u32(at) != _LZ4_MAGIC:
@@ -252,7 +252,7 @@ def _lz4_header(at: int, end: int) -> tuple[int, int, bool]:
     return checksum_at + 1, 1 << (2 * size_code + 8), flags & _CHECKSUMS_BIT != 0
 
 
-@part
+@inlined
 def _is_checksum_right(at: int, block_end: int, end: int) -> bool:
     if end - block_end < 4:
         return False
@@ -260,7 +260,7 @@ def _is_checksum_right(at: int, block_end: int, end: int) -> bool:
     return stored == xxh32(at, block_end - at)
 
 
-@part
+@inlined
 def _stored_or_compressed(at: int, end: int, out: int, out_end: int, is_stored: bool) -> int:
     if not is_stored:
         return _lz4_block(at, end, out, out_end)
@@ -270,7 +270,7 @@ def _stored_or_compressed(at: int, end: int, out: int, out_end: int, is_stored: 
     return out + (end - at)
 
 
-@outlined
+@not_inlined
 def lz4_frame(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress the frame in [at, end); the address after what came out, or FAILED.
 
@@ -305,7 +305,7 @@ _BLOCK_BYTES_MAX = 128 << 10
 _RLE_BLOCK, _COMPRESSED_BLOCK, _RESERVED = 1, 2, 3
 
 
-@part
+@inlined
 def _zstd_header(at: int, end: int) -> tuple[int, int, bool]:
     """Where the blocks start or FAILED, the declared content or -1, whether a checksum follows."""
     if end - at < 5 or load_le_u32(at) != _ZSTD_MAGIC:
@@ -329,7 +329,7 @@ def _zstd_header(at: int, end: int) -> tuple[int, int, bool]:
     return at + size_bytes, content, has_checksum
 
 
-@part
+@inlined
 def _frame(at: int, end: int) -> tuple[int, int]:
     """What one frame that fills [at, end) holds at least and at most; FAILED for anything else."""
     at, content, has_checksum = _zstd_header(at, end)
@@ -370,7 +370,7 @@ def declare(buf: int, batches: Any, out: Any) -> None:
 _NONE, _SNAPPY, _LZ4 = 0, 2, 3
 
 
-@part
+@inlined
 def _payload(codec_id: int, at: int, end: int, out: int, out_end: int) -> int:
     if codec_id == _LZ4:
         return lz4_frame(at, end, out, out_end)

@@ -33,7 +33,7 @@ from stratalog.format.batch import (
     RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.crc import batch_crc
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     copy,
     is_null,
@@ -75,7 +75,7 @@ _NULL = -1
 _SEQUENCES = 1 << 31
 
 
-@part
+@inlined
 def _column(slots: int, first: int) -> tuple[int, int, int, int, int]:
     return (
         load_slot(slots, first + OFFSETS),
@@ -86,7 +86,7 @@ def _column(slots: int, first: int) -> tuple[int, int, int, int, int]:
     )
 
 
-@part
+@inlined
 def _field(column: Any, row: int) -> tuple[int, int]:
     """Address and length of one entry; _NULL stands for the length of none."""
     offsets, data, _, valid, first_bit = column
@@ -96,12 +96,12 @@ def _field(column: Any, row: int) -> tuple[int, int]:
     return data + start, load_le_u32(offsets + 4 * row + 4) - start
 
 
-@part
+@inlined
 def _field_size(length: int) -> int:
     return varint_size(zigzag(length)) + max(length, 0)
 
 
-@part
+@inlined
 def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
     at = put_varint(at, zigzag(length))
     if length <= 0:
@@ -110,7 +110,7 @@ def _put_field(at: int, source: int, length: int, readable_end: int) -> int:
     return at + length
 
 
-@part
+@inlined
 def _header_range(slots: int, row: int) -> tuple[int, int]:
     """The first header of a row and the one after its last."""
     lists = load_slot(slots, HEADERS)
@@ -121,7 +121,7 @@ def _header_range(slots: int, row: int) -> tuple[int, int]:
     return load_le_u32(lists + 4 * row), load_le_u32(lists + 4 * row + 4)
 
 
-@outlined
+@not_inlined
 def _headers_size(slots: int, first: int, end: int) -> int:
     key, value = _column(slots, HEADER_KEY), _column(slots, HEADER_VALUE)
     size = 0
@@ -133,7 +133,7 @@ def _headers_size(slots: int, first: int, end: int) -> int:
     return size
 
 
-@part
+@inlined
 def _put_header_field(at: int, source: int, length: int) -> int:
     at = put_varint(at, zigzag(length))
     if length <= 0:
@@ -142,7 +142,7 @@ def _put_header_field(at: int, source: int, length: int) -> int:
     return at + length
 
 
-@outlined
+@not_inlined
 def _put_headers(at: int, slots: int, first: int, end: int) -> int:
     key, value = _column(slots, HEADER_KEY), _column(slots, HEADER_VALUE)
     for header in range(first, end):
@@ -153,7 +153,7 @@ def _put_headers(at: int, slots: int, first: int, end: int) -> int:
     return at
 
 
-@outlined
+@not_inlined
 def _close(slots: int, batch: int, end: int, count: int, times: tuple[int, int]) -> None:
     """Write the header of the batch in [batch, end) and move on to the next one."""
     base_timestamp, largest = times
@@ -180,7 +180,7 @@ def _close(slots: int, batch: int, end: int, count: int, times: tuple[int, int])
         store_slot(slots, NEXT_SEQUENCE, (sequence + count) % _SEQUENCES)
 
 
-@part
+@inlined
 def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -> tuple[int, int]:
     """Write one record at `at`: the position after it. Without room: -1, and that position."""
     columns, limit = room
@@ -209,7 +209,7 @@ def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -
     return at, end
 
 
-@part
+@inlined
 def _stop(slots: int, batch: int, row: int, needed: int, reason: int) -> int:
     store_slot(slots, USED, batch - load_slot(slots, OUT))
     store_slot(slots, ROW, row)

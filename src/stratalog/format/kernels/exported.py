@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numba import types
 
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 
 KEY, VALUE, HEADER_KEY, HEADER_VALUE = 0, 1, 2, 3
 COLUMNS: Final = 4
@@ -62,7 +62,7 @@ _ESCAPES: Final = _table({'"': 34, "\\": 92, "/": 47, "b": 8, "f": 12, "n": 10, 
 _HEX: Final = _table({text: int(text, 16) for text in "0123456789abcdefABCDEF"}, _NOT_BASE64)
 
 
-@part
+@inlined
 def _literal(data: Any, at: int, end: int, text: Any) -> int:
     """The position behind this text; -1 if it is not here, or if `at` is -1."""
     size = len(text)
@@ -74,7 +74,7 @@ def _literal(data: Any, at: int, end: int, text: Any) -> int:
     return at + size
 
 
-@part
+@inlined
 def _number(data: Any, at: int, end: int) -> tuple[int, int]:
     """The position behind a whole number, and the number."""
     if at < 0 or at >= end:
@@ -92,7 +92,7 @@ def _number(data: Any, at: int, end: int) -> tuple[int, int]:
     return at, -value if is_negative else value
 
 
-@outlined
+@not_inlined
 def _escape(data: Any, at: int, end: int, out: Any, to: int) -> int:
     """Write what the escape at `at` stands for, one byte; the position behind it."""
     if end - at < 2:
@@ -115,7 +115,7 @@ def _escape(data: Any, at: int, end: int, out: Any, to: int) -> int:
     return at + 6
 
 
-@part
+@inlined
 def _text(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, int]:
     """Text up to its closing quote, and where its copy ends."""
     if at < 0:
@@ -137,7 +137,7 @@ def _text(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, int]:
     return -1, to
 
 
-@outlined
+@not_inlined
 def _base64(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, int]:
     """Bytes up to the end of `{"base64":"…"}`, and where they end."""
     while end - at >= 6 and data[at] != _QUOTE:
@@ -159,7 +159,7 @@ def _base64(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, int]:
     return at + 2, to
 
 
-@outlined
+@not_inlined
 def _base64_end(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, int]:
     """The last four characters, one or two of which are `=`."""
     if data[at + 3] != _EQUALS or data[at + 4] != _QUOTE or data[at + 5] != _BRACE:
@@ -173,7 +173,7 @@ def _base64_end(data: Any, at: int, end: int, out: Any, to: int) -> tuple[int, i
     return at + 6, to + 2
 
 
-@part
+@inlined
 def _content(data: Any, at: int, end: int, out: Any, slots: Any, place: tuple[int, int]) -> int:
     """A key or value: text, null or `{"base64":"…"}`; the position behind it."""
     column, row = place
@@ -196,7 +196,7 @@ def _content(data: Any, at: int, end: int, out: Any, slots: Any, place: tuple[in
     return at
 
 
-@outlined
+@not_inlined
 def _headers(data: Any, at: int, end: int, contents: Any, slots: Any, row: int) -> tuple[int, int]:
     """The headers of a record, from number `row` on: the position behind them, and the next."""
     at = _literal(data, at, end, _AT_HEADERS)
@@ -222,7 +222,7 @@ def _headers(data: Any, at: int, end: int, contents: Any, slots: Any, row: int) 
     return -1, row
 
 
-@part
+@inlined
 def _numbers(data: Any, at: int, end: int, numbers: Any, line: int) -> int:
     """The four numbers of a record; the position behind them."""
     at, partition = _number(data, _literal(data, at, end, _AT_PARTITION), end)

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from stratalog.format.kernels.crc import crc32c_at
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import is_null, load_le_i64, load_le_u32, load_u8
 from stratalog.format.kernels.record_fields import wrapping_add
 
@@ -38,7 +38,7 @@ def _rotation(bits: int) -> Any:
 _rotate_13, _rotate_16, _rotate_17, _rotate_21, _rotate_32 = map(_rotation, (13, 16, 17, 21, 32))
 
 
-@part
+@inlined
 def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     v0 = wrapping_add(v0, v1)
     v2 = wrapping_add(v2, v3)
@@ -53,7 +53,7 @@ def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     return v0, v1, v2, v3
 
 
-@part
+@inlined
 def _last_word(at: int, left: int, size: int, readable_end: int) -> int:
     """The `left` (below 8) bytes at `at`, with the size of the whole key in the highest byte."""
     word = 0
@@ -65,7 +65,7 @@ def _last_word(at: int, left: int, size: int, readable_end: int) -> int:
     return word | (size & 0xFF) << 56
 
 
-@part
+@inlined
 def hash_key(at: int, size: int, secret: tuple[int, int], readable_end: int) -> tuple[int, int]:
     """Two words for the `size` bytes at address `at`; reads below `readable_end` only."""
     v0, v1 = secret[0] ^ _V0, secret[1] ^ _V1 ^ 0xEE
@@ -112,7 +112,7 @@ def hash_column(offsets: int, data: int, size: int, first: int, second: int, out
 
 # Partitions of many keys: the compiled twin of `producing.partitioner.partition_for_key`.
 
-UNPLACED = -1
+UNASSIGNED = -1
 
 _SEED = 0x9747B28C
 _MIX = 0x5BD1E995
@@ -120,7 +120,7 @@ _UINT32 = 0xFFFF_FFFF
 _INT32 = 0x7FFF_FFFF
 
 
-@part
+@inlined
 def _murmur2(at: int, size: int) -> int:
     hashed = (_SEED ^ size) & _UINT32
     end = at + (size & ~3)
@@ -141,17 +141,17 @@ def _murmur2(at: int, size: int) -> int:
 
 
 @kernel(types.int64(*[types.int64] * 5, types.int32[::1]))
-def place_keys(
+def partition_keys(
     offsets: int, data: int, valid: int, valid_bit: int, partition_count: int, out: Any
 ) -> int:
-    """Give every row that is UNPLACED and has a key its partition; how many are left UNPLACED.
+    """Give every row that is UNASSIGNED and has a key its partition; how many are left UNASSIGNED.
 
     `offsets` (int32) and `data` are those of the key column, `valid` its validity or 0, and
     `valid_bit` the bit of the first row.
     """
     left = 0
     for row in range(len(out)):
-        if out[row] != UNPLACED:
+        if out[row] != UNASSIGNED:
             continue
         if is_null(valid, valid_bit + row):
             left += 1
@@ -169,7 +169,7 @@ _ROW_MIX = 0x2C1B_3C6D
 _SUM_MASK = (1 << 62) - 1
 
 
-@part
+@inlined
 def _cell_crc(column: Any, row: int) -> int:
     """The CRC-32C of one value of an Arrow binary column; a constant for a null."""
     offsets, valid = column[0], column[2]

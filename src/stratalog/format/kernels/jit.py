@@ -45,18 +45,18 @@ def kernel(signature: object) -> Callable[[_F], _F]:
     return compile_now
 
 
-def part(function: _F) -> _F:
-    """Compiled into the kernels that call it: their speed depends on it."""
+def inlined(function: _F) -> _F:
+    """Compiled into the kernels that call it (`forceinline`): their speed depends on it."""
     return _njit(forceinline=True, **_NO_WRAPPERS)(function)
 
 
-def spliced(function: _F) -> _F:
-    """Copied into its callers before they are compiled: every function compiled by itself adds a
-    fifth of a second to a first start, which many short ones are not worth."""
+def ast_inlined(function: _F) -> _F:
+    """Copied into its callers before they are compiled (`inline="always"`): every function that is
+    compiled by itself adds a fifth of a second to a first start."""
     return _njit(inline="always")(function)
 
 
-def outlined(function: _F) -> _F:
+def not_inlined(function: _F) -> _F:
     """Called by kernels, for what happens rarely and would only make them larger."""
     return _njit(**_NO_WRAPPERS)(function)
 

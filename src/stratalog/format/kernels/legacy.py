@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 
 from stratalog.format.batch import CODEC_MASK, MAGIC_2, MAGIC_AT, NO_TIMESTAMP
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     BATCHES,
     load_be_i32,
@@ -56,7 +56,7 @@ def _slices() -> np.ndarray[Any, np.dtype[np.int64]]:
 _SLICES = _slices()
 
 
-@outlined
+@not_inlined
 def crc32_at(at: int, size: int) -> int:
     """The CRC-32 (IEEE) of the `size` bytes at address `at`: no CPU has an instruction for it."""
     so_far = 0xFFFF_FFFF
@@ -73,7 +73,7 @@ def crc32_at(at: int, size: int) -> int:
     return so_far ^ 0xFFFF_FFFF
 
 
-@part
+@inlined
 def _is_crc_valid(buf: int, message: Any) -> bool:
     stored: int = message.crc
     return crc32_at(buf + message.position + MAGIC_AT, message.size_bytes - MAGIC_AT) == stored
@@ -87,7 +87,7 @@ def check(buf: int, batches: Any, out: Any) -> None:
             out[i] = _is_crc_valid(buf, batches[i])
 
 
-@part
+@inlined
 def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
     """A key or value behind its four bytes of length, as `records.put_binary`; the position is -1
     if it does not end before `end`."""
@@ -99,7 +99,7 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
     return put_binary(at + 4, length, index, used, column)
 
 
-@part
+@inlined
 def _numbers(slots: int, index: int, message: Any) -> None:
     if load_slot(slots, OFFSET):
         store_i64(load_slot(slots, OFFSET) + 8 * index, message.last_offset)

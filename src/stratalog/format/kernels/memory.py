@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from stratalog.format.kernels.jit import part
+from stratalog.format.kernels.jit import inlined
 
 COPY_SLACK_BYTES = 32
 _WIDE_BYTES = 32
@@ -76,19 +76,19 @@ store_be_i32 = _storer(32, big_endian=True)
 store_be_i64 = _storer(64, big_endian=True)
 
 
-@part
+@inlined
 def load_slot(slots: int, slot: int) -> int:
     """One of the int64 in which a kernel and its caller tell each other numbers and addresses."""
     number: int = load_le_i64(slots + 8 * slot)
     return number
 
 
-@part
+@inlined
 def store_slot(slots: int, slot: int, number: int) -> None:
     store_i64(slots + 8 * slot, number)
 
 
-@part
+@inlined
 def is_null(valid: int, bit: int) -> bool:
     """Whether an Arrow validity bitmap (0: there is none) says that there is no value."""
     return valid != 0 and load_u8(valid + (bit >> 3)) >> (bit & 7) & 1 == 0
@@ -138,7 +138,7 @@ def prefetch(_typing: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
-@part
+@inlined
 def copy(target: int, source: int, size: int, readable_end: int) -> None:
     """Copy `size` bytes. May write up to COPY_SLACK_BYTES more, for which the target must have
     room, and reads below `readable_end` only.
@@ -158,7 +158,7 @@ def copy(target: int, source: int, size: int, readable_end: int) -> None:
         _copy_wide(target + 3 * _WIDE_BYTES, source + 3 * _WIDE_BYTES)
 
 
-@part
+@inlined
 def copy_back(target: int, distance: int, size: int) -> None:
     """Copy `size` bytes from `distance` (not 0) bytes before the target, byte after byte, so that a
     distance below the size repeats what was just written. May write COPY_SLACK_BYTES more."""

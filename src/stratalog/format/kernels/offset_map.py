@@ -16,7 +16,7 @@ from typing import Any
 from numba import types
 
 from stratalog.format.kernels.hashing import hash_key
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
     BATCHES,
     PAYLOADS,
@@ -45,20 +45,20 @@ CORRUPT = -1
 NOT_FOUND = -1
 
 
-@part
+@inlined
 def slot_of(first: int, slot_count: int) -> int:
     """The slot where the search for a hash begins: as its upper half is to 2^32."""
     return ((first >> 32) & 0xFFFF_FFFF) * slot_count >> 32
 
 
-@part
+@inlined
 def prefetch_slot(table: int, slot_count: int, first: int) -> None:
     at = table + SLOT_BYTES * slot_of(first, slot_count)
     prefetch(at)
     prefetch(at + SLOT_BYTES - 1)  # a slot may lie across two cache lines
 
 
-@part
+@inlined
 def find(table: int, slot_count: int, first: int, second: int) -> int:
     """The address of the slot that has this hash, or of the empty one where it belongs."""
     slot = slot_of(first, slot_count)
@@ -73,14 +73,14 @@ def find(table: int, slot_count: int, first: int, second: int) -> int:
             slot = 0
 
 
-@part
+@inlined
 def offset_at(slot: int) -> int:
     """NOT_FOUND for an empty slot."""
     number: int = load_le_i64(slot + _OFFSET)
     return number - 1
 
 
-@part
+@inlined
 def _put(state: Any, first: int, second: int, offset: int) -> None:
     """There must be an empty slot."""
     at = find(state[TABLE], state[SLOT_COUNT], first, second)
@@ -93,7 +93,7 @@ def _put(state: Any, first: int, second: int, offset: int) -> None:
         store_i64(at + _OFFSET, offset + 1)
 
 
-@part
+@inlined
 def queue(state: Any, waiting: int, key: tuple[int, int, int], what: tuple[int, int]) -> None:
     """Let a record wait until the slot of its key is at hand.
 
@@ -140,7 +140,7 @@ def hash_batches(batches: Any, payloads: Any, is_wanted: Any, state: Any, hashed
     return count
 
 
-@part
+@inlined
 def _stop_at(batches: Any, state: Any, b: int, last_batch: int) -> None:
     """The table is full when a record of batch `b` comes; `last_batch` is that of the one before.
 
@@ -198,7 +198,7 @@ def find_key(at: int, size: int, state: Any) -> int:
     return offset_at(find(state[TABLE], state[SLOT_COUNT], first, second))
 
 
-@part
+@inlined
 def is_marked(marks: int, index: int) -> bool:
     byte: int = load_u8(marks + (index >> 3))
     return byte >> (index & 7) & 1 != 0

@@ -11,7 +11,7 @@ from typing import Any
 from numba.core import types
 from numba.extending import intrinsic
 
-from stratalog.format.kernels.jit import outlined, part
+from stratalog.format.kernels.jit import inlined, not_inlined
 from stratalog.format.kernels.memory import load_u8, store_u8
 from stratalog.format.record import RECORD_BYTES_MIN
 
@@ -38,7 +38,7 @@ LONG_BYTES_MAX = 10
 _LOGICAL_7 = (1 << 57) - 1  # what is left of an int64 that is shifted right by 7, without its sign
 
 
-@part
+@inlined
 def read_int(at: int, end: int) -> tuple[int, int]:
     """The zig-zag int at `at`, and the position after it, or -1 if it does not end before `end`."""
     raw, after = _read_short(at, end)
@@ -48,7 +48,7 @@ def read_int(at: int, end: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), after
 
 
-@part
+@inlined
 def read_long(at: int, end: int) -> tuple[int, int]:
     """The zig-zag long at `at`, and the position after it or -1, as for an int."""
     raw, after = _read_short(at, end)
@@ -57,7 +57,7 @@ def read_long(at: int, end: int) -> tuple[int, int]:
     return ((raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1), after
 
 
-@part
+@inlined
 def _read_short(at: int, end: int) -> tuple[int, int]:
     """A number of one or two bytes, as most are, still zig-zagged; -1 for any other."""
     if end - at >= 2:
@@ -70,7 +70,7 @@ def _read_short(at: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@part
+@inlined
 def _read_any(at: int, end: int, bytes_max: int) -> tuple[int, int]:
     value = 0
     shift = 0
@@ -85,13 +85,13 @@ def _read_any(at: int, end: int, bytes_max: int) -> tuple[int, int]:
     return value, -1
 
 
-@part
+@inlined
 def zigzag(number: int) -> int:
     """Small numbers of either sign into small ones without: 0, -1, 1, -2 into 0, 1, 2, 3."""
     return number << 1 ^ number >> 63
 
 
-@outlined
+@not_inlined
 def _long_size(raw: int) -> int:
     size = 1
     while raw < 0 or raw >= 0x80:
@@ -100,7 +100,7 @@ def _long_size(raw: int) -> int:
     return size
 
 
-@part
+@inlined
 def varint_size(raw: int) -> int:
     """Bytes of a number that is zig-zagged already."""
     if 0 <= raw < 0x80:
@@ -110,7 +110,7 @@ def varint_size(raw: int) -> int:
     return _long_size(raw)
 
 
-@outlined
+@not_inlined
 def _put_long(at: int, raw: int) -> int:
     while raw < 0 or raw >= 0x80:
         store_u8(at, raw & 0x7F | 0x80)
@@ -120,7 +120,7 @@ def _put_long(at: int, raw: int) -> int:
     return at + 1
 
 
-@part
+@inlined
 def put_varint(at: int, raw: int) -> int:
     """Write a number that is zig-zagged already; the position after it."""
     if 0 <= raw < 0x80:
@@ -138,7 +138,7 @@ def put_varint(at: int, raw: int) -> int:
 _BODY_BYTES_MIN = RECORD_BYTES_MIN - 1  # without the length itself
 
 
-@part
+@inlined
 def record_body(at: int, end: int) -> tuple[int, int]:
     """Where the body of the record at `at` begins and ends; (-1, -1) if it cannot be one."""
     length, start = read_int(at, end)
@@ -147,7 +147,7 @@ def record_body(at: int, end: int) -> tuple[int, int]:
     return start, start + length
 
 
-@part
+@inlined
 def numbers(start: int, end: int) -> tuple[int, int, int, int]:
     """Timestamp delta, offset delta, the positions of the offset delta and of the key's length.
 
@@ -160,7 +160,7 @@ def numbers(start: int, end: int) -> tuple[int, int, int, int]:
     return timestamp_delta, offset_delta, at, after
 
 
-@part
+@inlined
 def binary(at: int, end: int) -> tuple[int, int, int]:
     """Where a field's bytes begin, how many there are (below 0: null), and the position after it.
 
@@ -172,7 +172,7 @@ def binary(at: int, end: int) -> tuple[int, int, int]:
     return start, length, start + max(length, 0)
 
 
-@part
+@inlined
 def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
     """Facts of the record at `at`: end, offset delta, where its key begins, how many bytes that has
     (below 0: null), and the position after it. The end is -1 if this cannot be a record.
@@ -192,7 +192,7 @@ def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
 # Where the fields of a magic-2 record end. Every length is checked before it is used.
 
 
-@outlined
+@not_inlined
 def _headers_end(at: int, end: int, count: int) -> int:
     """The position after `count` headers, or -1."""
     if count < 0 or count > end - at:
@@ -208,7 +208,7 @@ def _headers_end(at: int, end: int, count: int) -> int:
     return at
 
 
-@part
+@inlined
 def fields_end(at: int, end: int, needs_key: bool) -> int:
     """The position after key, value and headers, or -1. `at` may be -1 already.
 

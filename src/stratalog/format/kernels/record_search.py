@@ -25,7 +25,7 @@ from stratalog.format.batch import (
     RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.crc import batch_crc
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
     load_be_i16,
     load_be_i32,
@@ -45,7 +45,7 @@ _ODD_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT
 _FAR = 1 << 61
 
 
-@part
+@inlined
 def _is_ordinary(batch: int, end: int) -> bool:
     """Whether a whole, right, plain batch of the current magic with its own timestamps is here."""
     if end - batch < HEADER_BYTES or load_u8(batch + MAGIC_AT) != MAGIC_2:
@@ -60,7 +60,7 @@ def _is_ordinary(batch: int, end: int) -> bool:
     return bool(abs(load_be_i64(batch + BASE_TIMESTAMP_AT)) < _FAR)
 
 
-@part
+@inlined
 def _deltas(at: int, end: int) -> tuple[int, int, int]:
     """Both deltas of the record at `at` (timestamp, offset) and the position after it, or -1."""
     length, at = read_int(at, end)

@@ -18,7 +18,7 @@ from numba import types
 
 from stratalog.format.batch import ATTRIBUTES_AT, HEADER_BYTES, LOG_APPEND_TIME_BIT
 from stratalog.format.kernels.crc import crc32c_at
-from stratalog.format.kernels.jit import kernel, outlined, part
+from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     BATCHES,
     PAYLOADS,
@@ -53,18 +53,18 @@ SLOTS = 28
 _COVERED_BYTES = HEADER_BYTES - ATTRIBUTES_AT  # of the header, by the CRC
 
 
-@part
+@inlined
 def _add(slots: int, slot: int, number: int) -> None:
     store_slot(slots, slot, load_slot(slots, slot) + number)
 
 
-@part
+@inlined
 def _clear_bit(bitmap: int, index: int) -> None:
     at = bitmap + (index >> 3)
     store_u8(at, load_u8(at) & ~(1 << (index & 7)))
 
 
-@part
+@inlined
 def _numbers(at: int, end: int, index: int, base: Any, columns: Any) -> int:
     """Store timestamp and offset of record `index`; the position after them, or -1."""
     base_timestamp, base_offset, append_timestamp, is_appended = base
@@ -82,7 +82,7 @@ def _numbers(at: int, end: int, index: int, base: Any, columns: Any) -> int:
     return at
 
 
-@part
+@inlined
 def put_binary(at: int, length: int, index: int, used: int, column: Any) -> tuple[int, int]:
     """Copy the `length` bytes at `at` (below 0: null) to entry `index` of a binary column of which
     `used` bytes are taken.
@@ -105,7 +105,7 @@ def put_binary(at: int, length: int, index: int, used: int, column: Any) -> tupl
     return at + length, used
 
 
-@part
+@inlined
 def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int, int]:
     """A key or value, as `put_binary`; the position is -1 if it does not end before `end`."""
     if at < 0:
@@ -116,7 +116,7 @@ def _binary(at: int, end: int, index: int, used: int, column: Any) -> tuple[int,
     return put_binary(at, length, index, used, column)
 
 
-@outlined
+@not_inlined
 def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
     """One header's key and value; the position after them, or -1."""
     key_bytes = load_slot(slots, HEADER_KEY_BYTES)
@@ -145,7 +145,7 @@ def _header(at: int, end: int, slots: int, is_kept: bool) -> int:
     return at + length
 
 
-@outlined
+@not_inlined
 def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
     """`count` headers; the position after them, or -1."""
     if count < 0 or count > end - at:
@@ -159,7 +159,7 @@ def _walk_headers(at: int, end: int, count: int, slots: int) -> int:
     return at
 
 
-@part
+@inlined
 def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
     """All headers of record `index`; the position after them, or -1."""
     if at < 0:
@@ -172,7 +172,7 @@ def _headers(at: int, end: int, index: int, slots: int, lists: int) -> int:
     return _walk_headers(at, end, count, slots)
 
 
-@outlined
+@not_inlined
 def close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
     """Write the last entry of each offset column, and what was found."""
     store_slot(slots, KEY_BYTES, key_bytes)
@@ -189,7 +189,7 @@ def close(slots: int, index: int, key_bytes: int, value_bytes: int) -> None:
         store_i32(load_slot(slots, HEADER_VALUE) + 4 * found, load_slot(slots, HEADER_VALUE_BYTES))
 
 
-@part
+@inlined
 def column_of(slots: int, first: int, room: int, nulls: int, readable_end: int) -> Any:
     return (
         load_slot(slots, first),
@@ -201,7 +201,7 @@ def column_of(slots: int, first: int, room: int, nulls: int, readable_end: int) 
     )
 
 
-@part
+@inlined
 def _is_crc_valid(at: int, end: int, batch: Any) -> bool:
     stored: int = batch.crc
     return crc32c_at(at - _COVERED_BYTES, end - at + _COVERED_BYTES) == stored

@@ -28,7 +28,7 @@ from stratalog.format.batch import (
     RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.crc import is_crc_valid
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
     BATCHES,
     PAYLOADS,
@@ -44,7 +44,7 @@ END, PARTIAL, BAD_LENGTH, BAD_MAGIC, FULL = range(5)
 _MAGIC_1_BYTES_MIN = 22
 
 
-@part
+@inlined
 def _size_min(magic: int) -> int:
     if magic == MAGIC_2:
         return HEADER_BYTES
@@ -53,7 +53,7 @@ def _size_min(magic: int) -> int:
     return PREFIX_BYTES + LEGACY_MESSAGE_BYTES_MIN
 
 
-@part
+@inlined
 def _header(at: int, row: Any) -> None:
     base_offset = load_be_i64(at)
     row.base_offset = base_offset
@@ -69,7 +69,7 @@ def _header(at: int, row: Any) -> None:
     row.record_count = load_be_i32(at + RECORD_COUNT_AT)
 
 
-@part
+@inlined
 def _legacy_header(at: int, row: Any) -> None:
     offset = load_be_i64(at)
     attributes = load_i8(at + 17)
@@ -137,7 +137,7 @@ COMPRESSED, CONTROL, LEGACY = 1, 2, 4
 FOREIGN = -1
 
 
-@part
+@inlined
 def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
     """What `read_header` and `check_crc` ask of a batch, and room for its records if plain."""
     if batch.record_count < 0 or batch.base_offset < 0 or batch.last_offset < batch.base_offset:
@@ -148,7 +148,7 @@ def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
     return not is_plain or batch.record_count * RECORD_BYTES_MIN <= batch.size_bytes - HEADER_BYTES
 
 
-@part
+@inlined
 def _kinds(batch: Any) -> int:
     attributes = batch.attributes
     kinds = COMPRESSED if attributes & CODEC_MASK else 0

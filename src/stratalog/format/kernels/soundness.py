@@ -17,7 +17,7 @@ import numpy as np
 from numba import types
 
 from stratalog.format.batch import LOG_APPEND_TIME_BIT, NO_TIMESTAMP
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import BATCHES, PAYLOADS
 from stratalog.format.kernels.record_fields import (
     fields_end,
@@ -38,7 +38,7 @@ SOUNDNESS: Final = np.dtype(
 _FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
 
 
-@part
+@inlined
 def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
     """The verdict on the records in [at, stop). The first fault of the structure ends it."""
     before = -1

@@ -37,7 +37,7 @@ from stratalog.format.batch import (
     RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.crc import batch_crc
-from stratalog.format.kernels.jit import kernel, part
+from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
     load_be_i16,
     load_be_i32,
@@ -73,7 +73,7 @@ _BAD = -(1 << 63)
 _KNOWN_BITS = 0x7F
 
 
-@part
+@inlined
 def _is_header_good(at: int, size: int, terms: int) -> bool:
     """What can be told from the 61 bytes at `at`, CRC apart."""
     if size < HEADER_BYTES or size > load_slot(terms, BATCH_BYTES_MAX):
@@ -89,7 +89,7 @@ def _is_header_good(at: int, size: int, terms: int) -> bool:
     return load_slot(terms, FLAGS) & CLIENT == 0 or _may_client_send(at)
 
 
-@part
+@inlined
 def _may_client_send(at: int) -> bool:
     if load_be_i64(at) != 0 or load_be_i16(at + ATTRIBUTES_AT) & CONTROL_BIT:
         return False
@@ -97,7 +97,7 @@ def _may_client_send(at: int) -> bool:
     return has_sequence or load_be_i64(at + PRODUCER_ID_AT) < 0
 
 
-@part
+@inlined
 def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
     """The largest timestamp of the records in [at, stop), or _BAD if one breaks a rule."""
     flags, now = load_slot(terms, FLAGS), load_slot(terms, NOW_MS)
@@ -126,7 +126,7 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
     return largest if at == stop else _BAD
 
 
-@part
+@inlined
 def _stamp(batch: int, size: int, largest: int, log_append_time: bool) -> None:
     """Write the timestamp type and `largest`, and the CRC if that changed anything."""
     if not log_append_time and load_be_i64(batch + MAX_TIMESTAMP_AT) == largest:
