@@ -215,7 +215,7 @@ def test_a_child_cannot_use_what_its_parent_took_from_the_directory(
     ):
         told = in_child(use)
         assert told.startswith("LogOfflineError: "), told
-        assert f"process {os.getpid()} has it open" in told
+        assert f"opened by the parent process {os.getpid()}" in told
     assert in_child(log.close) == "None"
     assert contents(tmp_path) == before
     transaction.abort()
