@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 from typer.core import TyperCommand
 
-from stratalog.cli.times import TIME_HELP, InvalidTimeError, parse_time
+from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -48,11 +48,11 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import TopicSpec, open_topic
-from stratalog.cli.times import format_time
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
+from stratalog.format.times import format_time
 from stratalog.maintenance.cleaning.plan import (
     BoundKind,
     cleaner_log,

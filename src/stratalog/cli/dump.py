@@ -10,7 +10,6 @@ import typer
 
 from stratalog.cli.arguments import FormatName, JsonOption, PlainCommand, key_bytes, time_of
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
-from stratalog.cli.times import TIME_HELP
 from stratalog.dump.decoders import (
     FORMATS,
     UTF_8,
@@ -27,6 +26,7 @@ from stratalog.dump.log_contents import (
 )
 from stratalog.dump.report import DumpReport
 from stratalog.errors import UnsupportedError
+from stratalog.format.times import TIME_HELP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -28,10 +28,10 @@ from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.records import LocationPrinter, time_text
 from stratalog.cli.tables import Column, Row, columns_of, counted, human_size, plain_lines
 from stratalog.cli.targets import open_targets
-from stratalog.cli.times import format_time
 from stratalog.errors import CorruptError
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import WARM_BYTES
+from stratalog.format.times import format_time
 from stratalog.partitions.inventory import codec_name, label_of
 from stratalog.storage.index_view import FROM_FILE, OFFSET_INDEX, TIME_INDEX
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace

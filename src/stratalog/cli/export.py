@@ -12,9 +12,9 @@ from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import Targets, check_directory, targets_of
-from stratalog.cli.times import TIME_HELP
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
+from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
 
 if TYPE_CHECKING:

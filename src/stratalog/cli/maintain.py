@@ -21,8 +21,8 @@ from stratalog.cli.arguments import (
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, human_size
-from stratalog.cli.times import format_time
 from stratalog.errors import UnknownSettingsError
+from stratalog.format.times import format_time
 from stratalog.partitions.inventory import label_of
 from stratalog.partitions.settings import POLICY, ConfigSource, TopicSettings
 from stratalog.partitions.state import MissingDirs

@@ -23,14 +23,7 @@ from stratalog.cli.records import (
     terminal_printer,
 )
 from stratalog.cli.targets import open_targets
-from stratalog.cli.times import (
-    EARLIEST,
-    POINT_HELP,
-    TIME_HELP,
-    InvalidTimeError,
-    Point,
-    parse_point,
-)
+from stratalog.cli.times import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.errors import (
     FlushedCorruptionError,
     NotALogDirError,
@@ -38,6 +31,7 @@ from stratalog.errors import (
     SegmentGoneError,
     StratalogError,
 )
+from stratalog.format.times import TIME_HELP, InvalidTimeError
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from stratalog.maintenance.empty_logs import NotALog, OnlyZeros, why_no_batches
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from stratalog.cli.output import json_line
 from stratalog.cli.tables import counted
-from stratalog.cli.times import format_time
 from stratalog.dump.decoders import FORMATS, UTF_8
 from stratalog.errors import StratalogError
 from stratalog.format.batch import NO_TIMESTAMP, BatchHeader
 from stratalog.format.control import read_control_key, read_end_marker
+from stratalog.format.times import format_time
 from stratalog.partitions.inventory import codec_name
 
 if TYPE_CHECKING:

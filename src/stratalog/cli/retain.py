@@ -35,10 +35,10 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import lazy_targets, not_a_directory
-from stratalog.cli.times import format_time
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.names import CLUSTER_METADATA_TOPIC
+from stratalog.format.times import format_time
 from stratalog.maintenance.retention import (
     RetentionReason,
     RetentionRule,

@@ -19,7 +19,7 @@ from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import NOTHING, columns_of, human_size, print_table
 from stratalog.cli.targets import targets_of
-from stratalog.cli.times import format_time
+from stratalog.format.times import format_time
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.settings import POLICY
 

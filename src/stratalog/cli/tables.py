@@ -11,7 +11,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.cli.times import format_time
+from stratalog.format.times import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

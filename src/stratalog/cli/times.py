@@ -1,49 +1,26 @@
 """Positions in a log as users write them: offsets, times, and words such as `earliest`.
 
-Parsing needs no log: it returns a value, and `Point.resolve` finds its offset in a partition.
-Times are milliseconds since 1970 in UTC, as in Kafka's files. A time without a zone is UTC, as in
-Kafka's tools and in everything that Stratalog prints.
+Parsing needs no log: it returns a value, and `Point.resolve` finds its offset in a partition. Times
+are those of `stratalog.format.times`.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from stratalog.format.times import INT64_MAX, InvalidTimeError, parse_integer, parse_time
 
 if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
 
-INT64_MAX: Final = (1 << 63) - 1
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_AGO = re.compile(r"-((?:[0-9]+(?:ms|[smhdw]))+)")
-_AMOUNT = re.compile(r"([0-9]+)(ms|[smhdw])")
-_UNIT_MS: Final = {
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-    "w": 604_800_000,
-}
 _EARLIEST: Final = {"earliest", "beginning", "start"}
 _LATEST: Final = {"latest", "end"}
 
-TIME_HELP: Final = (
-    "2024-05-01, 2024-05-01T12:30:00.250 (UTC unless it ends with Z or an offset such as +02:00), "
-    "now, -90s, -1h30m, -7d, or milliseconds since 1970"
-)
 POINT_HELP: Final = (
     "an offset, -N for N offsets before the end, earliest, latest, or a time: 2024-05-01T12:30:00, "
     "now, -1h30m, @1714566600000"
 )
-
-
-class InvalidTimeError(ValueError):
-    """The text is neither an offset nor a time."""
-
 
 Kind: TypeAlias = Literal["offset", "from_end", "time"]
 
@@ -81,8 +58,7 @@ def parse_point(text: str, *, now_ms: int) -> Point:
         return EARLIEST
     if word in _LATEST:
         return LATEST
-    if _INTEGER.fullmatch(word):
-        value = _int64(word)
+    if (value := parse_integer(word)) is not None:
         return Point("from_end", -value) if word.startswith("-") else Point("offset", value)
     try:
         return Point("time", parse_time(text.strip().removeprefix("@"), now_ms=now_ms))
@@ -96,40 +72,3 @@ def parse_offset(text: str) -> Point:
     if point.kind == "time":
         raise InvalidTimeError(f"{text!r} is a time, not an offset; use --time")
     return point
-
-
-def parse_time(text: str, *, now_ms: int) -> int:
-    """Milliseconds since 1970."""
-    word = text.strip()
-    if word.lower() == "now":
-        return now_ms
-    if ago := _AGO.fullmatch(word.lower()):
-        parts = _AMOUNT.findall(ago[1])
-        return max(0, now_ms - sum(int(amount[:19]) * _UNIT_MS[unit] for amount, unit in parts))
-    if _INTEGER.fullmatch(word):
-        return _int64(word)
-    try:
-        moment = datetime.fromisoformat(word)
-    except ValueError:
-        raise InvalidTimeError(f"{text!r} is not a time; use {TIME_HELP}") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def format_time(timestamp: int) -> str:
-    """ISO 8601 in UTC; `-` for no timestamp, the number if it is out of range for a date."""
-    if timestamp == -1:
-        return "-"
-    try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp)
-    except OverflowError:
-        return str(timestamp)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _int64(digits: str) -> int:
-    value = int(digits)
-    if not -INT64_MAX <= value <= INT64_MAX:
-        raise InvalidTimeError(f"{digits} does not fit into 64 bits")
-    return value
