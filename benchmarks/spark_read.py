@@ -17,7 +17,7 @@ from benchmarks.report import Work
 from benchmarks.spark_limits import OPTIONS, ReadyRows
 from benchmarks.spark_session import all_cores, session
 from stratalog.bulk.predicates import Interval, Predicate
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,8 +193,8 @@ def _points(report: Report, spark: SparkSession, scratch: Path) -> None:
         report.require(f"point query {who}", timing.seconds, at_most=2, unit=" s")
     options = {"path": str(topic), "subscribe": "bench"}
     plans = {
-        "offset": plan_query(options, Predicate(offsets=Interval(offset, offset))),
-        "time": plan_query(options | {name: str(value) for name, value in times.items()}),
+        "offset": plan_read(options, Predicate(offsets=Interval(offset, offset))),
+        "time": plan_read(options | {name: str(value) for name, value in times.items()}),
     }
     for name, plan in plans.items():
         share = 100 * plan.summary.bytes_read / plan.summary.bytes_total

@@ -48,10 +48,10 @@ def read_as_one_task(path: str, records: int) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     from stratalog.bulk.read_task import ReadTask  # noqa: PLC0415
-    from stratalog.spark.options import plan_query  # noqa: PLC0415
+    from stratalog.spark.options import plan_read  # noqa: PLC0415
     from stratalog.spark.schema import full_schema  # noqa: PLC0415
 
-    plan = plan_query({"path": path, "subscribe": "bench", "splitBytes": "2g"})
+    plan = plan_read({"path": path, "subscribe": "bench", "splitBytes": "2g"})
     (split,) = plan.splits
     task = ReadTask(to_arrow_schema(full_schema(includes_headers=False), timezone="UTC"))
     read = sum(batch.num_rows for batch in task.read(split))

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.errors import FlushedCorruptionError
 from stratalog.log.partition_view import PartitionView
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from tests.cli.command import inside
 from tests.opening import open_logs
 
@@ -89,12 +89,12 @@ def test_a_log_that_merely_ends_early_is_no_damage(logs: Path) -> None:
 
 def test_plans_of_spark(logs: Path) -> None:
     options = {"path": str(logs), "subscribe": "t"}
-    before = plan_query(options).summary.bytes_read
+    before = plan_read(options).summary.bytes_read
     flip(logs)
     with pytest.raises(FlushedCorruptionError, match=FLUSHED):
-        plan_query(options)
-    assert 0 < plan_query({**options, "onCorruption": "skip"}).summary.bytes_read < before
-    assert plan_query({**options, "endingOffsets": '{"t":{"0":15}}'}).splits
+        plan_read(options)
+    assert 0 < plan_read({**options, "onCorruption": "skip"}).summary.bytes_read < before
+    assert plan_read({**options, "endingOffsets": '{"t":{"0":15}}'}).splits
 
 
 @pytest.mark.parametrize("verb", ["read", "stats", "export --to out"])

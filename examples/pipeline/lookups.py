@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import stratalog
 from pipeline.shop_log import ORDERS
-from stratalog.spark.options import plan_query
+from stratalog.spark import plan_read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +69,7 @@ def _hour_in_spark(tell: Narrator, spark: SparkSession, log: ShopLog, shop: Shop
         "endingTimestamp": str(time_ms + HOUR_MS),
     }
     with tell.step("an hour of orders in Spark", spark) as figure:
-        plan = plan_query({**options, "path": str(log.path)}).summary
+        plan = plan_read({**options, "path": str(log.path)}).summary
         hour = spark.read.format("stratalog").schema("timestamp timestamp").options(**options)
         figure.records = hour.load(str(log.path)).count()
         figure.size_bytes = plan.bytes_read

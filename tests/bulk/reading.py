@@ -10,7 +10,7 @@ import pyarrow as pa
 from stratalog.bulk.predicates import Predicate
 from stratalog.bulk.read_task import ReadTask
 from stratalog.format.record import Header, Record
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def read_options(
     options: Mapping[str, str], predicate: Predicate | None = None
 ) -> tuple[SplitPlan, ByPartition]:
     """The plan of a batch query, and what it reads."""
-    plan = plan_query(options, predicate or Predicate())
+    plan = plan_read(options, predicate or Predicate())
     return plan, read_plan(plan, predicate)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.bulk.predicates import ALL, LONG_MAX, Interval
 from stratalog.bulk.read_task import ReadTask
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from tests.handmade import plain, write_segment
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TIMES_MS = (1_700_000_000_000, -1, LONG_MAX // 1000, LONG_MAX // 1000 + 1, LONG_
 def test_times_of_the_far_future(tmp_path: Path, times: Interval, expected: list[int]) -> None:
     batches = [plain(offset, 1, time) for offset, time in enumerate(TIMES_MS)]
     write_segment(tmp_path / "far-0", 0, *batches)
-    plan = plan_query({"path": str(tmp_path), "subscribe": "far"})
+    plan = plan_read({"path": str(tmp_path), "subscribe": "far"})
     read = ReadTask(SCHEMA, times_us=times).read
     found = [each for split in plan.splits for each in read(split)]
     assert pa.Table.from_batches(found)["timestamp"].cast(pa.int64()).to_pylist() == expected

@@ -9,7 +9,7 @@ import pytest
 from stratalog.bulk.planning import open_partitions, subscribed
 from stratalog.errors import NotALogDirError
 from stratalog.partitions.view import LogDirsView
-from stratalog.spark.options import parse_read_options, plan_query
+from stratalog.spark.options import parse_read_options, plan_read
 from tests.bulk.reading import read_plan
 from tests.handmade import plain, write_segment
 
@@ -28,19 +28,19 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("wanted", [{"subscribe": "orders"}, {"subscribePattern": ".*"}], ids=str)
 def test_what_has_segments_is_read(log_dir: Path, wanted: dict[str, str]) -> None:
-    found = read_plan(plan_query({"path": str(log_dir), **wanted}))
+    found = read_plan(plan_read({"path": str(log_dir), **wanted}))
     assert {number: len(records) for number, records in found.items()} == {0: 2}
 
 
 def test_a_topic_that_is_being_made_has_no_rows(log_dir: Path) -> None:
-    assert plan_query({"path": str(log_dir), "subscribe": "new"}).splits == ()
+    assert plan_read({"path": str(log_dir), "subscribe": "new"}).splits == ()
 
 
 @pytest.mark.parametrize("left", ["00000000000000000000.index", "00000000000000000007.snapshot"])
 def test_a_partition_that_has_lost_its_segments_is_an_error(log_dir: Path, left: str) -> None:
     (log_dir / "orders-1" / left).touch()
     with pytest.raises(NotALogDirError, match=left):
-        plan_query({"path": str(log_dir), "subscribe": "orders"})
+        plan_read({"path": str(log_dir), "subscribe": "orders"})
 
 
 def test_a_partition_is_there_with_its_first_segment(log_dir: Path) -> None:

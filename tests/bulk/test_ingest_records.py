@@ -183,7 +183,7 @@ def test_other_partitions_than_the_topic_has(tmp_path: Path) -> None:
     done = stratalog(*args, "-p", "7")
     assert done.status == 2
     assert done.stderr == (
-        "stratalog: error: topicPartitions: (--partitions) 7 were requested, but topic 't' has 2; "
+        "stratalog: error: --partitions: 7 were requested, but topic 't' has 2; "
         "leave it out to write to the topic as it is\n"
     )
     inside(*args, "-p", "2")

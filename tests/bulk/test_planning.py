@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.bulk import planning
 from stratalog.bulk.predicates import LONG_MAX, Condition, Interval, Predicate
 from stratalog.bulk.splits import Split
 from stratalog.errors import (
@@ -18,9 +20,11 @@ from stratalog.errors import (
     SourceError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.format.times import format_time
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from stratalog.storage.log_file import LogFile
+from tests.bulk.options import reading
 from tests.bulk.reading import read_options, read_plan
 from tests.golden.cases import GoldenCase
 from tests.golden.expected import consumed, visible
@@ -75,15 +79,15 @@ def test_times_by_filter(name: str) -> None:
 def test_times_prune_bytes(name: str) -> None:
     records = visible(GoldenCase(name))
     late = records[len(records) * 3 // 4].timestamp
-    whole = plan_query(_options(name)).summary
-    by_filter = plan_query(_options(name), Predicate(times_us=Interval(low=late * 1000))).summary
-    by_option = plan_query(_options(name, startingTimestamp=str(late))).summary
+    whole = plan_read(_options(name)).summary
+    by_filter = plan_read(_options(name), Predicate(times_us=Interval(low=late * 1000))).summary
+    by_option = plan_read(_options(name, startingTimestamp=str(late))).summary
     assert by_filter.bytes_read == by_option.bytes_read < whole.bytes_read * 0.4
     assert whole.bytes_read <= whole.bytes_total == by_filter.bytes_total
     assert by_filter.segments_read < whole.segments_read
     # An upper bound needs the promise that timestamps are in order.
     early = Predicate(times_us=Interval(high=records[len(records) // 4].timestamp * 1000))
-    assert plan_query(_options(name), early).summary.bytes_read == whole.bytes_read
+    assert plan_read(_options(name), early).summary.bytes_read == whole.bytes_read
     ordered = _options(name, timestampDisorder="0")
     plan, found = read_options(ordered, early)
     assert plan.summary.bytes_read < whole.bytes_read * 0.4
@@ -134,13 +138,57 @@ def test_offsets_by_option_and_by_filter(name: str, isolation: IsolationLevel) -
                 assert plan.summary.bytes_read < plan.summary.bytes_total * 0.05
 
 
+def test_a_where_prunes_as_the_predicate_that_spark_pushes() -> None:
+    options = _options("multiseg")
+    records = visible(GoldenCase("multiseg"))
+    late = format_time(records[1200].timestamp)
+    pairs = [
+        ("offset >= 100 and offset < 130", Predicate(offsets=Interval(100, 129))),
+        ("offset = 7 AND partition = 0 and topic = 'multiseg'", Predicate(offsets=Interval(7, 7))),
+        ("offset between 3 and 5", Predicate(offsets=Interval(3, 5))),
+        ("offset in (9, 4)", Predicate(offsets=Interval(4, 9))),
+        (f"timestamp >= '{late}'", Predicate(times_us=Interval(records[1200].timestamp * 1000))),
+        ("topic in ('a', 'b')", Predicate((Condition("topic", "==", "a"),))),
+        ("partition > 0", Predicate((Condition("topic", "==", "a"),))),
+    ]
+    whole = plan_read(options)
+    for where, predicate in pairs:
+        plan = plan_read(options, where)
+        assert plan == plan_read(options, predicate), where
+        assert plan.summary.bytes_read < whole.summary.bytes_read
+    assert "offset >= 100 and offset <= 129" in str(pairs[0][1])
+
+
+@pytest.mark.parametrize(
+    ("where", "at"),
+    [
+        ("value = 'x'", "at 'value'"),
+        ("offset = 'x'", "at \"'x'\""),
+        ("offset = 1 or offset = 2", "at 'or'"),
+        ("offset >", "at its end"),
+        ("offset ! 5", "at ' ! 5'"),
+        ("topic like 'x%'", "at 'like'"),
+        ("offset in (1; 2)", "at '; 2)'"),
+        ("offset in (1 2)", "at '2'"),
+        ("partition = offset", "at 'offset'"),
+        ("timestamp > 'yesterday'", "'yesterday' is not a time"),
+        ("", "at its end"),
+    ],
+)
+def test_a_where_that_cannot_prune_is_an_error(where: str, at: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_read(_options("multiseg"), where)
+    assert str(caught.value).startswith("where: ")
+    assert at in str(caught.value)
+
+
 def test_names_prune_directories(tmp_path: Path) -> None:
     for name in ("a-0", "a-1", "b-0"):
         (tmp_path / name).symlink_to(GoldenCase("multiseg").partition_dir)
     options = {"path": str(tmp_path), "subscribePattern": "[ab]"}
-    assert plan_query(options).summary.partitions_read == 3
+    assert plan_read(options).summary.partitions_read == 3
     predicate = Predicate((Condition("topic", "==", "a"), Condition("partition", "==", 1)))
-    summary = plan_query(options, predicate).summary
+    summary = plan_read(options, predicate).summary
     assert (summary.partitions, summary.partitions_read) == (3, 1)
     assert summary.bytes_read * 3 == summary.bytes_total
     assert "1 of 3 partitions" in str(summary)
@@ -158,7 +206,7 @@ def test_a_number_of_splits_is_met_as_the_connector_meets_it(
         for number in range(4):
             for _ in range(50):
                 logs.append("t", b"x" * 50, partition=number)
-    plan = plan_query({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
+    plan = plan_read({"path": str(tmp_path), "subscribe": "t", "minPartitions": str(asked)})
     assert len(plan.splits) == given
 
 
@@ -206,27 +254,53 @@ def test_dividing_a_large_segment_looks_at_a_small_part_of_it(
 
     monkeypatch.setattr(LogFile, "read", counting)
     options = {"path": str(tmp_path), "subscribe": "t"}
-    whole = plan_query(options)
+    whole = plan_read(options)
     for asked in (10, 400, 1000):
         read.clear()
-        plan = plan_query({**options, "minPartitions": str(asked)})
+        plan = plan_read({**options, "minPartitions": str(asked)})
         assert len(plan.splits) == min(asked, 400)
         # Each cut by the index is checked by reading its batch; headers are a few bytes.
         assert sum(read) < whole.summary.bytes_total * 1.2
 
 
+@pytest.mark.parametrize(("parallelism", "tasks"), [(1, 1), (2, 2), (3, 3), (8, 3)])
+def test_each_partition_has_a_task_as_far_as_tasks_run_at_once(
+    tmp_path: Path, parallelism: int, tasks: int
+) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 4)  # one of them stays empty
+        for number, count in enumerate((50, 1, 1)):
+            for _ in range(count):
+                logs.append("t", b"x" * 100, partition=number)
+    plan = planning.plan_read(replace(reading(tmp_path), parallelism=parallelism))
+    assert len(plan.splits) == tasks
+    assert sum(part.offsets for split in plan.splits for part in split.ranges) == 52
+    # Neighbours share a task, and the large partition has one to itself.
+    alone = [part.topic_partition.partition for part in plan.splits[0].ranges]
+    assert alone == ([0, 1, 2] if parallelism == 1 else [0])
+
+
+def test_a_task_of_many_partitions_has_its_share_of_bytes(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("t", 20)
+        for number in range(20):
+            logs.append("t", b"x" * 1000, partition=number)
+    plan = planning.plan_read(replace(reading(tmp_path), parallelism=6))
+    assert [len(split.ranges) for split in plan.splits] == [4, 4, 3, 3, 3, 3]
+
+
 def test_small_partitions_share_a_task_and_large_ones_are_cut(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"t-{number}").symlink_to(GoldenCase("multiseg").partition_dir)
-    options = {"path": str(tmp_path), "subscribe": "t"}
-    assert len(plan_query(options).splits) == 2  # fifty segments, each at 4 MiB to open
-    plan = plan_query({**options, "splitBytes": "20000"})
+    # Fifty segments, each at 4 MiB to open.
+    assert len(planning.plan_read(reading(tmp_path)).splits) == 2
+    plan = planning.plan_read(reading(tmp_path, {"splitBytes": "20000"}))
     assert max(split.size_bytes for split in plan.splits) < 21_000
     assert sum(split.size_bytes for split in plan.splits) == plan.summary.bytes_read
 
 
 def test_splits_are_small_values() -> None:
-    plan = plan_query(_options("txn", **{"kafka.isolation.level": "read_committed"}))
+    plan = plan_read(_options("txn", **{"kafka.isolation.level": "read_committed"}))
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert len(pickle.dumps(plan)) < 1000 * len(plan.splits)
     assert "txn-0 offsets 0 to" in str(plan.splits[0])
@@ -237,7 +311,7 @@ def test_splits_are_small_values() -> None:
 
 def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
     root = GoldenCase("multiseg").copy_to(tmp_path)
-    plan = plan_query({"path": str(root), "subscribe": "multiseg"})
+    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
     for log in sorted((root / "multiseg-0").glob("*.log")):
         shutil.copy(log, log.with_suffix(".new"))  # another file under the same name
         log.with_suffix(".new").rename(log)
@@ -246,7 +320,7 @@ def test_a_segment_that_was_replaced_is_read_by_offset(tmp_path: Path) -> None:
 
 def test_a_segment_that_was_deleted_is_lost_data(tmp_path: Path) -> None:
     root = GoldenCase("multiseg").copy_to(tmp_path)
-    plan = plan_query({"path": str(root), "subscribe": "multiseg"})
+    plan = plan_read({"path": str(root), "subscribe": "multiseg"})
     first, second = sorted((root / "multiseg-0").glob("*.log"))[:2]
     first.unlink()
     with pytest.raises(DataLossError, match="Some data may have been lost"):
@@ -291,6 +365,11 @@ def test_a_live_log_gives_a_prefix_of_what_is_written(tmp_path: Path) -> None:
         ({"assign": '{"multiseg":[0,3]}'}, UnknownTopicOrPartitionError, "multiseg-3: it has"),
         ({"startingOffsets": '{"multiseg":{"0":1,"1":1}}'}, ConfigError, "you must specify all"),
         ({"startingOffsets": '{"other":{"0":1}}'}, ConfigError, "Assigned: .multiseg-0"),
+        (
+            {"startingOffsetsByTimestamp": '{"other":{"0":1}}'},
+            ConfigError,
+            "^startingOffsetsByTimestamp: If startingOffsetsByTimestamp contains",
+        ),
         ({"startingTimestamp": "9900000000000"}, SourceError, "multiseg-0 and timestamp 99000"),
         (
             {
@@ -309,15 +388,15 @@ def test_what_is_refused(options: dict[str, str], error: type[Exception], messag
     if "subscribePattern" in options or "assign" in options:
         del given["subscribe"]
     with pytest.raises(error, match=message) as caught:
-        plan_query(given | options)
+        plan_read(given | options)
     assert "\n" not in str(caught.value)
 
 
 def test_what_is_no_log_directory(tmp_path: Path) -> None:
     with pytest.raises(NotALogDirError, match="not a log directory"):
-        plan_query({"path": str(tmp_path), "subscribe": "t"})
+        plan_read({"path": str(tmp_path), "subscribe": "t"})
     with pytest.raises(NotALogDirError, match="no such directory"):
-        plan_query({"path": str(tmp_path / "no"), "subscribe": "t"})
+        plan_read({"path": str(tmp_path / "no"), "subscribe": "t"})
 
 
 def test_an_end_that_is_not_there_yet_may_be_waived() -> None:

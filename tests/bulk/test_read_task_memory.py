@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from stratalog.bulk.read_task import ReadTask
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from tests.opening import open_logs
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_one_task_over_a_large_segment(tmp_path: Path) -> None:
             struct.pack_into(">q", batch, 0, number * RECORDS)  # the CRC does not cover it
             file.write(batch)
     (tmp_path / "t-0" / f"{0:020d}.index").unlink()
-    plan = plan_query({"path": str(tmp_path), "subscribe": "t", "splitBytes": "1g"})
+    plan = plan_read({"path": str(tmp_path), "subscribe": "t", "splitBytes": "1g"})
     (split,) = plan.splits
     assert split.size_bytes > 140 << 20
     before = pa.total_allocated_bytes()

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.bulk.read_task import ReadTask
 from stratalog.errors import CorruptBatchError
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from tests.bulk.reading import RECORDS
 from tests.handmade import plain, write_segment
 
@@ -34,7 +34,7 @@ def log_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def planned(log_dir: Path, records_max: int) -> SplitPlan:
     options = {"path": str(log_dir), "subscribe": "t"}
-    return plan_query({**options, "maxRecordsPerPartition": str(records_max)})
+    return plan_read({**options, "maxRecordsPerPartition": str(records_max)})
 
 
 def offsets(plan: SplitPlan, *, skips_corruption: bool) -> list[int]:

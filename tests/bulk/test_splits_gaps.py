@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from tests.bulk.reading import read_plan
 from tests.handmade import Head, Rec, batch, plain, write_segment
 
@@ -31,7 +31,7 @@ def options(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("records_max", [1, 2, 3, 100, FAR])
 def test_every_record_is_read_once(options: dict[str, str], records_max: int) -> None:
     begun = time.process_time()
-    plan = plan_query({**options, "maxRecordsPerPartition": str(records_max)})
+    plan = plan_read({**options, "maxRecordsPerPartition": str(records_max)})
     assert time.process_time() - begun < SECONDS_MAX
     assert [record.offset for record in read_plan(plan)[0]] == [
         *(3, 4, 12, 17),

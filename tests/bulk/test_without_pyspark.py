@@ -27,14 +27,14 @@ from stratalog.bulk.reindex import reindex
 from stratalog.bulk.stats import stats
 from stratalog.bulk.target import NewTopics, Target
 from stratalog.bulk.verify import verify
-from stratalog.spark.options import parse_read_options, plan_query
+from stratalog.spark.options import parse_read_options, plan_read
 
 root = Path(sys.argv[1])
 logs, back, out = root / "logs", root / "back", root / "out"
 partitions = sorted(path for path in logs.iterdir() if path.is_dir())
 records = stats(partitions).records
 assert records > 0
-assert plan_query({"path": str(logs), "subscribePattern": ".*"}).splits
+assert plan_read({"path": str(logs), "subscribePattern": ".*"}).splits
 for format_ in ("parquet", "jsonl"):
     shape = FileSpec(format_)
     assert export(ReadOptions((logs,)), out / format_, shape).records == records

@@ -291,14 +291,14 @@ def test_no_header_is_walked_for_it_where_no_transaction_ended(name: str) -> Non
 
 
 def test_the_spark_plan_has_the_aborted_transactions_of_a_missing_index(tmp_path: Path) -> None:
-    from stratalog.spark.options import plan_query  # noqa: PLC0415
+    from stratalog.spark.options import plan_read  # noqa: PLC0415
 
     intact = GoldenCase("txn").partition_dir
     path = copy_partition(intact, tmp_path)
     for file in path.glob("*.txnindex"):
         file.unlink()
     options = {"subscribe": "txn", "kafka.isolation.level": "read_committed"}
-    plans = [plan_query({**options, "path": str(place.parent)}) for place in (intact, path)]
+    plans = [plan_read({**options, "path": str(place.parent)}) for place in (intact, path)]
     aborted = [
         [sorted(piece.aborted) for split in plan.splits for piece in split.ranges] for plan in plans
     ]

@@ -21,7 +21,7 @@ from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_
 from stratalog.maintenance.verify.findings import Fault as Verified
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.maintenance.verify.partition import plan_partition
-from stratalog.spark.options import plan_query
+from stratalog.spark.options import plan_read
 from stratalog.storage.disk import Disk
 from tests.disks import Fault
 from tests.golden.cases import GoldenCase
@@ -208,7 +208,7 @@ def test_the_spark_plan_knows_what_the_last_index_lacks(tmp_path: Path, lost: st
     options = {"subscribe": "txn", "kafka.isolation.level": "read_committed"}
 
     def aborted() -> list[list[AbortedTxn]]:
-        plan = plan_query({**options, "path": str(path.parent)})
+        plan = plan_read({**options, "path": str(path.parent)})
         return [sorted(piece.aborted) for split in plan.splits for piece in split.ranges]
 
     before = aborted()

@@ -64,6 +64,7 @@ def main(master: str, root: Path) -> None:
 
     say("read")
     read = spark.read.format("stratalog").option("subscribe", "orders")
+    read = read.option("kafka.bootstrap.servers", "unused:9092").option("groupIdPrefix", "mine")
     table = read.option("maxRecordsPerPartition", 20_000).load(logs)
     numbers = table.select(f.col("value").cast("string").cast("long").alias("n"), "partition")
     facts["read"] = numbers.agg(

@@ -120,13 +120,17 @@ def test_copies_of_a_slow_task(running: Cluster, tmp_path: Path) -> None:
 
 def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) -> None:
     lines = []
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
-        cwd=HERE.parent.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as driver:
+    log = tmp_path / "driver.log"
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
+            cwd=HERE.parent.parent,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as driver,
+    ):
         try:
             assert driver.stdout is not None
             for line in driver.stdout:
@@ -146,6 +150,22 @@ def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) ->
     assert facts["is_smaller"]
     assert facts["failed"] == facts["errors"] == []
     check_log(tmp_path / "logs")
+    check_messages(log.read_text().splitlines(), tmp_path / "logs")
+
+
+def check_messages(log: list[str], logs: Path) -> None:
+    """What users see on the driver's standard error: a line for each scan, and one for what the
+    first ignores."""
+    pattern = re.compile(r"[\d/]+ [\d:]+ (\w+ stratalog\.spark\.\w+): (.+)")
+    ours = [found.groups() for line in log if (found := pattern.fullmatch(line))]
+    kinds = [kind for kind, _ in ours]
+    scan = "INFO stratalog.spark.reader"
+    assert kinds == ["WARNING stratalog.spark.options", scan, scan]
+    warning, first, second = (text for _, text in ours)
+    assert warning.endswith(": groupIdPrefix, kafka.bootstrap.servers")
+    assert first.startswith(f"scan of {logs}: ")
+    assert f"{PARTITIONS} of {PARTITIONS} partitions; offsets orders-0 0.." in first
+    assert "offsets copy-0 0.." in second
 
 
 def wait_for_staged(logs: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,47 @@ def test_paths(text: str, paths: list[str]) -> None:
     assert _parse(path=text, subscribe="t").paths == tuple(map(Path, paths))
 
 
+def test_times_are_what_the_command_line_takes() -> None:
+    assert _parse(**BASE, startingTimestamp="2023-11-14T22:13:20").starting == ByTimestamp(
+        for_all=1_700_000_000_000
+    )
+    before_ms = time.time_ns() // 1_000_000
+    found = _parse(**BASE, endingTimestamp="-2h").ending
+    assert isinstance(found, ByTimestamp)
+    assert found.for_all is not None
+    assert 0 <= found.for_all + 7_200_000 - before_ms < 60_000
+    each = _parse(**BASE, startingOffsetsByTimestamp='{"t":{"0":"2023-11-14","1":5}}').starting
+    assert each == ByTimestamp(
+        each=((TopicPartition("t", 0), 1_699_920_000_000), (TopicPartition("t", 1), 5))
+    )
+
+
+def test_options_for_brokers_are_ignored_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {
+        **BASE,
+        "kafka.bootstrap.servers": "host:9092",
+        "kafka.group.id": "g",
+        "groupidprefix": "x",
+        "kafkaConsumer.pollTimeoutMs": "5",
+        "fetchOffset.numRetries": "3",
+        "kafka.sasl.jaas.config": "secret",
+        "kafka.max.poll.records": "20000",
+        "kafka.compression.type": "lz4",
+    }
+    assert batch_read_options(given) == batch_read_options(BASE)
+    assert stream_read_options(given) == stream_read_options(BASE)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().endswith(
+        ": fetchOffset.numRetries, groupIdPrefix, kafka.bootstrap.servers, kafka.compression.type, "
+        "kafka.group.id, kafka.max.poll.records, kafka.sasl.jaas.config, "
+        "kafkaConsumer.pollTimeoutMs"
+    )
+    assert "secret" not in caplog.text
+
+
 def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> None:
     every = {
         "startingTimestamp": "5",
@@ -95,15 +137,18 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
         (
             {"path": "/l"},
             "One of the following options must be specified for Kafka source: subscribe, "
-            "subscribepattern, assign. See the docs for more details.",
+            "subscribePattern, assign. See the docs for more details.",
         ),
         ({**BASE, "assign": "{}"}, "Only one of the following options"),
         ({"subscribe": "t"}, "path: give the log directory"),
         ({**BASE, "path": "s3://b/k"}, "only directories that are mounted"),
         ({**BASE, "path": "[1]"}, "not a JSON list of paths"),
         ({**BASE, "startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({**BASE, "kafka.bootstrap.servers": "h:9092"}, "is for reading through a broker"),
-        ({**BASE, "groupIdPrefix": "x"}, "is for reading through a broker"),
+        ({**BASE, "failondatalos": "true"}, "did you mean 'failOnDataLoss'?"),
+        ({**BASE, "kafka.bootstrap.server": "h:9092"}, "did you mean 'kafka.bootstrap.servers'"),
+        ({**BASE, "kafka.isolation.levl": "x"}, "did you mean 'kafka.isolation.level'"),
+        ({**BASE, "kafka.auto.offset.reset": "earliest"}, "not supported; use startingOffsets"),
+        ({**BASE, "kafka.value.deserializer": "X"}, "kafka.value.deserializer: is not supported"),
         ({"path": "/l", "subscribe": " , "}, "No topics to subscribe to"),
         ({"path": "/l", "subscribePattern": "a("}, "is not a pattern"),
         ({"path": "/l", "assign": "t"}, 'Expected e.g. {"topicA":[0,1],"topicB":[0,1]}, got t'),
@@ -112,7 +157,13 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
         ({**BASE, "startingOffsets": '{"t":{"0":-3}}'}, "-3 is not an offset"),
         ({**BASE, "startingOffsets": '{"t":{"0":"1"}}'}, "Expected e.g."),
         ({**BASE, "startingOffsets": '{"t":[1]}'}, "Expected e.g."),
-        ({**BASE, "startingTimestamp": "yesterday"}, "not a time in milliseconds"),
+        ({**BASE, "startingTimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a"),
+        ({**BASE, "startingTimestamp": "-5"}, "-5 is before 1970"),
+        (
+            {**BASE, "endingOffsetsByTimestamp": '{"t":{"0":"soon"}}'},
+            "endingOffsetsByTimestamp: 'soon' is not a time",
+        ),
+        ({**BASE, "startingOffsetsByTimestamp": '{"t":{"0":1.5}}'}, "Expected e.g."),
         ({**BASE, "minPartitions": "0"}, "not a whole number of 1 or more: '0'"),
         ({**BASE, "maxRecordsPerPartition": "-1"}, "not a whole number of 1 or more"),
         ({**BASE, "splitBytes": "big"}, "not a size such as 64m"),

@@ -90,6 +90,15 @@ def test_a_number_of_tasks_may_be_asked_for(spark: SparkSession) -> None:
     assert [row.offset for row in frame.collect()] == list(range(1500))
 
 
+def test_each_partition_of_a_small_topic_has_a_task(spark: SparkSession, tmp_path: Path) -> None:
+    """As with the connector, up to what runs at once."""
+    for number in range(3):
+        (tmp_path / f"t-{number}").symlink_to(GoldenCase("multiseg").partition_dir)
+    frame = spark.read.format("stratalog").option("subscribe", "t").load(str(tmp_path))
+    assert frame.rdd.getNumPartitions() == min(3, len(os.sched_getaffinity(0)))
+    assert frame.count() == 4500
+
+
 def test_several_directories_are_one_source(spark: SparkSession) -> None:
     paths = [str(GoldenCase(name).root) for name in ("multiseg", "txn")]
     reader = spark.read.format("stratalog").option("subscribePattern", "multi.*|txn")
@@ -178,3 +187,45 @@ def test_the_reader_takes_filters_by_itself() -> None:
     assert reader.pushFilters.__func__ is DataSourceReader.pushFilters
     left = IsNotNull(("value",))
     assert list(reader.pushFilters([IsNotNull(("offset",)), left])) == [left]
+
+
+@pytest.mark.parametrize("is_pushed", [True, False])
+def test_a_scan_is_logged_with_what_it_reads(
+    is_pushed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the process sees in which Spark plans a query; tests/spark/test_cluster.py sees it on
+    standard error."""
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual  # noqa: PLC0415
+
+    from stratalog.spark.schema import full_schema  # noqa: PLC0415
+
+    caplog.set_level("INFO", "stratalog")
+    path = str(GoldenCase("multiseg").root)
+    given = {"path": path, "subscribe": "multiseg", "filterPushdown": str(is_pushed)}
+    reader = StratalogReader(batch_read_options(given), full_schema(includes_headers=False))
+    filters = [GreaterThanOrEqual(("offset",), 1490), EqualTo(("partition",), 0)]
+    assert list(reader.pushFilters(filters)) == ([] if is_pushed else filters)
+    reader.partitions()
+    line, *hints = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"scan of {path}: 1 splits read ")
+    condition = "partition == 0 and offset >= 1490"
+    if is_pushed:
+        assert "1 of 10 segments, 1 of 1 partitions; offsets multiseg-0 1490..1500; " in line
+        assert line.endswith(f"pushed filters: {condition}")
+        assert hints == []
+    else:
+        assert "10 of 10 segments, 1 of 1 partitions; offsets multiseg-0 0..1500; " in line
+        (hint,) = hints
+        assert f"`where {condition}` would prune with the option filterPushdown" in hint
+
+
+def test_what_explain_shows_of_a_scan(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The filters that were pushed. Spark has no place for more of a Python source."""
+    spark.conf.set(PUSHDOWN, "true")
+    frame = _read(spark, filterPushdown="true").where("offset >= 1490 and value is not null")
+    frame.explain("formatted")
+    spark.conf.unset(PUSHDOWN)
+    plan = capsys.readouterr().out
+    assert "PushedFilters: [IsNotNull(offset), GreaterThanOrEqual(offset,1490)]" in plan

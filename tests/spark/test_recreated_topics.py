@@ -17,7 +17,7 @@ from stratalog.spark.options import (
     TOPIC_IDS,
     from_json,
     parse_offsets,
-    plan_query,
+    plan_read,
     stream_read_options,
 )
 from stratalog.spark.schema import full_schema
@@ -71,7 +71,7 @@ def id_of(path: Path) -> str:
 
 def test_a_plan_is_for_one_topic(logs: LogDir, tmp_path: Path) -> None:
     path = tmp_path / "logs"
-    plan = plan_query({"path": str(path), "subscribe": "t"})
+    plan = plan_read({"path": str(path), "subscribe": "t"})
     assert pickle.loads(pickle.dumps(plan)) == plan
     before = id_of(path)
     recreate(logs)
@@ -84,7 +84,7 @@ def test_a_plan_is_for_one_topic(logs: LogDir, tmp_path: Path) -> None:
 def test_a_recreated_topic_may_be_left_out(
     logs: LogDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
     recreate(logs)
     with caplog.at_level(logging.WARNING):
         assert read_plan(plan, fails_on_data_loss=False) == {}
@@ -94,7 +94,7 @@ def test_a_recreated_topic_may_be_left_out(
 def test_a_reused_inode_does_not_deceive(logs: LogDir, tmp_path: Path) -> None:
     """A new topic whose segment has the inode of the old one: here, the same file."""
     partition = tmp_path / "logs" / "t-0"
-    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
     other = tmp_path / "other"
     with open_logs(other) as others:
         others.create_topic("t", 1)
@@ -111,7 +111,7 @@ def test_a_reused_inode_does_not_deceive(logs: LogDir, tmp_path: Path) -> None:
 def test_a_deleted_topic_is_lost_data_or_left_out(
     logs: LogDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = plan_query({"path": str(tmp_path / "logs"), "subscribe": "t"})
+    plan = plan_read({"path": str(tmp_path / "logs"), "subscribe": "t"})
     logs.delete_topic("t")
     with pytest.raises(DataLossError, match="t-0 was deleted"):
         read_plan(plan)

@@ -77,7 +77,7 @@ REFUSALS = {
     "remote": ({"path": "s3://bucket/x"}, "path: s3://bucket/x: only directories"),
     "level": (
         {"kafka__compression__gzip__level": "99"},
-        "compression.gzip.level: ",
+        "^kafka.compression.gzip.level: ",
     ),
     "size": ({"kafka__batch__size": "large"}, "kafka.batch.size: not a size"),
     "version": ({"txnAppId": "a", "txnVersion": "-1"}, "txnVersion: not a whole number"),
@@ -88,6 +88,16 @@ REFUSALS = {
         {"serverProperties": "/no/such/file"},
         "/no/such/file: cannot be read: No such file",
     ),
+    "topic's": (
+        {"topicPartitions": "1", "topicConfig__retention__m": "5"},
+        "^topicConfig.retention.m: unknown topic config; did you mean 'topicConfig.retention.ms'",
+    ),
+    "producer's": (
+        {"kafka__partitioner__class": "x.Y"},
+        "^kafka.partitioner.class: is not supported; add a column partition",
+    ),
+    "id": ({"kafka__transactional__id": "x"}, "kafka.transactional.id: .* use txnAppId and txnV"),
+    "typo": ({"kafka__compresion__type": "lz4"}, "did you mean 'kafka.compression.type'"),
     "reader's": ({"subscribe": "orders"}, "subscribe: unknown option"),
 }
 
@@ -96,6 +106,17 @@ REFUSALS = {
 def test_refused(options: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         parse(**options)
+
+
+def test_options_for_brokers_are_ignored_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ignored = {"kafka__bootstrap__servers": "h:9092", "kafka__acks": "all", "kafka__retries": "5"}
+    assert parse(**ignored, kafka__isolation__level="read_committed") == parse()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        ": kafka.acks, kafka.bootstrap.servers, kafka.isolation.level, kafka.retries"
+    )
 
 
 def test_a_stream_has_its_own_identity() -> None:

@@ -70,6 +70,8 @@ class ReadOptions:
     """If no record is as late as the starting timestamp, start at the end instead of failing."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    parallelism: int = 1
+    """How many tasks can run at once. Partitions share a task only if there are more of them."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int | None = None

@@ -30,6 +30,7 @@ from stratalog.bulk.splits import (
     divide_by_bytes,
     divide_by_offsets,
     divide_evenly,
+    group_partitions,
     pack_splits,
     segment_of,
     segment_ranges,
@@ -188,17 +189,19 @@ def visible_end(view: LogReader, isolation: IsolationLevel) -> int:
 
 def check_named(options: ReadOptions, partitions: Collection[TopicPartition]) -> None:
     """Offsets by partition must name all partitions that are read, and no other."""
-    for name, bound in (("starting", options.starting), ("ending", options.ending)):
+    for name, bound in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        is_by_time = isinstance(bound, ByTimestamp)
         numbers = bound.each if isinstance(bound, ByTimestamp) else bound
-        if not isinstance(numbers, tuple) or (isinstance(bound, ByTimestamp) and not bound.each):
+        if not isinstance(numbers, tuple) or (is_by_time and not numbers):
             continue
         named = {topic_partition for topic_partition, _ in numbers}
         if named != set(partitions):
+            option = f"{name}ByTimestamp" if is_by_time else name
+            advice = "" if is_by_time else " Use -1 for latest, -2 for earliest."
             raise ConfigError(
-                f"{name}Offsets",
-                f"If {name}Offsets contains specific offsets, you must specify all "
-                "TopicPartitions. Use -1 for latest, -2 for earliest. "
-                f"Specified: {_shown(named)} Assigned: {_shown(partitions)}",
+                option,
+                f"If {option} contains specific offsets, you must specify all TopicPartitions."
+                f"{advice} Specified: {_shown(named)} Assigned: {_shown(partitions)}",
             )
 
 
@@ -240,7 +243,8 @@ def starting_offset(
         if not options.starting_or_latest:
             raise SourceError(
                 f"No offset matched from request of topic-partition {topic_partition} and "
-                f"timestamp {timestamp}."
+                f"timestamp {timestamp}. Set the option startingOffsetsByTimestampStrategy to "
+                "latest to begin at the end of such partitions."
             )
         return end
     return _plain_offset(bound, topic_partition, view.log_start_offset, end)
@@ -359,14 +363,21 @@ def _narrowed(
 
 def _splits(partitions: list[_PartitionPlan], options: ReadOptions) -> list[Split]:
     counts = shares([partition.offsets for partition in partitions], options.min_partitions or 1)
-    ranges: list[SegmentRange] = []
+    divided: list[list[SegmentRange]] = []
     for partition, count in zip(partitions, counts, strict=True):
+        ranges: list[SegmentRange] = []
         with partition.view, deletion_is_loss(partition.topic_partition, options):
             ranges += _divided(partition, count, options)
+        if ranges:
+            divided.append(ranges)
     if options.min_partitions is not None:
-        return [Split((each,)) for each in ranges]
+        return [Split((each,)) for ranges in divided for each in ranges]
     records_max = options.max_records_per_partition
-    return pack_splits(ranges, split_bytes=options.split_bytes, records_max=records_max)
+    return [
+        split
+        for ranges in group_partitions(divided, options.parallelism)
+        for split in pack_splits(ranges, split_bytes=options.split_bytes, records_max=records_max)
+    ]
 
 
 def _divided(partition: _PartitionPlan, count: int, options: ReadOptions) -> Iterator[SegmentRange]:

@@ -121,6 +121,17 @@ class Split:
         return "; ".join(map(str, self.ranges))
 
 
+def offset_ranges(splits: Iterable[Split]) -> dict[TopicPartition, OffsetRange]:
+    """The first and the last offset that the splits have of each partition."""
+    found: dict[TopicPartition, OffsetRange] = {}
+    for part in (part for split in splits for part in split.ranges):
+        held = found.get(part.topic_partition, OffsetRange(part.start_offset, part.end_offset))
+        found[part.topic_partition] = OffsetRange(
+            min(held.start, part.start_offset), max(held.end, part.end_offset)
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class PlanSummary:
     """How much of the subscribed topics a plan reads."""
@@ -360,12 +371,34 @@ def _divide_into(
 # -- packing
 
 
+def group_partitions(
+    partitions: Sequence[Sequence[SegmentRange]], count_max: int
+) -> Iterator[list[SegmentRange]]:
+    """The ranges of neighbouring partitions in groups of about equal size: one for each partition,
+    but no more than `count_max`."""
+    count = min(max(1, count_max), len(partitions))
+    bytes_left = sum(part.size_bytes for ranges in partitions for part in ranges)
+    held: list[SegmentRange] = []
+    held_bytes = 0
+    for following, ranges in zip(range(len(partitions) - 1, -1, -1), partitions, strict=True):
+        held += ranges
+        held_bytes += sum(part.size_bytes for part in ranges)
+        is_full = held_bytes * count >= bytes_left
+        if count > 1 and (is_full or following < count):
+            yield held
+            bytes_left, count = bytes_left - held_bytes, count - 1
+            held, held_bytes = [], 0
+    if held:
+        yield held
+
+
 def pack_splits(
     ranges: Iterable[SegmentRange], *, split_bytes: int, records_max: int | None
 ) -> list[Split]:
     """Splits of about `split_bytes`, with the ranges in their order.
 
-    No range is larger; small ones share a task, even those of different partitions.
+    No range is larger; small ones share a task, even those of different partitions if
+    `group_partitions` has put them together.
     """
     open_cost = min(OPEN_COST_BYTES, split_bytes // 16)
     splits: list[Split] = []

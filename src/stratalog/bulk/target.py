@@ -78,8 +78,8 @@ class Target:
         for path in self.paths:
             if not path.is_dir() and self.new_topics is None:
                 raise NotALogDirError(
-                    f"{path}: no such directory; set the option topicPartitions (--partitions) to "
-                    "create it and missing topics"
+                    f"{path}: no such directory; set the option topicPartitions to create it and "
+                    "missing topics"
                 )
 
     def check_lock(self) -> None:
@@ -125,7 +125,7 @@ class TopicFinder:
             where = ", ".join(map(str, self._target.paths))
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} does not exist in {where}; create it, or set the option "
-                "topicPartitions (--partitions) to create it with this many partitions"
+                "topicPartitions to create it with this many partitions"
             )
         return topic
 
@@ -217,7 +217,7 @@ def check_topic_column(topic: str | None, *, is_present: bool) -> None:
     if topic is None and not is_present:
         raise WriteSchemaError(
             "topic option required when no 'topic' attribute is present. "
-            "Use the topic option (--topic) for setting a topic."
+            "Use the topic option for setting a topic."
         )
 
 
@@ -245,7 +245,7 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
     if wanted is not None and wanted.partition_count != topic.partition_count:
         raise ConfigError(
             "topicPartitions",
-            f"(--partitions) {wanted.partition_count} were requested, but topic {topic.name!r} has "
+            f"{wanted.partition_count} were requested, but topic {topic.name!r} has "
             f"{topic.partition_count}; leave it out to write to the topic as it is",
         )
 

@@ -50,8 +50,19 @@ def use_utf_8() -> None:
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
+_FLAGS: Final = {
+    "the option topicPartitions": "--partitions",
+    "topicPartitions: ": "--partitions: ",
+    "the topic option": "--topic",
+    "create_in_broker_dir=True": "--create-in-broker-dir",
+}
+"""What messages for users of Spark and Python say, and the flag for it."""
+
+
 def report_error(text: str) -> None:
     """Print an error line to standard error, after flushing standard output."""
+    for phrase, flag in _FLAGS.items():
+        text = text.replace(phrase, flag)
     report_line(f"stratalog: error: {text}")
 
 

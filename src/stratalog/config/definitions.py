@@ -128,6 +128,10 @@ def validate_values(config: object, definitions: Mapping[str, Definition]) -> No
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with similar ones."""
     shown = _shortened(name)
-    close = difflib.get_close_matches(shown, list(known), n=3, cutoff=0.6)
+    spelled = {each.lower(): each for each in known}
+    close = [
+        spelled[each]
+        for each in difflib.get_close_matches(shown.lower(), list(spelled), n=3, cutoff=0.6)
+    ]
     hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
     return ConfigError(shown, f"unknown {what}{hint}", suggestions=tuple(close))

@@ -192,8 +192,7 @@ class TopicsView:
                     f"topic {name!r}: {log_dir.path} belongs to node {meta.node_id} of a Kafka "
                     "cluster, whose brokers rename partitions that their cluster does not know to "
                     "-stray; create the topic in the cluster, or create it here all the same with "
-                    "create_in_broker_dir=True (Spark: option createInBrokerDir; ingest: "
-                    "--create-in-broker-dir)"
+                    "create_in_broker_dir=True"
                 )
 
 

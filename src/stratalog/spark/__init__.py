@@ -1,1 +1,97 @@
-"""Kafka's log directories as a Spark data source, and bulk jobs on Spark."""
+"""Kafka's log directories as a Spark data source, and bulk jobs on Spark.
+
+`spark.read.format("stratalog")` finds the source by itself. The names below are for programs; each
+is imported when it is first used, so that `plan_read` and the types need no PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratalog.bulk.compact import CompactResult
+    from stratalog.bulk.export import ExportResult, FileSpec
+    from stratalog.bulk.input_files import FileSource, IngestResult, RecordColumns
+    from stratalog.bulk.options import ReadOptions, Subscription, WriteOptions
+    from stratalog.bulk.reindex import ReindexResult
+    from stratalog.bulk.splits import PlanSummary, SplitPlan
+    from stratalog.bulk.stats import StatsResult
+    from stratalog.bulk.target import NewTopics, Target
+    from stratalog.bulk.verify import VerifyResult
+    from stratalog.errors import DataLossError
+    from stratalog.spark.jobs import (
+        compact,
+        export,
+        findings_frame,
+        ingest,
+        ingest_files,
+        reindex,
+        stats,
+        stats_frame,
+        verify,
+    )
+    from stratalog.spark.options import plan_read
+    from stratalog.spark.session import open_session
+    from stratalog.spark.source import StratalogDataSource
+
+__all__ = [
+    "CompactResult",
+    "DataLossError",
+    "ExportResult",
+    "FileSource",
+    "FileSpec",
+    "IngestResult",
+    "NewTopics",
+    "PlanSummary",
+    "ReadOptions",
+    "RecordColumns",
+    "ReindexResult",
+    "SplitPlan",
+    "StatsResult",
+    "StratalogDataSource",
+    "Subscription",
+    "Target",
+    "VerifyResult",
+    "WriteOptions",
+    "compact",
+    "export",
+    "findings_frame",
+    "ingest",
+    "ingest_files",
+    "open_session",
+    "plan_read",
+    "reindex",
+    "stats",
+    "stats_frame",
+    "verify",
+]
+
+_HOMES = {
+    "stratalog.bulk.compact": ("CompactResult",),
+    "stratalog.bulk.export": ("ExportResult", "FileSpec"),
+    "stratalog.bulk.input_files": ("FileSource", "IngestResult", "RecordColumns"),
+    "stratalog.bulk.options": ("ReadOptions", "Subscription", "WriteOptions"),
+    "stratalog.bulk.reindex": ("ReindexResult",),
+    "stratalog.bulk.splits": ("PlanSummary", "SplitPlan"),
+    "stratalog.bulk.stats": ("StatsResult",),
+    "stratalog.bulk.target": ("NewTopics", "Target"),
+    "stratalog.bulk.verify": ("VerifyResult",),
+    "stratalog.errors": ("DataLossError",),
+    "stratalog.spark.options": ("plan_read",),
+    "stratalog.spark.session": ("open_session",),
+    "stratalog.spark.source": ("StratalogDataSource",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF.get(name, "stratalog.spark.jobs")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""How a failure reaches the user: as one line, if the user can fix it.
+"""How failures and messages reach the user: a failure as one line, if the user can fix it.
 
 Spark runs a data source in Python processes of its own, and shows what they raise as text, with the
 traceback, inside an exception of its own. A traceback through Spark's worker does not help somebody
@@ -6,15 +6,19 @@ who gave a wrong option, so it is left out for errors that are raised on purpose
 that Spark has for that. The process ends with the error, so nothing else is hidden.
 
 On the driver, Spark raises pages of Python and Java; `message_of` finds the line that matters.
+
+What is logged in a process of Spark goes to its standard error, where Spark's own log is: in the
+driver's terminal, or in the log of an executor.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TextIO, TypeVar
 
 from stratalog.errors import SourceError, StratalogError
 
@@ -25,6 +29,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+_SPARK_TIME: Final = "%y/%m/%d %H:%M:%S"
+"""As in Spark's log."""
+_IN_PYTHON: Final = "create_in_broker_dir=True"
+_IN_SPARK: Final = "the option createInBrokerDir"
 _STRATALOG_ERROR: Final = re.compile(r"\bstratalog\.[\w.]+Error: (.+)")
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+?) SQLSTATE: ")
 _UNREADABLE: Final = re.compile(r"\[FAILED_READ_FILE\b.*? reading file (?:file:/+)?(\S+?)\.?\s")
@@ -49,6 +57,7 @@ def one_line_errors(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        show_log()
         try:
             return function(*args, **kwargs)
         except (StratalogError, PermissionError) as error:
@@ -60,11 +69,39 @@ def one_line_errors(function: Callable[P, T]) -> Callable[P, T]:
 
 def iterate_with_one_line_errors(items: Iterable[T]) -> Iterator[T]:
     """The same items, with errors as for `one_line_errors`."""
+    show_log()
     try:
         yield from items
     except (StratalogError, PermissionError) as error:
         hide_traceback()
         raise _plain(error) from None
+
+
+@functools.cache
+def show_log() -> None:
+    """In a worker of Spark, write what Stratalog logs to standard error, from INFO on.
+
+    With `spark.sql.pyspark.worker.logging.enabled` Spark has a handler of its own for a while,
+    which gets it instead.
+    """
+    if is_spark_worker():
+        handler = _StandardError()
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _SPARK_TIME)
+        )
+        logger = logging.getLogger("stratalog")
+        logger.addHandler(handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error at the time, unless there is another handler."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.setStream(sys.stderr)
+            super().emit(record)
 
 
 def hide_traceback() -> None:
@@ -75,6 +112,9 @@ def hide_traceback() -> None:
 
 def _plain(error: StratalogError | PermissionError) -> StratalogError:
     if isinstance(error, StratalogError):
+        text = str(error)
+        if _IN_PYTHON in text:
+            error.args = (text.replace(_IN_PYTHON, _IN_SPARK),)
         return error
     return SourceError(f"{error.filename}: no permission to read it")
 

@@ -35,13 +35,6 @@ _OPERATORS: Final[dict[str, Operator]] = {
     "StringEndsWith": "ends with",
     "StringContains": "contains",
 }
-_INTERVALS: Final[dict[Operator, Callable[[int], Interval]]] = {
-    "==": lambda number: Interval(number, number),
-    ">": lambda number: Interval(low=number + 1),
-    ">=": lambda number: Interval(low=number),
-    "<": lambda number: Interval(high=number - 1),
-    "<=": lambda number: Interval(high=number),
-}
 
 
 def take_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
@@ -110,8 +103,10 @@ def _interval(of: Any, as_number: Callable[[Any], int | None]) -> tuple[Interval
             return None
         return Interval(min(known), max(known)), len(set(known)) == 1
     number = as_number(getattr(of, "value", None))
-    bounds = None if operator is None else _INTERVALS.get(operator)
-    return None if number is None or bounds is None else (bounds(number), True)
+    if number is None or operator is None:
+        return None
+    interval = Interval.of(operator, number)
+    return None if interval is None else (interval, True)
 
 
 def _offset(value: object) -> int | None:

@@ -2,20 +2,26 @@
 
 `READ_OPTIONS` and `WRITE_OPTIONS` are the tables. Names are those of Spark's Kafka connector, and
 of Kafka's producer where they decide what batches look like; as in Spark, case does not matter. The
-connector ignores an option that it does not know; here it is an error with a suggestion. Where the
-connector has an error message of its own, it is used.
+connector ignores an option that it does not know; here it is an error with a suggestion, unless it
+is one that only a broker needs (`stratalog.spark.connector`). Where the connector has an error
+message of its own, it is used.
 
 Nothing here needs PySpark.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
+import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from stratalog.bulk import planning
 from stratalog.bulk.options import (
     EARLIEST,
     EARLIEST_OFFSET,
@@ -26,8 +32,7 @@ from stratalog.bulk.options import (
     Subscription,
     WriteOptions,
 )
-from stratalog.bulk.planning import plan_read
-from stratalog.bulk.predicates import EVERYTHING
+from stratalog.bulk.predicates import EVERYTHING, parse_where
 from stratalog.bulk.target import NewTopics, Target
 from stratalog.commits.journal import CommitIdentity
 from stratalog.config import BrokerConfig, LogConfig
@@ -36,7 +41,9 @@ from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
 from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition, check_topic_name
+from stratalog.format.times import InvalidTimeError, parse_time
 from stratalog.log.reader import IsolationLevel
+from stratalog.spark.connector import CONNECTOR_OPTIONS, split_off_ignored
 
 if TYPE_CHECKING:
     import uuid
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
     Parser: TypeAlias = Callable[[str, str], Any]
     """Takes the name of the option, for errors, and its text."""
 
+_log: Final = logging.getLogger(__name__)
 _SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG_MAX: Final = (1 << 63) - 1
@@ -166,35 +174,57 @@ def parse_offsets(name: str, text: str) -> OffsetBound:
 
 
 def _parse_timestamps(name: str, text: str) -> ByTimestamp:
-    """Milliseconds for each partition."""
+    """A time for each partition: milliseconds, or a text with what `_parse_timestamp` takes."""
     expected = (
         'Expected e.g. {"topicA": {"0": 123456789, "1": 123456789}, "topicB": {"0": 123456789}}, '
         f"got {text}"
     )
-    return ByTimestamp(each=_parse_numbers(name, text, expected))
+    return ByTimestamp(
+        each=_parse_numbers(name, text, expected, functools.partial(_milliseconds, name))
+    )
 
 
 def _parse_timestamp(name: str, text: str) -> ByTimestamp:
-    if not text.strip().isdecimal():
-        raise ConfigError(name, f"not a time in milliseconds since 1970: {text.strip()!r}")
-    return ByTimestamp(for_all=int(text))
+    return ByTimestamp(for_all=_milliseconds(name, text))
 
 
-def _parse_numbers(name: str, text: str, expected: str) -> PartitionNumbers:
+def _milliseconds(name: str, given: object) -> int:
+    """A time as on the command line: ISO 8601, `-2h`, or milliseconds since 1970."""
     try:
-        numbers = from_json(json.loads(text))
+        found = parse_time(str(given), now_ms=_now_ms())
+    except InvalidTimeError as error:
+        raise ConfigError(name, str(error), value=given) from None
+    if found < 0:
+        raise ConfigError(name, f"{given} is before 1970", value=given)
+    return found
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _parse_numbers(
+    name: str, text: str, expected: str, from_text: Callable[[str], int] | None = None
+) -> PartitionNumbers:
+    try:
+        numbers = from_json(json.loads(text), from_text)
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(name, expected, value=text) from None
     return tuple(sorted(numbers.items()))
 
 
-def from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint or an option. Raises ValueError for anything else."""
+def from_json(
+    found: Mapping[str, Mapping[str, Any]], from_text: Callable[[str], int] | None = None
+) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint or an option. Raises ValueError for anything else, except texts
+    if there is a function that parses them."""
     numbers = {}
     for topic, by_partition in found.items():
         if topic == TOPIC_IDS:
             continue
         for partition, number in by_partition.items():
+            if type(number) is str and from_text is not None:
+                number = from_text(number)  # noqa: PLW2901 - the number that it stands for
             if type(number) is not int or not partition.isdecimal():
                 raise ValueError(f"{topic}-{partition}: {number!r}")
             numbers[TopicPartition(topic, int(partition))] = number
@@ -254,25 +284,23 @@ _READ_TABLE: Final[Mapping[str, tuple[str, Parser] | None]] = {
 }
 """Options, and the field of `ReadOptions` with its parser; None: parsed together with others."""
 READ_OPTIONS: Final = tuple(_READ_TABLE)
-_BROKER_OPTIONS: Final = frozenset(
-    {
-        "groupidprefix",
-        "kafkaconsumer.polltimeoutms",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms",
-    }
-)
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _NO_TOPICS: Final = (
     "One of the following options must be specified for Kafka source: "
-    "subscribe, subscribepattern, assign. See the docs for more details."
+    "subscribe, subscribePattern, assign. See the docs for more details."
 )
 _READ_ADVICE: Final = "give the log directory to read: load('/var/lib/kafka/data')"
 
 
-def plan_query(options: Mapping[str, str], predicate: Predicate = EVERYTHING) -> SplitPlan:
-    """The splits that a batch query with these options reads, and a summary of what is pruned."""
-    return plan_read(batch_read_options(options), predicate)
+def plan_read(options: Mapping[str, str], where: str | Predicate = EVERYTHING) -> SplitPlan:
+    """What a batch query with these options reads: its splits, and a summary of what is pruned.
+
+    `where` is what the query has as `where`, with the option `filterPushdown`: comparisons of
+    topic, partition, offset and timestamp joined by `and`, such as
+    `partition = 3 and timestamp >= '2026-11-01T12:00'`. Times without a zone are UTC.
+    """
+    predicate = parse_where(where, now_ms=_now_ms()) if isinstance(where, str) else where
+    return planning.plan_read(batch_read_options(options), predicate)
 
 
 def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = None) -> ReadOptions:
@@ -307,6 +335,7 @@ def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = No
 def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
     """For a batch query."""
     parsed = parse_read_options(options)
+    _warn_of_ignored(options, READ_OPTIONS)
     for name, bound, forbidden, number in (
         ("starting", parsed.starting, LATEST, LATEST_OFFSET),
         ("ending", parsed.ending, EARLIEST, EARLIEST_OFFSET),
@@ -326,18 +355,25 @@ def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
         ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
         "has no meaning in a batch query; endingOffsets bounds what it reads",
     )
-    return parsed
+    return replace(parsed, parallelism=_parallelism())
 
 
 def stream_read_options(options: Mapping[str, str]) -> ReadOptions:
     """For a streaming query."""
     parsed = parse_read_options(options)
+    _warn_of_ignored(options, READ_OPTIONS)
     _refuse(
         options,
         ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
         "ending offset not valid in streaming queries",
     )
-    return replace(parsed, starting=parsed.starting or LATEST)
+    return replace(parsed, starting=parsed.starting or LATEST, parallelism=_parallelism())
+
+
+def _parallelism() -> int:
+    """How many tasks run at once with `local[*]`. Spark tells a Python source neither its default
+    parallelism nor its executors; `minPartitions` asks for more tasks."""
+    return len(os.sched_getaffinity(0))
 
 
 def _refuse(options: Mapping[str, str], names: Iterable[str], reason: str) -> None:
@@ -351,23 +387,32 @@ def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options, spelled as in the table."""
     proper = {name.lower(): name for name in READ_OPTIONS}
     given = {}
-    for name, value in options.items():
+    for name, value in split_off_ignored(options, READ_OPTIONS)[0].items():
         known = proper.get(name.lower())
         if known is None:
-            raise _unknown_read_option(name)
+            raise _unknown_option(name, READ_OPTIONS)
         given[known] = value
     return given
 
 
-def _unknown_read_option(name: str) -> ConfigError:
-    lower = name.lower()
-    if lower in _BROKER_OPTIONS or lower.startswith("kafka."):
-        return ConfigError(
-            name,
-            "is for reading through a broker; here the files are read (option 'path'): leave it "
-            "out",
-        )
-    return unknown_name(name, "option", READ_OPTIONS)
+def _unknown_option(name: str, known: Iterable[str]) -> ConfigError:
+    return unknown_name(name, "option", dict.fromkeys([*known, *CONNECTOR_OPTIONS]))
+
+
+def _warn_of_ignored(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """Log one warning that names the options which only a broker needs, if there are any."""
+    ignored = split_off_ignored(options, known)[1]
+    if ignored:
+        _warn(ignored)
+
+
+@functools.cache
+def _warn(ignored: tuple[str, ...]) -> None:
+    """Once in a process: Spark asks for a writer in every micro-batch."""
+    _log.warning(
+        "options that are only for brokers are ignored, log directories are used without one: %s",
+        ", ".join(ignored),
+    )
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -378,7 +423,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
         raise ConfigError(
             "",
             f"Only one of the following options can be specified for Kafka source: "
-            f"subscribe, subscribepattern, assign; given are {', '.join(names)}.",
+            f"subscribe, subscribePattern, assign; given are {', '.join(names)}.",
         )
     text = given[names[0]]
     if names[0] == "subscribe":
@@ -471,6 +516,7 @@ def parse_write_options(
     With a `base` its values are the defaults, and no path is required.
     """
     given, topic_config = _write_options_by_name(options)
+    _warn_of_ignored(options, WRITE_OPTIONS)
     target = _target(given, topic_config, None if base is None else base.target)
     options_ = WriteOptions(target) if base is None else replace(base, target=target)
     fields: dict[str, Any] = {}
@@ -485,7 +531,8 @@ def parse_write_options(
             fields[field] = parse(name, given[name])
     levels = {name.removeprefix("kafka."): given[name] for name in _LEVELS if name in given}
     if levels:  # as for the settings of a topic
-        fields["level"] = LogConfig.parse(levels).level_of(fields.get("codec", options_.codec))
+        settings = _settings(levels, "kafka.")
+        fields["level"] = settings.level_of(fields.get("codec", options_.codec))
     if (identity := _identity(given)) is not None:
         fields["identity"] = identity
     return replace(options_, **fields)
@@ -508,25 +555,15 @@ def _write_options_by_name(options: Mapping[str, str]) -> tuple[dict[str, str], 
     proper = {name.lower(): name for name in WRITE_OPTIONS}
     given: dict[str, str] = {}
     topic_config: dict[str, str] = {}
-    for name, value in options.items():
+    for name, value in split_off_ignored(options, WRITE_OPTIONS)[0].items():
         lower = name.lower()
         if lower in proper:
             given[proper[lower]] = value
         elif lower.startswith(_TOPIC_CONFIG):
             topic_config[lower.removeprefix(_TOPIC_CONFIG)] = value
         elif lower not in _IGNORED:
-            raise _unknown_write_option(name)
+            raise _unknown_option(name, (*WRITE_OPTIONS, "topicConfig.<setting>"))
     return given, topic_config
-
-
-def _unknown_write_option(name: str) -> ConfigError:
-    if name.lower().startswith("kafka."):
-        return ConfigError(
-            name,
-            "is for writing through a broker; here the files are written (option 'path'): leave "
-            "it out",
-        )
-    return unknown_name(name, "option", (*WRITE_OPTIONS, "topicConfig.<setting>"))
 
 
 def _target(
@@ -576,8 +613,22 @@ def _new_topics(
             )
         return None
     merged = {**base.config, **config}
-    LogConfig.parse(merged)  # fails here, not in the first task
+    _settings(merged, "topicConfig.")  # fails here, not in the first task
     return replace(base, config=merged)
+
+
+def _settings(settings: Mapping[str, str], prefix: str) -> LogConfig:
+    """Settings of a topic. Errors name the option: the setting with this prefix."""
+    try:
+        return LogConfig.parse(settings)
+    except ConfigError as error:
+        similar = tuple(prefix + name for name in error.suggestions)
+        reason = error.reason
+        for name, option in zip(error.suggestions, similar, strict=True):
+            reason = reason.replace(repr(name), repr(option))
+        raise ConfigError(
+            prefix + error.name, reason, value=error.value, suggestions=similar
+        ) from None
 
 
 def _identity(given: Mapping[str, str]) -> CommitIdentity | None:

@@ -12,6 +12,7 @@ asked for. So a DataFrame that takes filters is for one `where` in one query.
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -19,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from stratalog.bulk.planning import plan_read
 from stratalog.bulk.predicates import ALL, EVERYTHING, Interval, Predicate
-from stratalog.bulk.splits import Split
+from stratalog.bulk.splits import Split, offset_ranges
 from stratalog.spark.failures import iterate_with_one_line_errors, one_line_errors
 from stratalog.spark.filters import take_filters
 from stratalog.spark.schema import check_schema
@@ -33,8 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from stratalog.bulk.options import ReadOptions
+    from stratalog.bulk.splits import SplitPlan
 
 _log: Final = logging.getLogger(__name__)
+_RANGES_SHOWN: Final = 8
+_NONE_PUSHED: Final = (
+    "no filters were pushed (if there is a where, set spark.sql.python.filterPushdown.enabled)"
+)
 
 
 class _OptionalPushdown:
@@ -63,6 +69,7 @@ class StratalogReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._predicate: Predicate = EVERYTHING
+        self._not_pushed: Predicate = EVERYTHING
 
     @property
     def pushFilters(self) -> Any:
@@ -70,21 +77,44 @@ class StratalogReader(DataSourceReader):
 
     def take_filters(self, filters: Iterable[Filter]) -> list[Filter]:
         """Keep what can be pruned by; the other filters are left to Spark."""
+        given = list(filters)
+        predicate, left = take_filters(given)
         if not self._options.takes_filters:
-            return list(filters)
-        self._predicate, left = take_filters(filters)
+            self._not_pushed = predicate
+            return given
+        self._predicate = predicate
         return left
 
     @one_line_errors
     def partitions(self) -> Sequence[InputPartition]:
         freeze_imported_modules()
         plan = plan_read(self._options, self._predicate)
-        _log.info("%s", plan.summary)
+        _log.info("%s", _described(plan, self._options, self._predicate))
+        if self._not_pushed != EVERYTHING:
+            _log.warning(
+                "this query reads more than it needs: `where %s` would prune with the option "
+                "filterPushdown; set it to true, and call load() for each such query",
+                self._not_pushed,
+            )
         # Spark would read an empty list as "one split of everything".
         return as_partitions(plan.splits or (Split(()),))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._schema, self._options, self._predicate.times_us)
+
+
+def _described(plan: SplitPlan, options: ReadOptions, predicate: Predicate) -> str:
+    """One line: what is read, from where, and which filters were pushed."""
+    ranges = offset_ranges(plan.splits)
+    shown = [f"{at} {start}..{end}" for at, (start, end) in islice(ranges.items(), _RANGES_SHOWN)]
+    if len(ranges) > _RANGES_SHOWN:
+        shown.append(f"and {len(ranges) - _RANGES_SHOWN} more")
+    if options.takes_filters:
+        filters = f"pushed filters: {predicate}" if str(predicate) else _NONE_PUSHED
+    else:
+        filters = "filters are not pushed (option filterPushdown)"
+    where = ", ".join(map(str, options.paths))
+    return f"scan of {where}: {plan.summary}; offsets {', '.join(shown) or 'none'}; {filters}"
 
 
 def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:

@@ -276,7 +276,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return self._held(at, view, OffsetRange(first, max(first, stop[at])))
 
         plan = plan_ranges(wanted, range_of, self._options)
-        _log.info("%s", plan.summary)
+        _log.debug("%s", plan.summary)
         return as_partitions(plan.splits)
 
     def _is_recreated(self, topic: str, before: uuid.UUID | None, now: uuid.UUID | None) -> bool:
