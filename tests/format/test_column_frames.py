@@ -116,3 +116,46 @@ def test_limit_on_decompressed_bytes(codec: Codec) -> None:
     decoded = decode_columns(DATA + raw, bytes_max=size - 1)
     assert decoded.records == DATA_RECORDS
     assert isinstance(decoded.error, LimitExceededError)
+
+
+def lz4_block(plain: bytes, run_at: int, run_bytes: int) -> bytes:
+    """`plain` as one block: literals up to and with `run_at`, a match that repeats that byte for
+    `run_bytes`, and literals to the end, however few they are."""
+    head, tail = plain[: run_at + 1], plain[run_at + 1 + run_bytes :]
+    assert plain == head + head[-1:] * run_bytes + tail
+    match = min(15, run_bytes - 4)
+    out = bytes([min(15, len(head)) << 4 | match]) + _length(len(head)) + head + b"\x01\x00"
+    out += _length(run_bytes - 4)
+    return out + bytes([min(15, len(tail)) << 4]) + _length(len(tail)) + tail
+
+
+def _length(count: int) -> bytes:
+    """What follows a token for a length of 15 and more."""
+    if count < 15:
+        return b""
+    return b"\xff" * ((count - 15) // 255) + bytes([(count - 15) % 255])
+
+
+@pytest.mark.parametrize("full_bytes", [None, 65536])
+def test_the_end_of_an_lz4_block(full_bytes: int | None) -> None:
+    """The last bytes of a block must be literals, by rules that depend on how many bytes are left:
+    what the reference implementation rejects, the kernel does not accept."""
+    seen = set()
+    for run_bytes in (4, 6, 18, 19, 20, 300):
+        for tail_bytes in range(16):
+            value = b"r" * (run_bytes + 1) + b"x" * tail_bytes
+            for missing in range(14) if full_bytes else [0]:
+                front = b""
+                if full_bytes:
+                    rest = len(encode_batch([Record(0, 0, None, bytes(65000))])) - 61 - 65000
+                    front = b"f" * (full_bytes - missing - rest - len(value))
+                plain = encode_batch([Record(0, 0, None, front + value)])
+                run_at = plain.index(b"r" * (run_bytes + 1)) - 61
+                block = lz4_block(plain[61:], run_at, run_bytes)
+                frame = bytes.fromhex("04224d18604082") + len(block).to_bytes(4, "little")
+                header = BatchHeader.unpack(plain)._replace(attributes=int(Codec.LZ4))
+                raw = seal_batch(header, frame + block + bytes(4))
+                readable = decode_readably(raw)
+                assert_same(decode_columns(guarded(raw)), readable)
+                seen.add(readable.error is None)
+    assert seen == {True, False}

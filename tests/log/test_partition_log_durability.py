@@ -10,9 +10,11 @@ from stratalog.errors import (
     LogOfflineError,
     StorageError,
 )
+from stratalog.log.log_state import LogOffsets
 from stratalog.log.producer_state import ProducerStateManager
+from stratalog.log.validation import LeaderValidator
 from stratalog.maintenance.recovery import LoadPoint
-from stratalog.storage.segment import Segment
+from stratalog.storage.segment import SegmentWriter
 from tests.log.building import log_name
 from tests.log.written_log import CONFIG, NOW_MS, Setup, bases, batch, offsets, sent
 
@@ -67,38 +69,59 @@ def test_a_failed_fsync_is_final(setup: Setup) -> None:
     assert setup.open().append(batch()).first_offset == 1
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["general", "fast"])
+@pytest.mark.parametrize(
+    ("owner", "name", "data"),
+    [
+        (ProducerStateManager, "update", sent(0)),
+        (ProducerStateManager, "update", sent(0, in_txn=True)),
+        (LogOffsets, "publish", batch()),
+    ],
+    ids=["update", "transaction", "publish"],
+)
 def test_an_interrupt_in_the_middle_of_an_append(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch
+    setup: Setup,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    data: bytes,
+    compiled: bool,
 ) -> None:
-    """Ctrl-C between the write and its account: the log must not be written on."""
+    """Ctrl-C after the write and before all know of it: the log must not be written on."""
     log = setup.log
+    log._appender._validator = LeaderValidator(compiled=compiled)
     log.append(batch())
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProducerStateManager, "update", interrupt)
+        patch.setattr(owner, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            log.append(batch())
+            log.append(data)
     assert not log.is_usable
     assert offsets(log) == [0]
     log.close()
     assert offsets(setup.open()) == [0, 1]
 
 
-def test_an_interrupt_before_an_append(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True], ids=["general", "fast"])
+def test_an_interrupt_before_an_append(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
     log = setup.log
+    log._appender._validator = LeaderValidator(compiled=compiled)
+    log.append(batch())
 
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Segment, "append", interrupt)
+        patch.setattr(SegmentWriter, "append_batch", interrupt)
         with pytest.raises(KeyboardInterrupt):
             log.append(batch())
     assert log.is_usable
-    assert log.append(batch()).first_offset == 0
+    assert log.append(batch()).first_offset == 1
 
 
 def test_closing(setup: Setup) -> None:

@@ -200,6 +200,14 @@ class _Kernel:
 
     CLIENT, COMPACTED, LOG_APPEND_TIME = 1, 2, 4
 
+    class Terms:
+        def __init__(self, *_: object) -> None: ...
+
+        def assign(self, *_: object) -> None: ...
+
+        def validate_one(self, *_: object) -> bool:
+            return False
+
     @staticmethod
     def validate(*_: object) -> int:
         return 0

@@ -42,6 +42,15 @@ _HEADER = struct.Struct(
     "i"  # record_count
 )
 
+BATCH_FACTS: Final = struct.Struct(
+    ">h"  # attributes
+    "i"  # last_offset_delta
+    "q"  # base_timestamp
+    "q"  # max_timestamp
+    "q"  # producer_id
+)
+"""A part of the header, from `ATTRIBUTES_AT` on: what an append has to know of a batch."""
+
 PREFIX_BYTES: Final = 12  # base offset and length: what `batch_length` does not count
 CLASSIFY_BYTES: Final = 17
 HEADER_BYTES: Final = 61

@@ -11,12 +11,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.errors import AppendError, LogOfflineError, StorageError
-from stratalog.format.batch import NO_LEADER_EPOCH, NO_TIMESTAMP, BatchHeader
+from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    BATCH_FACTS,
+    CONTROL_BIT,
+    LOG_APPEND_TIME_BIT,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
 from stratalog.format.names import FileKind, segment_file_name
-from stratalog.log.appends import NO_OFFSET, AppendOrigin, AppendRules, Assignment, assign_offsets
+from stratalog.log.appends import (
+    NO_OFFSET,
+    AppendOrigin,
+    AppendRules,
+    Assignment,
+    assign_offsets,
+    one_batch,
+)
 from stratalog.log.log_state import AppendInfo
+from stratalog.log.producer_state import NOTHING_TO_UPDATE
 from stratalog.log.producers import markers_in
-from stratalog.log.validation import LeaderValidator, validate_follower
+from stratalog.log.validation import LeaderValidator, assign_own, validate_follower
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_view import SegmentEnd
 from stratalog.storage.staged_names import second_staged_name
@@ -37,6 +53,7 @@ if TYPE_CHECKING:
         SegmentPlan,
         ValidatedAppend,
     )
+    from stratalog.log.compiled_validation import CompiledValidation
     from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
     from stratalog.log.producer_state import CheckedAppend
     from stratalog.log.producers import CachedBatch
@@ -56,9 +73,11 @@ class Appender:
         self._offsets = offsets
         self._validator = LeaderValidator()
         self._rules = AppendRules.of(state.config)
+        self._compiled: CompiledValidation | None = None  # for clients, once it is loaded
 
     def update_config(self, config: LogConfig) -> None:
         self._rules = AppendRules.of(config)
+        self._compiled = None
         self._segments.config = config
         self._segments.active.configure(config)
 
@@ -68,18 +87,59 @@ class Appender:
         self, data: Buffer, origin: AppendOrigin, facts: BatchFacts | None = None
     ) -> AppendInfo:
         """As the leader. With `facts`, a batch that this process has encoded."""
-        now_ms, validator = self._segments.now_ms(), self._validator
+        now_ms = self._segments.now_ms()
+        compiled = self._compiled
+        if compiled is not None and facts is None and origin is AppendOrigin.CLIENT:
+            accepted = compiled.accept(data, self._offsets.end, self.leader_epoch, now_ms)
+            if accepted is not None:
+                return self._write_batch(accepted, origin, now_ms)
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms, origin)
-        if facts is None:
-            append = validator.validate(data, self._rules, assign)
-        else:
-            append = validator.validate_own(data, facts, self._rules, assign)
+        if facts is not None:
+            own = assign_own(data, facts, self._rules, assign)
+            if own is not None:
+                return self._write_batch(own, origin, now_ms)
+        append = self._validator.validate(data, self._rules, assign)
+        if origin is AppendOrigin.CLIENT:
+            self._compiled = self._validator.compiled
         return self._write(append, origin, now_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Batches that bring their offsets along."""
         append = validate_follower(data, log_end_offset=self._offsets.end)
         return self._write(append, AppendOrigin.REPLICATION, self._segments.now_ms())
+
+    def _write_batch(self, data: Buffer, origin: AppendOrigin, now_ms: int) -> AppendInfo:
+        """`_write` for one batch, which is what producers send: the same, faster."""
+        first_offset, leader_epoch = self._offsets.end, self.leader_epoch
+        attributes, delta, _, max_timestamp, producer_id = BATCH_FACTS.unpack_from(
+            data, ATTRIBUTES_AT
+        )
+        last_offset = first_offset + delta
+        append_time_ms = now_ms if attributes & LOG_APPEND_TIME_BIT else NO_TIMESTAMP
+        segment = self._segments.active
+        writer = segment.active_writer
+        if (
+            writer is None
+            or attributes & CONTROL_BIT
+            or (leader_epoch >= 0 and leader_epoch != self._epochs.latest_epoch)
+            or writer.roll_reason(len(data), last_offset, max_timestamp, now_ms) is not None
+        ):
+            append = one_batch(data, BatchHeader.unpack(data), append_time_ms)
+            return self._write(append, origin, now_ms)
+        checked = NOTHING_TO_UPDATE
+        if producer_id >= 0:
+            checked = self._producers.check((BatchHeader.unpack(data),), origin)
+            if checked.duplicate is not None:
+                return _duplicate(checked.duplicate, append_time_ms)
+        try:
+            writer.append_batch(data, first_offset, last_offset, max_timestamp)
+            if checked is not NOTHING_TO_UPDATE:
+                self._producers.update(checked)
+            self._publish(last_offset + 1, delta + 1)
+        except BaseException as error:
+            self._fail_unless_published(segment, error)
+            raise
+        return AppendInfo(first_offset, last_offset, append_time_ms)
 
     def _write(self, append: ValidatedAppend, origin: AppendOrigin, now_ms: int) -> AppendInfo:
         if not append.spans:
@@ -97,7 +157,7 @@ class Appender:
             markers = _markers_of(append)
         checked = self._producers.check(headers, origin, markers=markers)
         if checked.duplicate is not None:
-            return _duplicate(checked.duplicate, append)
+            return _duplicate(checked.duplicate, append.log_append_time_ms)
         try:
             segment.append(append.data, append.spans)
             for txn in self._producers.update(checked):
@@ -248,9 +308,10 @@ class Appender:
         segments.set_durable(plan.next_offset)
 
 
-def _duplicate(batch: CachedBatch, append: ValidatedAppend) -> AppendInfo:
-    is_append_time = append.log_append_time_ms != NO_TIMESTAMP
-    append_time_ms = batch.timestamp if is_append_time else NO_TIMESTAMP
+def _duplicate(batch: CachedBatch, append_time_ms: int) -> AppendInfo:
+    """`append_time_ms` is what the batch would have got: -1 unless the topic has LogAppendTime."""
+    if append_time_ms != NO_TIMESTAMP:
+        append_time_ms = batch.timestamp
     return AppendInfo(batch.first_offset, batch.last_offset, append_time_ms, is_duplicate=True)
 
 

@@ -62,6 +62,13 @@ class AppendOrigin(enum.Enum):
 
 
 NO_OFFSET: Final = -1
+OFFSETS_PER_REQUEST_MAX: Final = 1 << 31
+OFFSET_AND_EPOCH: Final = struct.Struct(
+    ">q"  # base offset
+    "i"  # batch length, as it was
+    "i"  # partition leader epoch
+)
+"""The first bytes of a batch, with what the leader assigns. No CRC covers them."""
 _DEFAULTS: Final = LogConfig()
 
 
@@ -381,11 +388,6 @@ def _log_append_time(rules: AppendRules, assign: Assignment) -> int:
 
 _OFFSET: Final = struct.Struct(">q")
 _EPOCH: Final = struct.Struct(">i")
-_PLACE: Final = struct.Struct(
-    ">q"  # base offset
-    "i"  # batch length, as it was
-    "i"  # partition leader epoch
-)
 _OFFSET_ENTRY_BYTES: Final = 8
 _TIME_ENTRY_BYTES: Final = 12
 _SPARE_ENTRIES: Final = 2
@@ -447,7 +449,10 @@ class SegmentPlan(NamedTuple):
         """The bytes to write, with their positions."""
         position, offset = 0, self.indexes.base_offset
         for size_bytes, records in zip(self.batches.sizes, self.batches.counts, strict=True):
-            yield position, _PLACE.pack(offset, size_bytes - PREFIX_BYTES, self.leader_epoch)
+            yield (
+                position,
+                OFFSET_AND_EPOCH.pack(offset, size_bytes - PREFIX_BYTES, self.leader_epoch),
+            )
             position += size_bytes
             offset += records
 

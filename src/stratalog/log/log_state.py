@@ -69,12 +69,19 @@ class WriteGuard:
 
     def __enter__(self) -> None:
         self.lock.acquire()
-        if self.is_closed or self.failure is not None:
+        try:
+            self.check()
+        except LogOfflineError:
             self.lock.release()
-            raise LogOfflineError(self.path, self._reason())
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
+
+    def check(self) -> None:
+        """Raise LogOfflineError if nobody may change the log."""
+        if self.is_closed or self.failure is not None:
+            raise LogOfflineError(self.path, self._reason())
 
     def _reason(self) -> str:
         if self.is_closed:
@@ -126,10 +133,8 @@ class LogOffsets:
 
     def publish(self, end: int) -> None:
         """Everything below `end` is in the log: readers may see it."""
-        producers = self._producers
         self.end = self.high_watermark = end
-        producers.on_high_watermark_updated(end)
-        self.last_stable = producers.last_stable_offset(end, self.log_start)
+        self.last_stable = self._producers.on_high_watermark_updated(end, self.log_start)
 
     def move_start(self, offset: int, latest_snapshot: int | None) -> None:
         """Readers see nothing below `offset` any more."""

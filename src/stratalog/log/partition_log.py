@@ -178,7 +178,10 @@ class PartitionLog(LogReader):
         Raises an AppendError (with Kafka's error code) if they are refused, StorageError if they
         could not be written. Either way nothing of them is in the log.
         """
-        with self._guard:
+        guard = self._guard
+        with guard.lock:  # `with guard`, faster
+            if guard.is_closed or guard.failure is not None:
+                guard.check()
             return self._appender.append(data, origin, facts)
 
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:

@@ -224,10 +224,14 @@ class ProducerStateManager:
             return high_watermark
         return min(max(first, log_start_offset), high_watermark)
 
-    def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Transactions whose marker is below it block nobody any more."""
+    def on_high_watermark_updated(self, high_watermark: int, log_start_offset: int = 0) -> int:
+        """Transactions whose marker is below it block nobody any more. Returns the last stable
+        offset."""
         if self._unreplicated:
             self._unreplicated = [txn for txn in self._unreplicated if txn[1] >= high_watermark]
+        elif self._table.first_open_offset is None:
+            return high_watermark
+        return self.last_stable_offset(high_watermark, log_start_offset)
 
     def on_log_start_offset_incremented(
         self, log_start_offset: int, latest_snapshot_offset: int | None

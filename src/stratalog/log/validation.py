@@ -38,9 +38,14 @@ from stratalog.errors import (
     UnsupportedCompressionTypeError,
 )
 from stratalog.format.batch import (
+    ATTRIBUTES_AT,
+    BATCH_FACTS,
     CLASSIFY_BYTES,
+    CODEC_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
     LEGACY_MESSAGE_BYTES_MIN,
+    LOG_APPEND_TIME_BIT,
     MAGIC_2,
     MAGIC_AT,
     NO_LEADER_EPOCH,
@@ -60,6 +65,8 @@ from stratalog.format.varint import wrapped_long
 from stratalog.log.appends import (
     EMPTY_APPEND,
     NO_OFFSET,
+    OFFSET_AND_EPOCH,
+    OFFSETS_PER_REQUEST_MAX,
     AppendOrigin,
     Assignment,
     GroupAppend,
@@ -265,7 +272,6 @@ def _time_error(timestamp: int, header: EntryHeader, rules: AppendRules, now_ms:
 
 LOAD_KERNEL_AFTER_RECORDS: Final = 100_000
 _KERNEL: Final = "stratalog.format.kernels.validate"
-_OFFSETS_PER_REQUEST_MAX: Final = 1 << 31
 
 
 def validate_follower(data: Buffer, *, log_end_offset: int) -> ValidatedAppend:
@@ -286,7 +292,8 @@ class LeaderValidator:
         """`compiled` None: when it pays off; True: load the kernel with the first use."""
         self._may_load = compiled is not False
         self._records_seen = LOAD_KERNEL_AFTER_RECORDS + 1 if compiled else 0
-        self._compiled: CompiledValidation | None = None
+        self.compiled: CompiledValidation | None = None
+        """For the rules and origin that it was last used with."""
 
     def validate(self, data: Buffer, rules: AppendRules, assign: Assignment) -> ValidatedAppend:
         """The batches of one request, ready to be written; raises an AppendError if they are
@@ -305,18 +312,6 @@ class LeaderValidator:
         if isinstance(result, AppendError):
             raise result
         return result
-
-    def validate_own(
-        self, data: Buffer, facts: BatchFacts, rules: AppendRules, assign: Assignment
-    ) -> ValidatedAppend:
-        """What `validate` does, for one batch that this process has encoded: trusted, so it is
-        neither decoded nor its CRC computed again. If the topic refuses or rewrites such a batch,
-        `validate` does it."""
-        header = BatchHeader.unpack(data)
-        if not _is_stored_as_is(header, facts, rules, assign.now_ms):
-            return self.validate(data, rules, assign)
-        _check_offsets_left(assign, 1)
-        return assign_in_place(data, header, header.max_timestamp, rules, assign)
 
     def validate_group(
         self, requests: Sequence[Buffer], rules: AppendRules, assign: Assignment
@@ -345,35 +340,50 @@ class LeaderValidator:
         return result
 
     def _compiled_for(self, rules: AppendRules, origin: AppendOrigin) -> CompiledValidation | None:
-        compiled = self._compiled
+        compiled = self.compiled
         if compiled is not None and compiled.rules is rules and compiled.origin is origin:
             return compiled
         if not self._may_load or origin is AppendOrigin.RAFT_LEADER:
             return None
         if self._records_seen <= LOAD_KERNEL_AFTER_RECORDS and _KERNEL not in sys.modules:
             return None
-        self._compiled = CompiledValidation(import_module(_KERNEL), rules, origin)
-        return self._compiled
+        self.compiled = CompiledValidation(import_module(_KERNEL), rules, origin)
+        return self.compiled
 
 
-def _is_stored_as_is(
-    header: BatchHeader, facts: BatchFacts, rules: AppendRules, now_ms: int
-) -> bool:
-    """Whether the topic accepts the batch, and stores its records as they are."""
-    if header.size_bytes > rules.max_message_bytes or header.size_bytes > rules.segment_bytes:
-        return False
-    if not keeps_codec(header.codec_id, header.is_control, rules):
-        return False
+def assign_own(
+    data: Buffer, facts: BatchFacts, rules: AppendRules, assign: Assignment
+) -> Buffer | None:
+    """A copy of one batch that this process has encoded, with its offsets.
+
+    It is trusted, so it is neither decoded nor is its CRC computed. None if the topic rejects or
+    rewrites such a batch: `LeaderValidator.validate` does that.
+    """
+    _check_offsets_left(assign, 1)
+    attributes, _, _, max_timestamp, _ = BATCH_FACTS.unpack_from(data, ATTRIBUTES_AT)
+    size_bytes, now_ms = len(data), assign.now_ms
+    if size_bytes > rules.max_message_bytes or size_bytes > rules.segment_bytes:
+        return None
+    if not keeps_codec(attributes & CODEC_MASK, attributes & CONTROL_BIT != 0, rules):
+        return None
     if rules.is_compacted and not facts.has_all_keys:
-        return False
-    return rules.is_log_append_time or (
-        now_ms - facts.oldest_timestamp <= rules.timestamp_before_max_ms
-        and header.max_timestamp - now_ms <= rules.timestamp_after_max_ms
+        return None
+    if not rules.is_log_append_time and (
+        now_ms - facts.oldest_timestamp > rules.timestamp_before_max_ms
+        or max_timestamp - now_ms > rules.timestamp_after_max_ms
+    ):
+        return None
+    if attributes & LOG_APPEND_TIME_BIT or rules.is_log_append_time:
+        return assign_in_place(data, BatchHeader.unpack(data), max_timestamp, rules, assign).data
+    out = bytearray(data)
+    OFFSET_AND_EPOCH.pack_into(
+        out, 0, assign.next_offset, size_bytes - PREFIX_BYTES, assign.leader_epoch
     )
+    return out
 
 
 def _check_offsets_left(assign: Assignment, requests: int) -> None:
-    if assign.next_offset > OFFSET_MAX - requests * _OFFSETS_PER_REQUEST_MAX:
+    if assign.next_offset > OFFSET_MAX - requests * OFFSETS_PER_REQUEST_MAX:
         raise LimitExceededError(f"no offsets are left after {assign.next_offset}")
 
 

@@ -426,6 +426,11 @@ class Segment:
         return self.writer.roll_reason(size_bytes, last_offset, max_timestamp, now_ms)
 
     @property
+    def active_writer(self) -> SegmentWriter | None:
+        """None if the segment is inactive."""
+        return self._writer
+
+    @property
     def writer(self) -> SegmentWriter:
         """Writer of the active segment."""
         if self._writer is None:

@@ -122,14 +122,19 @@ def snappy_stream(at: int, end: int, out: int, out_end: int) -> int:
 
 # LZ4 frames, decompressed: the compiled twin of `format/lz4_frame.py`.
 #
-# It accepts no frame that the readable one refuses, save for blocks that break LZ4's rules about
-# their last bytes; whatever it does not understand it leaves to that one.
+# It accepts no frame that the readable one rejects; whatever it does not understand it leaves to
+# that one. LZ4's rules about the end of a block are those of its reference implementation: the last
+# five bytes of the output are literals, and so is everything from twelve bytes before the end of
+# the room on.
 
 _LZ4_MAGIC = 0x184D2204
 _VERSION_MASK, _VERSION_1 = 0xC0, 0x40
 _INDEPENDENT_BIT, _CHECKSUMS_BIT, _SIZE_BIT, _RESERVED_BITS = 0x20, 0x10, 0x08, 0x03
 _STORED_BIT = 0x8000_0000
 _RATIO_MAX = 255
+_LAST_LITERALS = 5
+_LAST_SEQUENCE_BYTES_MIN = 2 + 1 + _LAST_LITERALS  # a distance, the last token, the last literals
+_MATCH_FREE_BYTES = 12
 
 _MASK = 0xFFFF_FFFF
 _P1, _P2, _P3, _P4, _P5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
@@ -199,15 +204,17 @@ def _literals(token: int, at: int, end: int, out: int, out_end: int) -> tuple[in
 @inlined
 def _match(token: int, at: int, end: int, out: int, out_end: int) -> tuple[int, int, int]:
     """How long a match is, how far back it lies, and the position after it or FAILED."""
-    if end - at < 2:
+    if end - at < _LAST_SEQUENCE_BYTES_MIN or out_end - out < _MATCH_FREE_BYTES:
         return 0, 0, FAILED
     distance = load_le_u16(at)
     at += 2
     length = token & 15
     if length == 15:
         length, at = _lengthened(length, at, end)
+        if end - at < _LAST_LITERALS:
+            return 0, 0, FAILED
     length += 4
-    if length > out_end - out or distance == 0:
+    if length > out_end - out - _LAST_LITERALS or distance == 0:
         return 0, 0, FAILED
     return length, distance, at
 
@@ -289,7 +296,7 @@ def lz4_frame(at: int, end: int, out: int, out_end: int) -> int:
         block_end = at + size
         if has_checksums and not _is_checksum_right(at, block_end, end):
             return FAILED
-        room_end = min(out_end, out + block_bytes_max)
+        room_end = min(out_end, out + min(block_bytes_max, size * _RATIO_MAX))
         out = _stored_or_compressed(at, block_end, out, room_end, is_stored)
         if out < 0:
             return FAILED
@@ -370,8 +377,13 @@ def declare(buf: int, batches: Any, out: Any) -> None:
 _NONE, _SNAPPY, _LZ4 = 0, 2, 3
 
 
-@inlined
-def _payload(codec_id: int, at: int, end: int, out: int, out_end: int) -> int:
+@not_inlined
+def decompress_payload(codec_id: int, at: int, end: int, out: int, out_end: int) -> int:
+    """Decompress the records in [at, end); the address after what came out, or FAILED for codecs
+    that have no kernel and whatever the kernels do not understand.
+
+    Reads below `end` only and may write COPY_SLACK_BYTES after `out_end`.
+    """
     if codec_id == _LZ4:
         return lz4_frame(at, end, out, out_end)
     if codec_id == _SNAPPY:
@@ -396,7 +408,7 @@ def expand(buf: int, batches: Any, out: int, start: int, out_bytes: int, ends: A
         if batch.record_count > 0:
             first = buf + batch.position
             codec_id = batch.attributes & CODEC_MASK
-            end = _payload(
+            end = decompress_payload(
                 codec_id, first + HEADER_BYTES, first + batch.size_bytes, at, out + out_bytes
             )
             if end < 0 or end - at < batch.record_count * RECORD_BYTES_MIN:
