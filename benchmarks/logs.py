@@ -85,6 +85,13 @@ class _Batch(NamedTuple):
         return cls(bytes(builder.build()), count, key_bytes, timestamp_sum)
 
 
+def events(count: int, value_bytes: int) -> tuple[list[bytes], list[bytes]]:
+    """Keys of 10 bytes, and values of this size."""
+    rng, words = random.Random(count), _words()
+    keys = [b"user-%05d" % rng.randrange(50_000) for _ in range(count)]
+    return keys, [_value(rng, words, value_bytes) for _ in range(count)]
+
+
 def _words() -> list[bytes]:
     rng = random.Random(0)
     return [

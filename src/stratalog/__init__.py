@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from stratalog.log_dir import LogDir
     from stratalog.partitions.topics import TopicInfo
     from stratalog.partitions.view import LogDirsView, open_dirs, open_partition
-    from stratalog.producing.batches import Delivery, RecordMetadata
+    from stratalog.producing.batches import AppendedRange, Delivery, RecordMetadata
     from stratalog.producing.coordinator import OpenTransaction
     from stratalog.producing.producer import Producer
     from stratalog.producing.transactions import Transaction, TransactionalProducer
@@ -111,6 +111,7 @@ __all__ = [
     "AccessDeniedError",
     "AppendError",
     "AppendInfo",
+    "AppendedRange",
     "BatchHeader",
     "BrokerConfig",
     "BrokerDirectoryError",
@@ -214,7 +215,7 @@ _HOMES = {
     "stratalog.log.partition_view": ("PartitionView",),
     "stratalog.partitions.view": ("LogDirsView", "open_dirs", "open_partition"),
     "stratalog.producing.coordinator": ("OpenTransaction",),
-    "stratalog.producing.batches": ("Delivery", "RecordMetadata"),
+    "stratalog.producing.batches": ("AppendedRange", "Delivery", "RecordMetadata"),
     "stratalog.log_dir": ("LogDir",),
     "stratalog.producing.producer": ("Producer",),
     "stratalog.partitions.topics": ("TopicInfo",),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stratalog.commits.committer import Commits
 from stratalog.config import BrokerConfig
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.recovery_plan import Truncation
     from stratalog.partitions.state import MissingDirs
     from stratalog.partitions.topics import TopicInfo
-    from stratalog.producing.batches import RecordMetadata
+    from stratalog.producing.batches import AppendedRange, RecordMetadata
     from stratalog.producing.producer import RecordFields
     from stratalog.storage.disk import Disk
 
@@ -275,6 +275,27 @@ class LogDir:
         milliseconds) and `partition` as `Producer.append` does. To append many records, use a
         `producer`."""
         return self._direct.append(topic, value, **fields).result()
+
+    def append_columns(
+        self,
+        topic: str | None,
+        data: Any,
+        *,
+        batch_bytes: int = 65_536,
+        compression: Codec | str = Codec.NONE,
+        compression_level: int | None = None,
+    ) -> list[AppendedRange]:
+        """Append the rows of Arrow data (a pyarrow Table, RecordBatch or RecordBatchReader, a
+        DataFrame of pandas or polars, a relation of DuckDB), and return what was stored in each
+        partition.
+
+        Takes columns as `Producer.append_columns` does. `topic` may be None if the data has a
+        column of that name. `batch_bytes` is the size of a record batch before compression;
+        `compression` is for topics that leave it to the producer.
+        """
+        options = ProducerOptions.of(0, batch_bytes, compression, compression_level)
+        producer = Producer(self._catalog, self._context, self._schedule, options)
+        return producer.append_columns(topic, data)
 
     def producer(
         self,

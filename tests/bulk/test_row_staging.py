@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import uuid
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.bulk import row_staging as row_stager
-from stratalog.bulk.row_staging import RowPartitioner, StagingOptions
+from stratalog.bulk.row_staging import StagingOptions
 from stratalog.bulk.target import NewTopics, Target
 from stratalog.commits import staged
-from stratalog.commits.staged import StagedTopic
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     InvalidRecordError,
@@ -32,7 +30,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.hashing import UNASSIGNED, partition_keys
-from stratalog.log.appends import AppendRules
+from stratalog.producing.columns import RowPartitioner
 from stratalog.producing.partitioner import murmur2, partition_for_key
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.commits.staging import open_logs, rows, stage
@@ -41,9 +39,11 @@ from tests.log.building import batches_of
 from tests.opening import NOW_MS, UNSYNCED
 
 
-def topic_of(partitions: int, *, missing: tuple[int, ...] = ()) -> StagedTopic:
-    here = tuple((n, Path(f"t-{n}")) for n in range(partitions) if n not in missing)
-    return StagedTopic("t", uuid.UUID(int=1), AppendRules(), here)
+def partitioner_of(
+    partitions: int, task: int = 0, *, missing: tuple[int, ...] = (), sticky_bytes: int = 1000
+) -> RowPartitioner:
+    here = [n for n in range(partitions) if n not in missing]
+    return RowPartitioner("t", partitions, here, sticky_bytes, task)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_compiled_hash(key: bytes, hashed: int) -> None:
 
 def test_a_given_partition_comes_before_the_key() -> None:
     batch = rows(0, 4, partition=pa.array([2, None, 0, None], pa.int32()))
-    found = RowPartitioner(topic_of(3), 1000, 0).partitions_of(batch).tolist()
+    found = partitioner_of(3).partitions_of(batch).tolist()
     keys = batch.column("key").to_pylist()
     assert found == [2, partition_for_key(keys[1], 3), 0, partition_for_key(keys[3], 3)]
 
@@ -94,12 +94,12 @@ def test_a_given_partition_comes_before_the_key() -> None:
 def test_a_partition_out_of_range(number: int) -> None:
     batch = rows(0, 2, partition=pa.array([1, number], pa.int32()))
     with pytest.raises(InvalidRecordError, match=f"given with record: {number} is not in the"):
-        RowPartitioner(topic_of(3), 1000, 0).partitions_of(batch)
+        partitioner_of(3).partitions_of(batch)
 
 
 def test_a_partition_that_is_elsewhere() -> None:
     """Of a cluster's topic perhaps not all partitions are in the directory."""
-    partitioner = RowPartitioner(topic_of(3, missing=(1,)), 1000, 0)
+    partitioner = partitioner_of(3, missing=(1,))
     with pytest.raises(UnknownTopicOrPartitionError, match="partition 1 of topic 't'"):
         partitioner.partitions_of(rows(0, 2, partition=pa.array([0, 1], pa.int32())))
     without_key = pa.record_batch({"value": pa.array([b"x" * 100] * 100)})
@@ -107,7 +107,7 @@ def test_a_partition_that_is_elsewhere() -> None:
 
 
 def test_rows_without_a_key_stick_for_a_batch() -> None:
-    partitioner = RowPartitioner(topic_of(4), 1000, 7)
+    partitioner = partitioner_of(4, 7)
     batch = pa.record_batch({"value": pa.array([b"x" * 84] * 25)})  # 100 bytes each, as counted
     found = [number for _ in range(8) for number in partitioner.partitions_of(batch).tolist()]
     turns = [found[start : start + 10] for start in range(0, 200, 10)]
@@ -118,9 +118,7 @@ def test_rows_without_a_key_stick_for_a_batch() -> None:
 
 def test_tasks_begin_with_different_partitions() -> None:
     batch = pa.record_batch({"value": pa.array([b"x"])})
-    first = {
-        int(RowPartitioner(topic_of(8), 1000, task).partitions_of(batch)[0]) for task in range(40)
-    }
+    first = {int(partitioner_of(8, task).partitions_of(batch)[0]) for task in range(40)}
     assert len(first) > 5
 
 

@@ -24,7 +24,7 @@ from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import BatchFields, seal_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -43,13 +43,21 @@ class InputColumns:
     """
 
     def __init__(self, batch: pa.RecordBatch, timestamp_ms: int | None) -> None:
+        """`timestamp_ms` replaces timestamps that are null or missing."""
         names = batch.schema.names
+        self.rows = batch.num_rows
+        self.size_bytes = batch.nbytes
         if "value" not in names:
             raise ValueError(f"there is no column named value, only {', '.join(names)}")
         self._timestamps = _timestamps(batch, timestamp_ms)
         self._value = _binary(batch.column("value"))
         self._key = _binary(batch.column("key")) if "key" in names else None
         self._headers = _headers(batch.column("headers")) if "headers" in names else None
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """In milliseconds."""
+        return self._timestamps
 
     def fill(self, slots: NDArray[np.int64]) -> None:
         """Set the addresses of the columns for the kernel."""
@@ -188,16 +196,33 @@ def encode_columns(
     arrow_batches = [columns] if isinstance(columns, pa.RecordBatch) else columns.to_batches()
     for batch in arrow_batches:
         if batch.num_rows:
-            yield from encoder.encode(InputColumns(batch, timestamp_ms), batch)
+            yield from encoder.encode(InputColumns(batch, timestamp_ms))
+
+
+def encode_rows(
+    columns: InputColumns,
+    row_numbers: NDArray[np.int32] | None,
+    fields: BatchFields,
+    limits: BatchLimits,
+    number_of: Callable[[int], int] = int,
+) -> Iterator[EncodedBatches]:
+    """What `encode_columns` does, for the rows with these numbers, in this order; None: all.
+
+    `number_of` turns the index of a row into the number that an error calls it.
+    """
+    yield from _Encoder(fields, limits, number_of).encode(columns, row_numbers)
 
 
 class _Encoder:
     """Continues offsets, sequences and rows from one Arrow batch to the next."""
 
-    def __init__(self, fields: BatchFields, limits: BatchLimits) -> None:
+    def __init__(
+        self, fields: BatchFields, limits: BatchLimits, number_of: Callable[[int], int] = int
+    ) -> None:
         self._fields = fields
         self._bytes_max = min(limits.max_message_bytes, _INT32_MAX)
         self._rows_before = 0
+        self._number_of = number_of
         self._slots = np.zeros(encode.SLOTS, np.int64)
         self._fill(
             {
@@ -216,11 +241,18 @@ class _Encoder:
             }
         )
 
-    def encode(self, columns: InputColumns, batch: pa.RecordBatch) -> Iterator[EncodedBatches]:
-        rows = batch.num_rows
+    def encode(
+        self, columns: InputColumns, row_numbers: NDArray[np.int32] | None = None
+    ) -> Iterator[EncodedBatches]:
+        rows = columns.rows
         columns.fill(self._slots)
+        self._slots[encode.ROW_NUMBERS] = 0
+        room = min(PART_BYTES, 2 * columns.size_bytes + (64 << 10))
+        if row_numbers is not None:
+            self._slots[encode.ROW_NUMBERS] = row_numbers.ctypes.data
+            room = min(room, 2 * columns.size_bytes * len(row_numbers) // rows + (64 << 10))
+            rows = len(row_numbers)
         self._fill({encode.ROW: 0, encode.ROWS: rows})
-        room = min(PART_BYTES, 2 * batch.nbytes + (64 << 10))
         row = 0
         while row < rows:
             out = pa.allocate_buffer(room + COPY_SLACK_BYTES)
@@ -229,8 +261,10 @@ class _Encoder:
             first, row = row, int(self._slots[encode.ROW])
             used, needed = int(self._slots[encode.USED]), int(self._slots[encode.NEEDED])
             if status == encode.TOO_LARGE:
+                index = row if row_numbers is None else int(row_numbers[row])
+                number = self._number_of(self._rows_before + index)
                 raise MessageTooLargeError(
-                    f"row {self._rows_before + row} needs a batch of {needed} bytes, "
+                    f"row {number} needs a batch of {needed} bytes, "
                     f"more than max.message.bytes ({self._bytes_max})"
                 )
             if used:
@@ -249,7 +283,7 @@ class _Encoder:
         if self._fields.codec is Codec.NONE:
             return encoded
         compressed = [self._compressed(batch) for batch in encoded.batches]
-        return EncodedBatches(b"".join(compressed), [*map(len, compressed)], record_count)
+        return EncodedBatches(bytearray().join(compressed), [*map(len, compressed)], record_count)
 
     def _compressed(self, batch: memoryview) -> bytes:
         """With its records compressed; or uncompressed, if only that is within the limit."""

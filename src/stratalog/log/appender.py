@@ -28,11 +28,17 @@ from stratalog.log.appends import (
     Assignment,
     assign_offsets,
     one_batch,
+    split_batches,
 )
 from stratalog.log.log_state import AppendInfo
 from stratalog.log.producer_state import NOTHING_TO_UPDATE
 from stratalog.log.producers import markers_in
-from stratalog.log.validation import LeaderValidator, assign_own, validate_follower
+from stratalog.log.validation import (
+    LeaderValidator,
+    assign_own,
+    assign_own_group,
+    validate_follower,
+)
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_view import SegmentEnd
 from stratalog.storage.staged_names import second_staged_name
@@ -102,6 +108,20 @@ class Appender:
         if origin is AppendOrigin.CLIENT:
             self._compiled = self._validator.compiled
         return self._write(append, origin, now_ms)
+
+    def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
+        """Several batches that this process has encoded; their offsets are patched into `data`."""
+        now_ms = self._segments.now_ms()
+        assign = Assignment(self._offsets.end, self.leader_epoch, now_ms)
+        group = assign_own_group(data, facts, self._rules, assign)
+        if group is None:
+            infos = [
+                self.append(batch, AppendOrigin.CLIENT, facts) for batch in split_batches(data)
+            ]
+        else:
+            infos = self._write_assigned(group, now_ms)
+        first, last = infos[0], infos[-1]
+        return AppendInfo(first.first_offset, last.last_offset, last.log_append_time_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Batches that bring their offsets along."""
@@ -227,14 +247,18 @@ class Appender:
 
     def install(self, data: Buffer) -> None:
         """Batches that are ready but for their offsets, which are patched into `data`."""
-        now_ms = self._segments.now_ms()
         group = assign_offsets(data, self._offsets.end, self.leader_epoch)
+        self._write_assigned(group, self._segments.now_ms())
+
+    def _write_assigned(self, group: GroupAppend, now_ms: int) -> list[AppendInfo]:
+        """With one write, or batch by batch if that cannot be."""
+        if not group.spans:
+            return []
         checked = self._check_group(group, now_ms)
-        if checked is not None:
-            self._write_group(group, checked)
-            return
-        for append in group.accepted:
-            self._write(append, AppendOrigin.CLIENT, now_ms)
+        if checked is None:
+            return [self._write(append, AppendOrigin.CLIENT, now_ms) for append in group.accepted]
+        self._write_group(group, checked)
+        return [AppendInfo(group.spans[0].base_offset, group.spans[-1].last_offset)]
 
     def _check_group(self, group: GroupAppend, now_ms: int) -> CheckedAppend | None:
         """What the group will change of its producers; None if it cannot be written at once."""

@@ -394,18 +394,21 @@ _SPARE_ENTRIES: Final = 2
 """An index is full before its last entry is used."""
 
 
-def assign_offsets(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAppend:
+def assign_offsets(
+    data: Buffer, next_offset: int, leader_epoch: int, *, is_trusted: bool = False
+) -> GroupAppend:
     """Give the batches of `data` offsets from `next_offset` on, in place.
 
     Raises CorruptBatchError for anything but complete, valid batches of records without a producer
-    id. The CRC is checked: the batches were read from a disk.
+    id. The CRC is checked: the batches were read from a disk. Batches that this process has just
+    encoded are trusted.
     """
     spans: list[BatchSpan] = []
     headers: list[EntryHeader] = []
     view = memoryview(data)
     at = 0
     while at < len(data):
-        header = checked_header(view, at)
+        header = BatchHeader.unpack(view, at) if is_trusted else checked_header(view, at)
         size_bytes = header.size_bytes
         _OFFSET.pack_into(view, at, next_offset)
         _EPOCH.pack_into(view, at + LEADER_EPOCH_AT, leader_epoch)
@@ -416,6 +419,16 @@ def assign_offsets(data: Buffer, next_offset: int, leader_epoch: int) -> GroupAp
         at += size_bytes
         next_offset = last_offset + 1
     return GroupAppend(data, spans, headers, next_offset, NO_TIMESTAMP)
+
+
+def split_batches(data: Buffer) -> Iterator[memoryview]:
+    """Each of the complete batches of `data` by itself."""
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        size_bytes = BatchHeader.unpack(view, at).size_bytes
+        yield view[at : at + size_bytes]
+        at += size_bytes
 
 
 def checked_header(data: Buffer, at: int) -> BatchHeader:

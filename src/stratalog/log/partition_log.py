@@ -184,6 +184,16 @@ class PartitionLog(LogReader):
                 guard.check()
             return self._appender.append(data, origin, facts)
 
+    def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
+        """Append several batches that this process has just encoded, with as few writes as
+        possible, and return the offsets of the first and last record.
+
+        `facts` are those of all records. Offsets and leader epoch are patched into `data`. Raises
+        as `append` does; a part of the batches may be in the log then.
+        """
+        with self._guard:
+            return self._appender.append_own(data, facts)
+
     def append_many(self, requests: Sequence[Buffer]) -> list[AppendInfo | StratalogError]:
         """Append several producers' requests at once: each succeeds or fails on its own.
 

@@ -72,6 +72,7 @@ from stratalog.log.appends import (
     GroupAppend,
     ValidatedAppend,
     assign_in_place,
+    assign_offsets,
     can_stay,
     keeps_codec,
     max_timestamp_of,
@@ -361,17 +362,8 @@ def assign_own(
     """
     _check_offsets_left(assign, 1)
     attributes, _, _, max_timestamp, _ = BATCH_FACTS.unpack_from(data, ATTRIBUTES_AT)
-    size_bytes, now_ms = len(data), assign.now_ms
-    if size_bytes > rules.max_message_bytes or size_bytes > rules.segment_bytes:
-        return None
-    if not keeps_codec(attributes & CODEC_MASK, attributes & CONTROL_BIT != 0, rules):
-        return None
-    if rules.is_compacted and not facts.has_all_keys:
-        return None
-    if not rules.is_log_append_time and (
-        now_ms - facts.oldest_timestamp > rules.timestamp_before_max_ms
-        or max_timestamp - now_ms > rules.timestamp_after_max_ms
-    ):
+    size_bytes = len(data)
+    if not _accepts_own(size_bytes, attributes, max_timestamp, facts, rules, assign.now_ms):
         return None
     if attributes & LOG_APPEND_TIME_BIT or rules.is_log_append_time:
         return assign_in_place(data, BatchHeader.unpack(data), max_timestamp, rules, assign).data
@@ -380,6 +372,50 @@ def assign_own(
         out, 0, assign.next_offset, size_bytes - PREFIX_BYTES, assign.leader_epoch
     )
     return out
+
+
+def assign_own_group(
+    data: Buffer, facts: BatchFacts, rules: AppendRules, assign: Assignment
+) -> GroupAppend | None:
+    """Several batches that this process has encoded, with their offsets patched into `data`.
+
+    `facts` are those of all records. None, and `data` is unchanged, if the topic rejects, rewrites
+    or stamps one of them: `assign_own` does that, batch by batch.
+    """
+    if rules.is_log_append_time:
+        return None
+    _check_offsets_left(assign, 1)
+    at = 0
+    while at < len(data):
+        header = BatchHeader.unpack(data, at)
+        size_bytes, attributes = header.size_bytes, header.attributes
+        if not _accepts_own(
+            size_bytes, attributes, header.max_timestamp, facts, rules, assign.now_ms
+        ):
+            return None
+        at += size_bytes
+    return assign_offsets(data, assign.next_offset, assign.leader_epoch, is_trusted=True)
+
+
+def _accepts_own(
+    size_bytes: int,
+    attributes: int,
+    max_timestamp: int,
+    facts: BatchFacts,
+    rules: AppendRules,
+    now_ms: int,
+) -> bool:
+    """Whether the topic accepts a batch, and stores its records as they are."""
+    if size_bytes > rules.max_message_bytes or size_bytes > rules.segment_bytes:
+        return False
+    if not keeps_codec(attributes & CODEC_MASK, attributes & CONTROL_BIT != 0, rules):
+        return False
+    if rules.is_compacted and not facts.has_all_keys:
+        return False
+    return rules.is_log_append_time or (
+        now_ms - facts.oldest_timestamp <= rules.timestamp_before_max_ms
+        and max_timestamp - now_ms <= rules.timestamp_after_max_ms
+    )
 
 
 def _check_offsets_left(assign: Assignment, requests: int) -> None:

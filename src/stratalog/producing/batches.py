@@ -278,6 +278,17 @@ class RecordMetadata(NamedTuple):
     """In milliseconds: as given, or the append time (`message.timestamp.type=LogAppendTime`)."""
 
 
+class AppendedRange(NamedTuple):
+    """What `append_columns` has stored in one partition."""
+
+    topic: str
+    partition: int
+    record_count: int
+    first_offset: int
+    last_offset: int
+    """Records that others append at the same time may be between the two."""
+
+
 class Outcome:
     """The result of appending one batch."""
 

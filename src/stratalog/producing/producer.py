@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 from stratalog.errors import (
     AppendError,
@@ -39,13 +40,16 @@ from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
 from stratalog.storage.locks import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from stratalog.format.encode_columns import EncodedBatches
+    from stratalog.log.appends import AppendRules, BatchFacts
     from stratalog.log.log_state import AppendInfo
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule
     from stratalog.partitions.topics import TopicInfo
+    from stratalog.producing.batches import AppendedRange
     from stratalog.producing.transaction_log import ProducerIdentity
 
 Headers: TypeAlias = "Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]"
@@ -206,8 +210,7 @@ class Producer:
         _check_bytes(key, "key")
         _check_bytes(value, "value")
         with self._lock:
-            if self._is_closed:
-                raise ValueError("the producer is closed")
+            self._check_open()
             self._renew_after_failure()
             queue = self._queue_for(topic, record, partition)
             delivery = Delivery(self, queue, record, now_ms)
@@ -217,10 +220,12 @@ class Producer:
                 self._set_timer(self.options.linger_ms)
             return delivery
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the producer is closed")
+
     def _queue_for(self, topic: str, record: NewRecord, partition: int | None) -> PartitionQueue:
-        info = self._catalog.ensure(topic)
-        if info.is_internal:
-            raise InvalidTopicError(f"cannot append to the internal topic {topic}")
+        info = self.topic_info(topic)
         if partition is None:
             if record.key is None:
                 partition = self._sticky_partition(info, len(record.value or b""))
@@ -256,6 +261,87 @@ class Producer:
             max_message_bytes=config.max_message_bytes,
             fields=fields,
         )
+
+    # -- columns
+
+    def append_columns(self, topic: str | None, data: Any) -> list[AppendedRange]:
+        """Append the rows of Arrow data, and return what was stored in each partition.
+
+        `data` is a pyarrow Table, RecordBatch or RecordBatchReader, or any object with
+        `__arrow_c_stream__`: a DataFrame of pandas or polars, a relation of DuckDB. Columns, in any
+        order; others are ignored:
+
+        * `value`: string or binary; null is a tombstone;
+        * `key` (optional): string or binary; determines the partition, as in `append`;
+        * `timestamp`: an Arrow timestamp, or int64 in milliseconds; null is now;
+        * `headers`: list of struct of `key` (string) and `value` (binary);
+        * `partition`: an integer, or null to go by the key;
+        * `topic`: string, used if the argument is None.
+
+        The rows are written when the call returns, after all records that wait in this producer for
+        the same partitions. Rows are read and written in portions of about 8 MiB, so the data may
+        be larger than memory.
+
+        Raises WriteSchemaError if a column is missing or has another type, and before anything of
+        a portion is written InvalidRecordError, InvalidTimestampError or MessageTooLargeError for a
+        row that the topic does not accept. Portions before it are in the log then; use a
+        transaction to append all rows or none.
+        """
+        from stratalog.producing.columns import ColumnWriter  # noqa: PLC0415 - loads kernels
+
+        self.check_process()
+        return ColumnWriter(self, topic).write(data)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """For `ColumnWriter`: nothing else is appended to this producer meanwhile."""
+        with self._lock:
+            self._check_open()
+            self._renew_after_failure()
+            yield
+
+    def topic_info(self, topic: str) -> TopicInfo:
+        """A topic that records may be appended to; created if it is missing and may be."""
+        info = self._catalog.ensure(topic)
+        if info.is_internal:
+            raise InvalidTopicError(f"cannot append to the internal topic {topic}")
+        return info
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def write_waiting(self, targets: Iterable[TopicPartition]) -> None:
+        """Write the records that wait for these partitions: they come before those that follow."""
+        for target in targets:
+            queue = self._queues.get(target)
+            if queue is not None:
+                self.write(queue, all_of_it=True)
+        self._renew_after_failure()
+
+    def batch_fields(self, target: TopicPartition, rules: AppendRules) -> BatchFields:
+        """Of the next batch in a partition, with the topic's codec if it has one."""
+        fields = self._fields
+        if rules.codec is not None:
+            fields = fields._replace(codec=rules.codec, level=rules.level)
+        return fields if self._sequences is None else self._sequences.fields_for(fields, target)
+
+    def append_encoded(
+        self, target: TopicPartition, batches: EncodedBatches, facts: BatchFacts
+    ) -> AppendInfo:
+        """Append batches that were encoded with `batch_fields`."""
+        try:
+            slot = self._catalog.slot(target)
+            self.before_write(target)
+            info = slot.log().append_own(batches.data, facts)
+        except BaseException:
+            if self._sequences is not None:
+                self._sequences.has_failed = True
+            raise
+        if self._sequences is not None:
+            self._sequences.advance(target, batches.record_count)
+            if target in self._queues:
+                self._rebuild(self._queues[target])  # its next batch has another sequence now
+        return info
 
     # -- writing
 

@@ -11,7 +11,7 @@ with this id fences the previous one, and aborts the transaction that it left op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from stratalog.errors import InvalidTxnStateError, StratalogError
 from stratalog.producing.producer import Producer, SequenceNumbers
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule
-    from stratalog.producing.batches import Delivery
+    from stratalog.producing.batches import AppendedRange, Delivery
     from stratalog.producing.coordinator import TransactionCoordinator
     from stratalog.producing.producer import ProducerOptions, RecordFields
     from stratalog.producing.transaction_log import ProducerIdentity
@@ -137,6 +137,12 @@ class Transaction:
         as `Producer.append` does."""
         self._check_open()
         return self._records.append(topic, value, **fields)
+
+    def append_columns(self, topic: str | None, data: Any) -> list[AppendedRange]:
+        """Append the rows of Arrow data in the transaction, as `Producer.append_columns` does. All
+        of them are committed, or none."""
+        self._check_open()
+        return self._records.append_columns(topic, data)
 
     def commit(self) -> None:
         """Make all records visible to readers. If one could not be written, the transaction is

@@ -3,7 +3,7 @@
 Works through rows and cuts a batch where the next record would make it larger than the limit. What
 the kernel may touch, and nothing else:
 
-* reads: the slots, and of every column the entries of the rows given;
+* reads: the slots, the numbers of the rows, and of every column the entries of these rows;
 * writes: the slots it fills, and [OUT, OUT_END + COPY_SLACK_BYTES).
 
 Every record is measured before it is written, so output never runs past its end.
@@ -62,12 +62,14 @@ BATCH_BYTES, BATCH_BYTES_MAX = 26, 27
 ATTRIBUTES, LEADER_EPOCH, PRODUCER_ID, PRODUCER_EPOCH = 28, 29, 30, 31
 MAX_TIMESTAMP, HAS_MAX_TIMESTAMP = 32, 33
 RESTARTS_OFFSETS, IS_SEALED = 34, 35
-ROWS = 36
+ROWS = 36  # how many
 # Slots the kernel goes on from, and leaves where it stopped.
 ROW, NEXT_OFFSET, NEXT_SEQUENCE = 37, 38, 39
 # Slots the kernel fills.
 USED, NEEDED = 40, 41
-SLOTS = 42
+# Filled by the caller: the numbers of the rows to encode (int32), in order; 0: the first ROWS rows.
+ROW_NUMBERS = 42
+SLOTS = 43
 
 DONE, FULL, TOO_LARGE = range(3)
 
@@ -210,6 +212,11 @@ def _record(at: int, slots: int, row: int, deltas: tuple[int, int], room: Any) -
 
 
 @inlined
+def _row_number(numbers: int, row: int) -> int:
+    return row if numbers == 0 else load_le_u32(numbers + 4 * row)
+
+
+@inlined
 def _stop(slots: int, batch: int, row: int, needed: int, reason: int) -> int:
     store_slot(slots, USED, batch - load_slot(slots, OUT))
     store_slot(slots, ROW, row)
@@ -222,21 +229,24 @@ def encode(slots: int) -> int:
     """Encode rows from slot ROW on. DONE: all are; USED bytes of whole batches are there.
 
     FULL: the batch that starts with slot ROW needs at least NEEDED bytes of room. TOO_LARGE: the
-    record of slot ROW makes a batch of NEEDED bytes even alone.
+    record of slot ROW makes a batch of NEEDED bytes even alone. With ROW_NUMBERS, slot ROW counts
+    these numbers.
     """
     columns = (_column(slots, KEY), _column(slots, VALUE))
     timestamps, rows = load_slot(slots, TIMESTAMPS), load_slot(slots, ROWS)
     batch_bytes, out_end = load_slot(slots, BATCH_BYTES), load_slot(slots, OUT_END)
     row, at = load_slot(slots, ROW), load_slot(slots, OUT)
+    numbers = load_slot(slots, ROW_NUMBERS)
     while row < rows:
         batch, first = at, row
         at += HEADER_BYTES
-        base = largest = load_le_i64(timestamps + 8 * row)
+        base = largest = load_le_i64(timestamps + 8 * _row_number(numbers, row))
         while row < rows:
             limit = batch + (batch_bytes if row > first else load_slot(slots, BATCH_BYTES_MAX))
-            timestamp = load_le_i64(timestamps + 8 * row)
+            number = _row_number(numbers, row)
+            timestamp = load_le_i64(timestamps + 8 * number)
             deltas = (wrapping_sub(timestamp, base), row - first)
-            after, end = _record(at, slots, row, deltas, (columns, min(limit, out_end)))
+            after, end = _record(at, slots, number, deltas, (columns, min(limit, out_end)))
             if after < 0:
                 break
             largest = max(largest, timestamp)
