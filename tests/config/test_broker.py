@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.config import BrokerConfig, CleanupPolicy, LogConfig
 from stratalog.config.broker import BROKER_DEFINITIONS
-from stratalog.config.other_names import OTHER_NAMES, is_other_name
+from stratalog.config.ignored_settings import IGNORED_SETTINGS, is_ignored
 from stratalog.config.topic import TOPIC_DEFINITIONS
 from stratalog.errors import ConfigError, CorruptCheckpointError
 
@@ -339,11 +339,11 @@ def test_is_hashable_and_picklable() -> None:
     ],
 )
 def test_names_of_other_parts(name: str) -> None:
-    assert is_other_name(name)
+    assert is_ignored(name)
     assert BrokerConfig.parse({name: 5}).others == ((name, "5"),)
 
 
 def test_no_name_is_both_ours_and_anothers() -> None:
     ours = [name for name, _, _ in KAFKA_4_0] + [name for name, _, _, _ in SYNONYMS]
-    assert [name for name in ours if is_other_name(name)] == []
-    assert [name for name in OTHER_NAMES if name in TOPIC_DEFINITIONS] == []
+    assert [name for name in ours if is_ignored(name)] == []
+    assert [name for name in IGNORED_SETTINGS if name in TOPIC_DEFINITIONS] == []

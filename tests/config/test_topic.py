@@ -369,10 +369,10 @@ def test_local_retention_is_free_without_tiered_storage() -> None:
     assert LogConfig.parse(unlimited).local_retention_ms == LONG_MAX
 
 
-def test_small_segments_are_told_to_those_who_ask() -> None:
-    assert LogConfig().refused_by_later_kafka() == ()
-    assert LogConfig(segment_bytes=1048576).refused_by_later_kafka() == ()
-    assert LogConfig(segment_bytes=1048575).refused_by_later_kafka() == (
+def test_settings_that_newer_versions_of_kafka_reject() -> None:
+    assert LogConfig().rejected_by_newer_kafka() == ()
+    assert LogConfig(segment_bytes=1048576).rejected_by_newer_kafka() == ()
+    assert LogConfig(segment_bytes=1048575).rejected_by_newer_kafka() == (
         "segment.bytes is 1048575; Kafka 4.1 and later require 1048576 or more",
     )
 

@@ -234,7 +234,7 @@ def _below(directory: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[In
                 "name the files",
             )
         if name == "topic" and value in {"", _NULL}:
-            raise ConfigError("paths", f"{entry.path}: names no topic")
+            raise ConfigError("paths", f"{entry.path}: the name of the topic is empty")
         yield from _below(Path(entry.path), (*columns, (name, value)))
 
 

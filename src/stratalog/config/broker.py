@@ -27,7 +27,7 @@ from stratalog.config.definitions import (
     unknown_name,
     validate_values,
 )
-from stratalog.config.other_names import OTHER_NAMES, is_other_name
+from stratalog.config.ignored_settings import IGNORED_SETTINGS, is_ignored
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
 from stratalog.config.values import (
     DAY_MS,
@@ -58,7 +58,7 @@ class BrokerConfig:
         Boolean(), True, "Whether using a topic that does not exist creates it."
     )
     default_replication_factor: int = setting(
-        integer(), 1, "Replicas of a topic whose creator names no number; only 1 is served here."
+        integer(), 1, "Default number of replicas of a new topic; only 1 is supported here."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics may be deleted.")
     log_cleaner_backoff_ms: int = setting(
@@ -116,9 +116,7 @@ class BrokerConfig:
         Synonym("node.id"),
         Synonym("broker.id"),
     )
-    num_partitions: int = setting(
-        integer(1), 1, "Partitions of a topic whose creator names no number."
-    )
+    num_partitions: int = setting(integer(1), 1, "Default number of partitions of a new topic.")
     num_recovery_threads_per_data_dir: int = setting(
         integer(1), 2, "Threads per log directory that load logs at start and flush at the end."
     )
@@ -240,7 +238,7 @@ class BrokerConfig:
         for name, raw in properties.items():
             if name in _NAMES:
                 continue
-            if not is_other_name(name):
+            if not is_ignored(name):
                 raise unknown_broker_config(name)
             others.append((name, raw if isinstance(raw, str) else str(raw)))
         values = _chosen(BROKER_DEFINITIONS, properties)
@@ -301,7 +299,7 @@ def unknown_broker_config(name: str) -> ConfigError:
     """The error for an unknown broker setting; recognizes the topics' names."""
     definition = TOPIC_DEFINITIONS.get(name)
     if definition is None:
-        return unknown_name(name, "broker config", _NAMES | OTHER_NAMES)
+        return unknown_name(name, "broker config", _NAMES | IGNORED_SETTINGS)
     if not definition.synonyms:
         return ConfigError(name, "is a topic's name; a broker has no default for it")
     broker_name = definition.synonyms[0].name

@@ -399,7 +399,7 @@ class LogConfig:
             Codec.ZSTD: self.compression_zstd_level,
         }.get(codec)
 
-    def refused_by_later_kafka(self) -> tuple[str, ...]:
+    def rejected_by_newer_kafka(self) -> tuple[str, ...]:
         """What Kafka 4.0 accepts and Kafka 4.1 rejects, one line each; for a warning."""
         return tuple(
             f"{definition.name} is {value}; Kafka 4.1 and later require {minimum} or more"

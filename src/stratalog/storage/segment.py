@@ -508,7 +508,7 @@ class Segment:
         end = self._end = self.view().end if self._end is None else self._end
         if end.position != self._size_bytes:
             raise CorruptBatchError(
-                f"no complete batch begins here; the file has {self._size_bytes} bytes",
+                f"no complete batch starts here; the file has {self._size_bytes} bytes",
                 position=end.position,
                 path=self.path,
             )

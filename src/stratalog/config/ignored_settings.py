@@ -1,9 +1,9 @@
-"""Names in a `server.properties` that other parts of Kafka read.
+"""Broker settings that are accepted and ignored: those of other parts of Kafka than log storage.
 
-They are known so that a file of a real broker opens here and a misspelt name does not. All of
-Kafka 4.0's documented and internal names are listed, then what older and newer versions have.
-Plugins read names of their own: those that Kafka's own plugins define are listed, and the families
-that are open by design are prefixes.
+They are listed so that the `server.properties` of a real broker is accepted, and a misspelt name is
+rejected: all documented and internal names of Kafka 4.0, then those of older and newer versions.
+Plugins define names of their own: those of Kafka's plugins are listed, and the prefixes that are
+open by design are accepted.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ group.share.max.share.sessions share.coordinator.cold.partition.snapshot.interva
 transaction.two.phase.commit.enable
 """
 
-OTHER_NAMES = frozenset(f"{_KAFKA_4_0} {_AUTHORIZER} {_OLDER} {_NEWER}".split())
-"""The names that are known one by one."""
+IGNORED_SETTINGS = frozenset(f"{_KAFKA_4_0} {_AUTHORIZER} {_OLDER} {_NEWER}".split())
+"""The names without a common prefix."""
 
 
-def is_other_name(name: str) -> bool:
-    """Whether `name` is read by a part of Kafka that is not its log storage."""
-    return name in OTHER_NAMES or name.startswith(_OPEN_PREFIXES)
+def is_ignored(name: str) -> bool:
+    """Whether `name` is a setting of another part of Kafka than its log storage."""
+    return name in IGNORED_SETTINGS or name.startswith(_OPEN_PREFIXES)
