@@ -53,7 +53,7 @@ def test_reindex_writes_what_kafka_wrote(spark: SparkSession, tmp_path: Path) ->
     result = reindex(spark, [partition], interval_bytes=interval_bytes)
     assert files_of(partition) == expected
     assert result.changed_files == len(expected) - len(result.segments)
-    assert result.damaged == ()
+    assert result.corrupt == ()
 
 
 def test_reindex_is_refused_while_somebody_writes(spark: SparkSession, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class ReindexResult(JobResult):
         return sum(change.is_change for segment in self.segments for change in segment.changes)
 
     @property
-    def damaged(self) -> tuple[Reindexed, ...]:
+    def corrupt(self) -> tuple[Reindexed, ...]:
         return tuple(segment for segment in self.segments if segment.failure)
 
 

@@ -20,10 +20,10 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stratalog.errors import CorruptCheckpointError, CorruptError, UnsupportedError
+from stratalog.errors import CorruptError, UnsupportedError
 from stratalog.format.metadata import decode_id, encode_id
 from stratalog.format.names import TopicPartition
-from stratalog.partitions.state import as_count, as_text
+from stratalog.partitions.state import as_count, as_text, decode_json
 from stratalog.storage.disk import storage_error
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -230,19 +230,12 @@ def encode_journal(journal: Journal) -> bytes:
 
 def decode_journal(data: bytes) -> Journal:
     """Strict: a commit whose journal is not understood cannot be finished."""
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"not JSON: {error}") from None
-    try:
-        if content["version"] not in _VERSIONS:
-            raise UnsupportedError(f"{JOURNAL_FILE} of version {content['version']!r}")
-        return _journal_of(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCheckpointError(f"not the journal of a commit: {error!r}") from None
+    return decode_json(data, _journal_of, "the journal of a commit")
 
 
 def _journal_of(content: Any) -> Journal:
+    if content["version"] not in _VERSIONS:
+        raise UnsupportedError(f"{JOURNAL_FILE} of version {content['version']!r}")
     identity = content["identity"]
     if identity is not None:
         identity = CommitIdentity(as_text(identity["writer"]), as_count(identity["number"]))

@@ -30,7 +30,7 @@ import json
 import threading
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from stratalog.errors import (
     CorruptCheckpointError,
@@ -42,11 +42,13 @@ from stratalog.errors import (
 from stratalog.format.metadata import decode_id, encode_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.partitions.view import LogDirView
     from stratalog.storage.disk import Disk
+
+T = TypeVar("T")
 
 STATE_FILE: Final = "stratalog-state.json"
 VERSION: Final = 0
@@ -217,7 +219,7 @@ def encode_state(state: SavedState) -> bytes:
         "generation": state.generation,
         "next_producer_id": state.next_producer_id,
         "topics": {
-            name: {"topic_id": _id_text(topic.topic_id), "config": dict(topic.overrides)}
+            name: {"topic_id": id_text(topic.topic_id), "config": dict(topic.overrides)}
             for name, topic in sorted(state.saved_topics.items())
         },
         "creating": [_with_id(create) for create in state.creates],
@@ -241,14 +243,11 @@ def encode_state(state: SavedState) -> bytes:
 
 def decode_state(data: bytes) -> SavedState:
     """Strict: anything not understood would be lost with the next write."""
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"not JSON: {error}") from None
-    try:
+
+    def parse(content: Any) -> SavedState:
         return replace(_state_of(content), **_set_of(content))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCheckpointError(f"not the state of a log directory: {error!r}") from None
+
+    return decode_json(data, parse, "the state of a log directory")
 
 
 def _state_of(content: Any) -> SavedState:
@@ -256,7 +255,7 @@ def _state_of(content: Any) -> SavedState:
         raise UnsupportedError(f"{STATE_FILE} of version {content['version']!r}")
     topics = {
         as_text(name): SavedTopic(
-            _id_of(topic["topic_id"]),
+            id_of(topic["topic_id"]),
             {as_text(key): as_text(value) for key, value in topic["config"].items()},
         )
         for name, topic in content["topics"].items()
@@ -264,14 +263,14 @@ def _state_of(content: Any) -> SavedState:
     creates = tuple(
         PendingCreate(
             as_text(create["topic"]),
-            _id_of(create["topic_id"]),
+            id_of(create["topic_id"]),
             as_count(create["first_partition"]),
             as_count(create["partition_count"]),
         )
         for create in content["creating"]
     )
     deletes = tuple(
-        PendingDelete(as_text(delete["topic"]), _id_of(delete["topic_id"]))
+        PendingDelete(as_text(delete["topic"]), id_of(delete["topic_id"]))
         for delete in content["deleting"]
     )
     generation, next_id = as_count(content["generation"]), as_count(content["next_producer_id"])
@@ -294,7 +293,7 @@ def _state_of(content: Any) -> SavedState:
 
 def _commits_json(saved: SavedCommits) -> dict[str, Any]:
     commits = [list(commit) for commit in saved.commits]
-    return {"topic_id": _id_text(saved.topic_id), "commits": commits}
+    return {"topic_id": id_text(saved.topic_id), "commits": commits}
 
 
 def _commits_of(content: Any) -> SavedCommits:
@@ -308,7 +307,7 @@ def _commits_of(content: Any) -> SavedCommits:
     )
     if not commits:
         raise ValueError("no commits")
-    return SavedCommits(_id_of(content["topic_id"]), commits)
+    return SavedCommits(id_of(content["topic_id"]), commits)
 
 
 def _set_of(content: Any) -> dict[str, Any]:
@@ -324,20 +323,34 @@ def _set_of(content: Any) -> dict[str, Any]:
 
 
 def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:
-    return {**pending._asdict(), "topic_id": _id_text(pending.topic_id)}
+    return {**pending._asdict(), "topic_id": id_text(pending.topic_id)}
 
 
-def _id_text(topic_id: uuid.UUID | None) -> str | None:
+def id_text(topic_id: uuid.UUID | None) -> str | None:
+    """A topic id, or none, in a JSON file."""
     return None if topic_id is None else encode_id(topic_id)
 
 
-def _id_of(text: Any) -> uuid.UUID | None:
+def id_of(text: Any) -> uuid.UUID | None:
+    """A topic id, or none, of a JSON file. Raises TypeError or ValueError for anything else."""
     if text is None:
         return None
     topic_id = decode_id(as_text(text))
     if topic_id is None:
         raise ValueError(f"{text!r} is not an id")
     return topic_id
+
+
+def decode_json(data: bytes, parse: Callable[[Any], T], what: str) -> T:
+    """What `parse` finds in a JSON file. Raises CorruptCheckpointError if it finds nothing such."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpointError(f"not JSON: {error}") from None
+    try:
+        return parse(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptCheckpointError(f"not {what}: {error!r}") from None
 
 
 def as_text(value: Any) -> str:
