@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog import open_dirs
+from stratalog import LogDir, open_dirs
 from stratalog.errors import ConfigError, StratalogError
 from tests.cli.command import COMMAND, Result, inside
 
@@ -97,3 +98,24 @@ def test_other_logs_are_text(name: str, tmp_path: Path) -> None:
     inside("ingest", tmp_path / name, "--to", tmp_path / "logs", "-t", "t", "-p", "1")
     (view,) = open_dirs(tmp_path / "logs").partitions_of("t")
     assert [record.value for record in view.read()] == [b"a", b"b"]
+
+
+@pytest.mark.slow
+def test_waiting_for_another_writer_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1\n")
+    args = ["ingest", tmp_path / "a.txt", "--to", tmp_path / "logs", "-t", "t", "--json"]
+    with (
+        LogDir.open(tmp_path / "logs") as logs,
+        subprocess.Popen(
+            [*COMMAND, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        logs.create_topic("t")
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        logs.close()
+        output, rest = process.communicate(timeout=60)
+    assert line.startswith(f"stratalog: warning: {tmp_path / 'logs'}: waiting up to ")
+    assert f" s for process {os.getpid()} (" in line
+    assert (process.returncode, rest) == (0, "")
+    assert json.loads(output)["seconds"] > 1  # the wait is part of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ import pytest
 
 import stratalog
 from stratalog.errors import LockedError, LogDirLockedError
-from stratalog.partitions.lock import find_holder
+from stratalog.partitions.lock import find_holder, lock_dirs
+from stratalog.storage.disk import Disk
 from tests.opening import open_logs
 
 if TYPE_CHECKING:
@@ -147,3 +149,16 @@ def test_a_refusal_can_be_pickled(tmp_path: Path) -> None:
 
     error = LogDirLockedError(tmp_path, f"process {os.getpid()} (x)")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_long_wait_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    other, _ = _started([sys.executable, "-c", OTHER_WRITER, str(tmp_path)])
+    with pytest.raises(LogDirLockedError):
+        lock_dirs(Disk(), [tmp_path], wait_ms=300)
+    assert caplog.messages == []
+    with pytest.raises(LogDirLockedError):
+        lock_dirs(Disk(), [tmp_path], wait_ms=1400)
+    (message,) = caplog.messages
+    assert re.fullmatch(rf"{tmp_path}: waiting up to 0 s for process {other.pid} \(.+\)", message)
+    _end(other)
+    lock_dirs(Disk(), [tmp_path], wait_ms=0).close()

@@ -107,7 +107,8 @@ def ingest(
     Every worker must see files and log directory under the same paths. Raises a StratalogError that
     names file and row, and then nothing is written.
     """
-    return run_ingest(plan_ingest(source), options, workers)
+    clock = Clock()
+    return run_ingest(plan_ingest(source), options, workers, clock=clock)
 
 
 # -- planning
@@ -222,10 +223,17 @@ def _topic_of(part: FilePart) -> str | None:
 
 
 def run_ingest(
-    plan: IngestPlan, options: WriteOptions, workers: Workers | None = None
+    plan: IngestPlan,
+    options: WriteOptions,
+    workers: Workers | None = None,
+    *,
+    clock: Clock | None = None,
 ) -> IngestResult:
-    """Write what was planned. What can be known to fail fails before a task runs."""
-    clock = Clock()
+    """Write what was planned. What can be known to fail fails before a task runs.
+
+    The result has the time of `clock`, which the caller started before planning.
+    """
+    clock = clock or Clock()
     workers = workers or ThreadWorkers()
     groups = [[task] for task in plan_tasks(plan.parts, workers.slots)]
     with interrupted_once():

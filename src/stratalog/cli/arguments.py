@@ -113,6 +113,14 @@ ConfigOption = Annotated[
         help="Set a Kafka topic or broker setting for this run only. Repeatable.",
     ),
 ]
+CreateInBrokerDirOption = Annotated[
+    bool,
+    typer.Option(
+        "--create-in-broker-dir",
+        help="Create partitions even in the directory of a Kafka broker. At startup the broker "
+        "renames partitions that its cluster does not have to -stray.",
+    ),
+]
 ServerPropertiesOption = Annotated[
     Path | None,
     typer.Option(

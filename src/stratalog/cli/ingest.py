@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, key_values
+from stratalog.bulk.workers import Clock
+from stratalog.cli.arguments import CreateInBrokerDirOption, JsonOption, key_values
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
 from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
@@ -76,14 +77,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Create missing topics with this many partitions.",
         ),
     ] = None,
-    create_in_broker_dir: Annotated[
-        bool,
-        typer.Option(
-            "--create-in-broker-dir",
-            help="Create missing topics even in the directory of a Kafka broker. At startup the "
-            "broker renames partitions that its cluster does not have to -stray.",
-        ),
-    ] = False,
+    create_in_broker_dir: CreateInBrokerDirOption = False,
     repartition: Annotated[
         bool,
         typer.Option(
@@ -145,6 +139,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
     """
+    clock = Clock()
     from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
     from stratalog.bulk.input_files import FileSource, RecordColumns  # noqa: PLC0415
     from stratalog.bulk.options import WriteOptions  # noqa: PLC0415
@@ -169,7 +164,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         JobProgress(1 << 20) as progress,
         workers_of("stratalog ingest", master, conf, progress) as workers,
     ):
-        result = run_ingest(plan, options, workers)
+        result = run_ingest(plan, options, workers, clock=clock)
     _print(result, to, as_json=as_json)
 
 

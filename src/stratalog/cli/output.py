@@ -94,14 +94,17 @@ _truncations: Final = TruncationWarnings()
 
 
 def warn_of_truncations() -> None:
-    """From now on print warnings about truncated logs, missing transaction indexes and unknown
-    settings."""
+    """From now on print warnings about truncated logs, missing transaction indexes, unknown
+    settings, lost records and locks that others hold."""
     _truncations.take()
     for name in (
         "stratalog.maintenance.recovery",
         "stratalog.log.transactions",
         "stratalog.log.maintenance",
         "stratalog.partitions.catalog",
+        "stratalog.partitions.lock",
+        "stratalog.bulk.planning",
+        "stratalog.bulk.incremental",
     ):
         logging.getLogger(name).addHandler(_truncations)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
@@ -76,6 +78,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json there is one object per partition, and a last one of kind summary.
     """
+    clock = Clock()
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
 
     check_conf(conf, master)
@@ -89,6 +92,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ):
         policies = {path: each.config.as_dict()[POLICY] for path, each in configs.items()}
         result = stats(partitions, what_if=settings, policies=policies, workers=workers)
+    result = replace(result, seconds=clock.seconds)
     by_topic = {path.name.rpartition("-")[0]: each for path, each in configs.items()}
     if as_json:
         _print_json(result, by_topic)

@@ -7,6 +7,7 @@ took; our own lock belongs to an open file, so it is the process that has this f
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import struct
 import time
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
     from stratalog.storage.disk import Disk
 
+_log: Final = logging.getLogger(__name__)
+
 _POLL_S: Final = 0.05
+_SILENT_S: Final = 1.0
+"""A wait is reported if it takes longer."""
 _PROCESSES: Final = Path("/proc")
 _FLOCK: Final = struct.Struct(
     "h"  # l_type
@@ -37,13 +42,20 @@ _FLOCK: Final = struct.Struct(
 def lock_dirs(disk: Disk, paths: Sequence[Path], *, wait_ms: int = 0) -> ExitStack:
     """Lock all of the log directories or none, waiting up to `wait_ms` for another writer. Closing
     the returned stack releases them. Raises LogDirLockedError."""
-    deadline = time.monotonic() + wait_ms / 1000
+    started = time.monotonic()
+    is_reported = False
     while True:
         try:
             return _lock_now(disk, paths)
-        except LogDirLockedError:
-            if time.monotonic() >= deadline:
+        except LogDirLockedError as error:
+            waited_s = time.monotonic() - started
+            left_s = wait_ms / 1000 - waited_s
+            if left_s <= 0:
                 raise
+            if waited_s >= _SILENT_S and not is_reported:
+                is_reported = True
+                holder = error.holder or "another writer"
+                _log.warning("%s: waiting up to %.0f s for %s", error.path, left_s, holder)
             time.sleep(_POLL_S)
 
 
