@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from stratalog.format.column_types import numpy_column, repeated_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -33,6 +33,15 @@ TEXT_BYTES_MAX: Final = 128 << 20
 FIRST_PRINTABLE: Final = 0x20
 _MILLISECONDS: Final = pa.timestamp("ms", "UTC")
 _TIME: Final = pa.timestamp("us")
+_PLAIN_TYPES: Final = (
+    (pa.types.is_large_string, pa.string()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_large_binary, pa.binary()),
+    (pa.types.is_binary_view, pa.binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+    (pa.types.is_duration, pa.int64()),
+    (pa.types.is_float16, pa.float32()),
+)
 _PREFIX: Final = re.compile(rb'\{"topic":"([^"\\\x00-\x1f]{1,249})"')
 _HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 
@@ -75,24 +84,95 @@ def json_texts(column: pa.Array) -> pa.Array:
 
 
 def json_values(column: pa.Array) -> pa.Array:
-    """Each value of a column of any type as JSON."""
+    """Each value of a column of any type as JSON, the values of lists, structs and maps too."""
     types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain_column(column)
     kind = column.type
+    if types.is_struct(kind):
+        return _or_null(column, _struct_objects(column))
+    if types.is_map(kind):
+        return _or_null(column, _map_objects(column))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _or_null(column, _joined("[", _list_texts(column, json_values), "]"))
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_decimal(kind):
         return column.cast(pa.string()).fill_null("null")
     if types.is_floating(kind):
         texts = column.cast(pa.string())  # JSON has no infinity, and no NaN
         quoted = _joined('"', texts, '"')
         return pc.if_else(pc.is_finite(column), texts, quoted).fill_null("null")
-    if types.is_nested(kind):
-        return pa.array([_json_of_any(value) for value in column.to_pylist()], pa.string())
-    if types.is_timestamp(kind):
-        column = iso_times(column)
-    elif not types.is_binary(kind):
-        column = column.cast(pa.binary() if types.is_large_binary(kind) else pa.string())
+    if not types.is_binary(kind):
+        column = plain_texts(column)
     return json_texts(column)
+
+
+def plain_column(column: pa.Array) -> pa.Array:
+    """The same values in one of the basic types.
+
+    Dictionaries and run ends are decoded. Text and bytes of all kinds are `string` and `binary`, an
+    UUID is text, an elapsed time is a number in its unit, other extension types are what they are
+    stored as.
+    """
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        is_uuid = kind.extension_name == "arrow.uuid"
+        return _uuid_texts(column.storage) if is_uuid else plain_column(column.storage)
+    if pa.types.is_dictionary(kind):
+        return plain_column(column.cast(kind.value_type))
+    if pa.types.is_run_end_encoded(kind):
+        return plain_column(pc.run_end_decode(column))
+    for is_kind, plain in _PLAIN_TYPES:
+        if is_kind(kind):
+            return column.cast(plain)
+    return column
+
+
+def plain_texts(column: pa.Array) -> pa.Array:
+    """Values of a type without parts as text; null stays null."""
+    return iso_times(column) if pa.types.is_timestamp(column.type) else column.cast(pa.string())
+
+
+def _uuid_texts(column: pa.Array) -> pa.Array:
+    raw = column.cast(pa.binary()).fill_null(bytes(16))
+    digits = np.frombuffer(bytes(_content(raw)).hex().encode(), np.uint8).reshape(-1, 32)
+    texts = np.insert(digits, (8, 12, 16, 20), ord("-"), axis=1)
+    ends = np.arange(0, texts.size + 1, texts.shape[1], dtype=np.int32)
+    found = pa.StringArray.from_buffers(len(column), pa.py_buffer(ends), pa.py_buffer(texts))
+    return pc.if_else(column.is_valid(), found, pa.scalar(None, pa.string()))
+
+
+def _or_null(column: pa.Array, texts: pa.Array) -> pa.Array:
+    return pc.if_else(column.is_valid(), texts, "null")
+
+
+def _struct_objects(column: pa.StructArray) -> pa.Array:
+    names = [field.name for field in column.type]
+    if not names:
+        return repeated_text("{}", len(column))
+    return json_objects(dict(zip(names, column.flatten(), strict=True)))
+
+
+def _map_objects(column: pa.MapArray) -> pa.Array:
+    """Keys are text, as JSON wants it."""
+    entries = column.cast(pa.list_(column.type.field(0).type))
+
+    def texts(pairs: pa.StructArray) -> pa.Array:
+        keys, values = pairs.flatten()
+        keys = plain_column(keys)
+        if pa.types.is_nested(keys.type):
+            keys = json_values(keys)
+        elif not pa.types.is_binary(keys.type):
+            keys = plain_texts(keys)
+        return _joined(json_texts(keys), ":", json_values(values))
+
+    return _joined("{", _list_texts(entries, texts), "}")
+
+
+def _list_texts(lists: pa.Array, texts_of: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """The texts of the entries of each list, with commas between them; none for a null."""
+    counts = pc.list_value_length(lists).fill_null(0)
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
+    entries = texts_of(lists.flatten())
+    return pc.binary_join(pa.ListArray.from_arrays(ends, entries), ",")
 
 
 def json_objects(
@@ -113,28 +193,9 @@ def iso_times(column: pa.Array) -> pa.Array:
     return pc.replace_substring(texts, " ", "T")
 
 
-def _json_of_any(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
-
-
-def _json_default(value: object) -> Any:
-    """JSON value of what `json` cannot encode, inside lists and structs."""
-    return json.loads(_json_of(bytes(value))) if isinstance(value, bytes) else str(value)
-
-
 def _headers(lists: pa.Array) -> pa.Array:
     """`,"headers":[…]` for each record that has a list of them."""
-    entries = lists.flatten()
-    objects = _joined(
-        '{"key":',
-        json_texts(entries.field("key")),
-        ',"value":',
-        json_texts(entries.field("value")),
-        "}",
-    )
-    counts = pc.list_value_length(lists).fill_null(0)
-    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(counts).cast(pa.int32())])
-    joined = pc.binary_join(pa.ListArray.from_arrays(ends, objects), ",")
+    joined = _list_texts(lists, _struct_objects)
     return pc.if_else(lists.is_valid(), _joined(',"headers":[', joined, "]"), "")
 
 

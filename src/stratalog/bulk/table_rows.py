@@ -5,6 +5,10 @@ names others. Without a value, a row becomes a JSON object of all its columns, n
 and values are taken as they are if they are text or bytes, else as their JSON text. Columns in the
 names of directories count as columns of the file; the directory's topic is the topic.
 
+In the JSON object numbers are numbers, structs and maps are objects, lists are arrays; times, dates
+and UUIDs are text, and so are bytes if they are UTF-8 (see `json_lines`). Nanoseconds of a column
+of timestamps stay in the object, and are truncated where it is the timestamp of the records.
+
 An empty cell of CSV is null, a quoted empty cell is an empty string. The cells of a CSV column are
 numbers in the JSON object, as they are written, if all of them in all files are; or booleans;
 otherwise they are strings.
@@ -28,7 +32,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from stratalog.bulk.input_files import InputFile, Missing, RecordColumns, open_input
-from stratalog.bulk.json_lines import iso_times, json_objects, json_values
+from stratalog.bulk.json_lines import json_objects, json_values, plain_column, plain_texts
 from stratalog.bulk.line_rows import TIME_MS_MAX, Rows, time_ms_of
 from stratalog.errors import ConfigError, InputFileError
 
@@ -45,10 +49,9 @@ _SAMPLED_BYTES: Final = 64
 _LONG_BYTES: Final = 16 << 10
 _TIME: Final = pa.timestamp("us")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_BYTES: Final = (pa.binary(), pa.string(), pa.large_binary(), pa.large_string())
 _SINK_COLUMNS: Final = ("value", "key", "timestamp", "topic", "partition", "headers")
 _NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
-_BOOLEAN: Final = r"^(true|false)$"
+_BOOLEAN: Final = r"^(true|false|True|False|TRUE|FALSE)$"
 _MILLISECONDS: Final = r"^[0-9]{1,18}$"
 
 
@@ -134,7 +137,8 @@ class TableRows:
     ) -> Rows:
         try:
             return self._taken(batch, file, row, literals)
-        except pa.ArrowInvalid as error:  # a number or a time that is out of range
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            # a number or a time that is out of range, or a type that nobody writes
             raise InputFileError(f"{file.path}: {str(error).splitlines()[0]}") from None
 
     def _taken(
@@ -148,7 +152,8 @@ class TableRows:
         taken: dict[str, pa.Array] = {}
         missing = Missing()
         if "value" not in sources:
-            taken["value"] = json_objects(columns, literals).cast(pa.binary())
+            texts = {name: pc.utf8_lower(columns[name]) for name in literals if name in columns}
+            taken["value"] = json_objects({**columns, **texts}, literals).cast(pa.binary())
         for name, source in sources.items():
             if name == "timestamp":
                 taken[name], missing = self._times(columns[source], source, file, row)
@@ -258,7 +263,7 @@ def _check_types(schema: pa.Schema, sources: Mapping[str, str], file: InputFile)
         raise ConfigError("column", f"{file.path}: two columns have the same name")
     expected = {
         "timestamp": ("a timestamp", _is_time),
-        "topic": ("text", lambda kind: kind in {pa.string(), pa.large_string()}),
+        "topic": ("text", _is_text),
         "partition": ("an integer", pa.types.is_integer),
         "headers": ("a list of keys and values", _is_headers),
     }
@@ -271,24 +276,30 @@ def _check_types(schema: pa.Schema, sources: Mapping[str, str], file: InputFile)
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """The type of `plain_column`."""
+    return plain_column(pa.nulls(0, kind)).type
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(kind == pa.string())
 
 
 def _is_time(kind: pa.DataType) -> bool:
     types = pa.types
-    return (
-        types.is_timestamp(kind)
-        or types.is_date(kind)
-        or types.is_integer(kind)
-        or kind in {pa.string(), pa.large_string()}
-    )
+    is_known = types.is_timestamp(kind) or types.is_date(kind) or types.is_integer(kind)
+    return is_known or _is_text(kind) or types.is_null(kind)
 
 
 def _is_headers(kind: pa.DataType) -> bool:
-    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+    types = pa.types
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         return False
-    fields = [(field.name, field.type) for field in kind.value_type]
-    return fields == [(field.name, field.type) for field in _HEADERS.value_type]
+    if not types.is_struct(kind.value_type):
+        return False
+    fields = {field.name: _plain_type(field.type) for field in kind.value_type}
+    return list(fields) == ["key", "value"] and (
+        _is_text(fields["key"]) and fields["value"] in {pa.binary(), pa.string()}
+    )
 
 
 def _columns_to_read(sources: Mapping[str, str], parquet: pq.ParquetFile) -> list[str]:
@@ -347,35 +358,26 @@ def _row_bytes(chunk: pq.ColumnChunkMetaData, rows: int) -> float:
 
 def _shaped(column: pa.Array, name: str) -> pa.Array:
     """A column as the sink takes it."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain_column(column)
     if name in {"value", "key"}:
-        if column.type not in _BYTES:
-            column = _texts_of(column)
-        return column if column.type == pa.binary() else column.cast(pa.binary())
+        if pa.types.is_nested(column.type):
+            none = pa.scalar(None, pa.string())
+            column = pc.if_else(column.is_valid(), json_values(column), none)
+        elif not pa.types.is_binary(column.type):
+            column = plain_texts(column)
+        return column.cast(pa.binary())
     kind = {"topic": pa.string(), "partition": pa.int32(), "headers": _HEADERS}[name]
     return column if column.type == kind else column.cast(kind)
 
 
-def _texts_of(column: pa.Array) -> pa.Array:
-    """Values that are neither text nor bytes, as text; null stays null."""
-    if pa.types.is_timestamp(column.type):
-        return iso_times(column)
-    if pa.types.is_nested(column.type):
-        return pc.if_else(column.is_valid(), json_values(column), pa.scalar(None, pa.string()))
-    return column.cast(pa.string())
-
-
 def times_of(column: pa.Array) -> pa.Array:
     """Timestamps in microseconds; null for what is not a time."""
+    column = plain_column(column)
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.cast(kind.value_type)
-        kind = column.type
     if pa.types.is_timestamp(kind):
         # Nanoseconds are truncated; years out of the range of microseconds are an error.
         return column if kind == _TIME else column.cast(_TIME, safe=kind.unit != "ns")
-    if pa.types.is_date(kind):
+    if pa.types.is_date(kind) or pa.types.is_null(kind):
         return column.cast(_TIME)
     if pa.types.is_integer(kind):
         return _from_milliseconds(column.cast(pa.int64()))
