@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
+import typer
 
+from stratalog import LogDir
 from stratalog.errors import ConfigError, UnknownTopicOrPartitionError
 from tests.cli.command import inside, stratalog
 from tests.golden.cases import GOLDEN_DIR
@@ -55,9 +57,18 @@ def test_committed_records_only(tmp_path: Path) -> None:
 
 def test_lines_of_json_by_topic_alone(tmp_path: Path) -> None:
     args = ("--format", "jsonl", "--no-by-date", "--headers", "--json")
-    file, summary = inside("export", "multiseg", "-d", MULTISEG, "--to", tmp_path, *args).rows
+    file, partition, summary = inside(
+        "export", "multiseg", "-d", MULTISEG, "--to", tmp_path, *args
+    ).rows
     assert (tmp_path / file["path"]).read_bytes().count(b"\n") == 1500
     assert file["path"].startswith("topic=multiseg/part-00000-")
+    assert partition == {
+        "kind": "partition",
+        "topic": "multiseg",
+        "partition": 0,
+        "startOffset": 0,
+        "endOffset": 1500,
+    }
     assert summary["files"] == 1
     assert summary["outputBytes"] == (tmp_path / file["path"]).stat().st_size
 
@@ -102,3 +113,61 @@ def test_options_of_parquet_are_refused_for_json(args: tuple[str, ...], tmp_path
     assert result.status == 2
     assert f"{args[0]} requires --format parquet" in result.stderr
     assert not (tmp_path / "o").exists()
+
+
+# -- incremental
+
+
+def test_only_what_is_new(tmp_path: Path) -> None:
+    logs, to = tmp_path / "logs", tmp_path / "out"
+    args = ("export", logs, "--to", to, "--incremental", "--json")
+    with LogDir.open(logs) as opened:
+        opened.create_topic("t")
+        opened.append("t", b"1")
+    *_, partition, summary = inside(*args).rows
+    assert (partition["startOffset"], partition["endOffset"], summary["records"]) == (0, 1, 1)
+    with LogDir.open(logs) as opened:
+        opened.append("t", b"2")
+    *_, partition, summary = inside(*args).rows
+    assert (partition["startOffset"], partition["endOffset"], summary["records"]) == (1, 2, 1)
+    assert [row["kind"] for row in inside(*args).rows] == ["partition", "summary"]
+
+
+@pytest.mark.slow
+def test_what_was_deleted_unexported(tmp_path: Path) -> None:
+    logs, to = tmp_path / "logs", tmp_path / "out"
+    args = ("export", logs, "--to", to, "--incremental")
+    with LogDir.open(logs) as opened:
+        opened.create_topic("t")
+        opened.append("t", b"1")
+        inside(*args)
+        for _ in range(3):
+            opened.append("t", b"2")
+        opened.delete_records("t", 0, 3)
+    result = stratalog(*args)
+    assert result.status == 1
+    assert result.stderr == (
+        "stratalog: error: offsets 1 to 2 of t-0 were deleted unexported. Nothing was exported; "
+        "set failOnDataLoss to false (--skip-lost) to continue with what is there\n"
+    )
+    result = stratalog(*args, "--skip-lost", "--json")
+    assert result.status == 1
+    assert result.stderr == "stratalog: warning: offsets 1 to 2 of t-0 were deleted unexported\n"
+    assert result.rows[2] == {
+        "kind": "loss",
+        "topic": "t",
+        "partition": 0,
+        "startOffset": 1,
+        "endOffset": 3,
+        "reason": "offsets 1 to 2 of t-0 were deleted unexported",
+    }
+    assert stratalog(*args).status == 0
+
+
+@pytest.mark.parametrize(
+    "flags", [("--skip-lost",), ("--incremental", "--append")], ids=["lost", "append"]
+)
+def test_flags_that_do_not_go_together(flags: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="--incremental"):
+        inside("export", MULTISEG, "--to", tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()

@@ -56,6 +56,12 @@ class Nursery:
         status = self._ask("")
         return status, (lines + self._drain()).decode()
 
+    def run(self, request: dict[str, object]) -> tuple[int, str]:
+        """Let a process run to its end: its exit status, and what it has reported."""
+        self._ask(json.dumps(request) + "\n")
+        status = self._ask("")
+        return status, self._drain().decode()
+
     def _ask(self, line: str) -> int:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

@@ -9,6 +9,8 @@ find partition columns. Records without a timestamp are in the directory that Hi
 
 A task writes one file for each topic and day that it meets, and has at most `OPEN_FILES_MAX` open,
 since records may come in any order of time. Memory is bounded by the row groups of open files.
+
+Incremental exports remember where they stopped, and add only what is new: see `incremental`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,18 +29,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stratalog.bulk.incremental import (
+    STAGING_PREFIX,
+    ExportedUpTo,
+    IncrementalTarget,
+    StagedFile,
+    is_incremental,
+    next_range,
+)
 from stratalog.bulk.json_lines import json_lines
-from stratalog.bulk.planning import plan_read
+from stratalog.bulk.options import Subscription
+from stratalog.bulk.planning import (
+    batch_range,
+    check_named,
+    open_partitions,
+    plan_ranges,
+    plan_read,
+    subscribed,
+    topic_id_of,
+)
 from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
-from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
-from stratalog.errors import ConfigError, TextError
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, interrupts_held, pack
+from stratalog.errors import ConfigError, StratalogError, TextError
+from stratalog.partitions.view import LogDirsView
+from stratalog.storage.disk import storage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from stratalog.bulk.incremental import ExportState, LostRecords
     from stratalog.bulk.options import ReadOptions
+    from stratalog.bulk.splits import OffsetRange
     from stratalog.bulk.workers import Workers
+    from stratalog.format.names import TopicPartition
+    from stratalog.log.partition_view import PartitionView
 
 CODECS: Final = ("none", "snappy", "lz4", "zstd", "gzip")
 OPEN_FILES_MAX: Final = 16
@@ -66,6 +92,16 @@ class FileSpec:
     @property
     def suffix(self) -> str:
         return ".parquet" if self.format == "parquet" else ".jsonl"
+
+    @property
+    def layout(self) -> dict[str, object]:
+        """What files must have in common to be read together."""
+        return {
+            "format": self.format,
+            "text": self.is_text,
+            "headers": self.has_headers,
+            "by-date": self.by_date,
+        }
 
     @property
     def schema(self) -> pa.Schema:
@@ -303,8 +339,6 @@ class _JsonWriter:
 
 # -- the job
 
-STAGING_PREFIX: Final = "_stratalog-"
-"""Spark and others ignore names that start with an underscore."""
 SUCCESS: Final = "_SUCCESS"
 FILE_BYTES_MIN: Final = 8 << 20
 """A file of its own is worth while for so much of a log, to keep all workers busy."""
@@ -312,11 +346,24 @@ UNEVEN_TURNS: Final = 3
 """With more turns it hardly matters that the last one does not keep all workers busy."""
 
 
+class ExportedRange(NamedTuple):
+    """Which offsets of a partition were exported."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    """Exclusive: where the next export starts."""
+
+
 @dataclass(frozen=True)
 class ExportResult(JobResult):
     """What was written."""
 
     files: tuple[ExportedFile, ...] = ()
+    partitions: tuple[ExportedRange, ...] = ()
+    lost: tuple[LostRecords, ...] = ()
+    """What could not be exported any more. Empty unless `fail_on_data_loss` is False."""
 
     @property
     def output_bytes(self) -> int:
@@ -328,10 +375,14 @@ class ExportPlan:
     """What to read, and into what."""
 
     options: ReadOptions
+    """With the offsets that were found, so that planning again finds the same."""
     splits: tuple[Split, ...]
     size_bytes: int
     """Size of the log that is read."""
     spec: FileSpec = field(default_factory=FileSpec)
+    partitions: tuple[ExportedRange, ...] = ()
+    next_offsets: tuple[tuple[TopicPartition, ExportedUpTo], ...] = ()
+    lost: tuple[LostRecords, ...] = ()
 
 
 class _Task(NamedTuple):
@@ -351,47 +402,165 @@ def export(
     target: Path | str,
     spec: FileSpec | None = None,
     *,
+    incremental: bool = False,
     workers: Workers | None = None,
 ) -> ExportResult:
     """Write what `options` select as files below `target`.
 
+    With `incremental`, only what earlier incremental exports into `target` have not written; the
+    starting offsets in `options` apply to topics that are new. Records that were deleted meanwhile,
+    and topics that were created again, raise DataLossError, or are listed in the result if
+    `options.fail_on_data_loss` is False.
+
     Every worker must see log directories and target under the same paths. Raises ConfigError if the
-    target is not empty and `spec` does not allow that.
+    target is not empty and neither `incremental` nor `spec` allows that.
     """
-    return run_export(plan_export(options, spec), Path(target), workers)
+    clock = Clock()
+    if not incremental:
+        return run_export(plan_export(options, spec), Path(target), workers, clock=clock)
+    chosen = _checked(options, spec)
+    with IncrementalTarget(target, chosen.layout) as opened:
+        return run_export(plan_export(options, chosen, opened), opened, workers, clock=clock)
 
 
-def plan_export(options: ReadOptions, spec: FileSpec | None = None) -> ExportPlan:
-    """The splits to export. Raises ConfigError for options that cannot be met."""
+def _checked(options: ReadOptions, spec: FileSpec | None) -> FileSpec:
     chosen = spec or FileSpec(has_headers=options.includes_headers)
     if chosen.codec is not None and chosen.codec not in CODECS:
         raise ConfigError("codec", f"{chosen.codec!r} is not one of {', '.join(CODECS)}")
-    plan = plan_read(options)
-    return ExportPlan(options, plan.splits, plan.summary.bytes_read, chosen)
+    return chosen
 
 
-def run_export(plan: ExportPlan, target: Path, workers: Workers | None = None) -> ExportResult:
-    """Write what was planned."""
-    clock = Clock()
+# -- planning
+
+
+def plan_export(
+    options: ReadOptions, spec: FileSpec | None = None, target: IncrementalTarget | None = None
+) -> ExportPlan:
+    """The splits to export; with a `target`, of what was not exported to it yet.
+
+    Raises ConfigError for options that cannot be met.
+    """
+    chosen = _checked(options, spec)
+    logs = LogDirsView(options.paths)
+    partitions = subscribed(logs, options)
+    check_named(options, partitions)
+    views = open_partitions(logs, partitions, options)
+    found = _Ranges(options, None if target is None else target.state)
+    plan = plan_ranges(views, found.of, options)
+    return ExportPlan(
+        found.fixed_options(),
+        plan.splits,
+        plan.summary.bytes_read,
+        chosen,
+        tuple(ExportedRange(*each, *found.ranges[each]) for each in sorted(found.ranges)),
+        tuple(sorted(found.next_offsets.items())),
+        tuple(found.lost),
+    )
+
+
+class _Ranges:
+    """Finds the range of each partition, and remembers it."""
+
+    def __init__(self, options: ReadOptions, state: ExportState | None) -> None:
+        self._options = options
+        self._state = state
+        self.ranges: dict[TopicPartition, OffsetRange] = {}
+        self.next_offsets: dict[TopicPartition, ExportedUpTo] = {}
+        self.lost: list[LostRecords] = []
+
+    def of(self, topic_partition: TopicPartition, view: PartitionView) -> OffsetRange:
+        if self._state is None:
+            found = batch_range(topic_partition, view, self._options)
+        else:
+            found, lost = next_range(topic_partition, view, self._options, self._state)
+            if lost is not None:
+                lost.report(fails=self._options.fail_on_data_loss)
+                self.lost.append(lost)
+            self.next_offsets[topic_partition] = ExportedUpTo(topic_id_of(view), found.end)
+        self.ranges[topic_partition] = found
+        return found
+
+    def fixed_options(self) -> ReadOptions:
+        """Options that select exactly these ranges, even if the logs have grown."""
+        starting = tuple((each, found.start) for each, found in sorted(self.ranges.items()))
+        ending = tuple((each, found.end) for each, found in sorted(self.ranges.items()))
+        assigned = tuple((each.topic, each.partition) for each in sorted(self.ranges))
+        return replace(
+            self._options,
+            subscription=Subscription(assigned=assigned),
+            starting=starting,
+            ending=ending,
+        )
+
+
+# -- running
+
+
+def run_export(
+    plan: ExportPlan,
+    target: Path | IncrementalTarget,
+    workers: Workers | None = None,
+    *,
+    clock: Clock | None = None,
+) -> ExportResult:
+    """Write what was planned: with an IncrementalTarget, all of it or nothing."""
+    clock = clock or Clock()
     workers = workers or ThreadWorkers()
-    target = target.absolute()
-    _check_target(target, plan.spec)
+    if isinstance(target, IncrementalTarget):
+        root = target.path
+    else:
+        root = target.absolute()
+        _check_target(root, plan.spec)
     job = uuid.uuid4().hex[:12]
-    staging = target / f"{STAGING_PREFIX}{job}"
-    staging.mkdir(parents=True)
+    staging = root / f"{STAGING_PREFIX}{job}"
     try:
-        splits = _for_all(workers, plan)
-        tasks = [_Task(number, split) for number, split in enumerate(splits)]
-        groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
-        work = partial(_write, plan=replace(plan, splits=()), staging=str(staging))
-        title = f"stratalog export: {len(tasks)} splits to {target}"
-        done = workers.run(work, groups, title=title)
-        files = _install(done, target, job)
-        (target / SUCCESS).touch()
-    finally:
+        with _storage_errors(root):
+            done, groups = _write_all(plan, staging, workers)
+            if not isinstance(target, IncrementalTarget):
+                _install(done, root, job)
+    except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
+        raise
+    if isinstance(target, IncrementalTarget):
+        with interrupts_held():  # from here on the next export finishes what is left
+            target.commit(dict(plan.next_offsets), _moves(done, root, job))
+    with _storage_errors(root):
+        (root / SUCCESS).touch()
+    shutil.rmtree(staging, ignore_errors=True)
+    files = tuple(sorted(_named(file, job) for task in done for file in task.files))
     records = sum(file.records for file in files)
-    return ExportResult("export", records, plan.size_bytes, clock.seconds, len(groups), files)
+    return ExportResult(
+        "export",
+        records,
+        plan.size_bytes,
+        clock.seconds,
+        groups,
+        files,
+        plan.partitions,
+        plan.lost,
+    )
+
+
+@contextmanager
+def _storage_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except StratalogError:  # some are an OSError as well
+        raise
+    except OSError as error:
+        where = target if error.filename is None else Path(error.filename)
+        raise storage_error(error, "write", where) from error
+
+
+def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[_Done], int]:
+    """Have the tasks write their files, and return how many groups of tasks there were."""
+    staging.mkdir(parents=True)
+    splits = _for_all(workers, plan)
+    tasks = [_Task(number, split) for number, split in enumerate(splits)]
+    groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
+    work = partial(_write, plan=replace(plan, splits=()), staging=str(staging))
+    title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
+    return workers.run(work, groups, title=title), len(groups)
 
 
 def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
@@ -408,10 +577,14 @@ def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
 
 
 def _check_target(target: Path, spec: FileSpec) -> None:
-    if spec.appends or not target.exists():
+    if not target.exists():
         return
     if not target.is_dir():
         raise ConfigError("target", f"{target} is not a directory")
+    if is_incremental(target):
+        raise ConfigError("target", f"{target} is for incremental exports (--incremental)")
+    if spec.appends:
+        return
     if any(target.iterdir()):
         raise ConfigError("target", f"{target} is not empty; choose another, or --append to it")
 
@@ -431,15 +604,27 @@ def _write(task: _Task, *, plan: ExportPlan, staging: str) -> _Done:
     return _Done(str(directory), files.written)
 
 
-def _install(done: Iterable[_Done], target: Path, job: str) -> tuple[ExportedFile, ...]:
+def _install(done: Iterable[_Done], target: Path, job: str) -> None:
     """Move the files of accepted tasks into place."""
-    installed = []
-    for task in done:
-        for file in task.files:
-            relative = Path(file.path)
-            stem, dot, suffix = relative.name.partition(".")
-            path = relative.with_name(f"{stem}-{job}{dot}{suffix}")
-            (target / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(task.directory) / relative).rename(target / path)
-            installed.append(file._replace(path=str(path)))
-    return tuple(sorted(installed))
+    for move in _moves(done, target, job):
+        path = target / move.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (target / move.staged).rename(path)
+
+
+def _moves(done: Iterable[_Done], target: Path, job: str) -> Sequence[StagedFile]:
+    """What has to be moved, by paths below the target."""
+    return [
+        StagedFile(
+            str(Path(task.directory).relative_to(target) / file.path), _named(file, job).path
+        )
+        for task in done
+        for file in task.files
+    ]
+
+
+def _named(file: ExportedFile, job: str) -> ExportedFile:
+    """The file under its final name, which no other job uses."""
+    relative = Path(file.path)
+    stem, dot, suffix = relative.name.partition(".")
+    return file._replace(path=str(relative.with_name(f"{stem}-{job}{dot}{suffix}")))

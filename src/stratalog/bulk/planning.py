@@ -215,7 +215,7 @@ def batch_range(
     """What a batch query reads of this partition."""
     first, last = view.log_start_offset, visible_end(view, options.isolation)
     start = starting_offset(topic_partition, view, options, last)
-    end = _ending_offset(topic_partition, view, options, last)
+    end = ending_offset(topic_partition, view, options, last)
     if start > end:
         if isinstance(options.starting, ByTimestamp) or isinstance(options.ending, ByTimestamp):
             return OffsetRange(start, start)
@@ -250,9 +250,10 @@ def starting_offset(
     return _plain_offset(bound, topic_partition, view.log_start_offset, end)
 
 
-def _ending_offset(
+def ending_offset(
     topic_partition: TopicPartition, view: LogReader, options: ReadOptions, end: int
 ) -> int:
+    """Where a batch query ends; `end` is the first offset that is not visible."""
     bound = options.ending or LATEST
     if isinstance(bound, ByTimestamp):
         found = view.find_time(_timestamp(bound, topic_partition))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path  # Typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument, key_values, time_of
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
 from stratalog.cli.output import JobProgress, json_line, json_names
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from stratalog.bulk.options import ReadOptions
 
 Codec = Literal["none", "snappy", "lz4", "zstd", "gzip"]
+FAILS_WHEN = "anything could not be read or written, or was skipped as lost"
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
@@ -63,6 +67,21 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     append: Annotated[
         bool, typer.Option("--append", help="Add to an output directory that already has files.")
     ] = False,
+    incremental: Annotated[
+        bool,
+        typer.Option(
+            "--incremental",
+            help="Export only what earlier runs with --incremental have not exported to DIR.",
+        ),
+    ] = False,
+    skip_lost: Annotated[
+        bool,
+        typer.Option(
+            "--skip-lost",
+            help="With --incremental: continue if records were deleted before they were exported, "
+            "list them on standard error, and exit with status 1.",
+        ),
+    ] = False,
     by_date: Annotated[
         bool,
         typer.Option(
@@ -80,16 +99,27 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     and to DIR. Files are moved into place when all of them are written. Internal topics are
     exported only if you name them.
 
+    With --incremental, DIR remembers the next offset of each partition, in a file that is replaced
+    when all files are written: a run that is killed is completed or repeated by the next one, so
+    each record is exported once. --since applies to topics that DIR has no records of. If records
+    were deleted before they were exported (retention), or a topic was deleted and created again,
+    nothing is exported, unless you give --skip-lost.
+
     \b
     Examples:
       stratalog export /var/lib/kafka/data --to /tmp/export
       stratalog export orders -d /var/lib/kafka/data --to orders.parquet --text
       stratalog export orders:3 -d /data --to out --since 2026-11-01 --until 2026-11-02
+      stratalog export orders -d /data --to /lake --incremental
       stratalog export /mnt/backup --to /mnt/lake --master spark://host:7077
 
-    With --json there is one object per file, and a last one of kind summary.
+    With --json there is one object per file, one per partition with the offsets that were exported
+    (endOffset is the next one), one of kind loss for what --skip-lost has skipped, and a last one
+    of kind summary.
     """
+    clock = Clock()
     from stratalog.bulk.export import FileSpec, plan_export, run_export  # noqa: PLC0415 - heavy
+    from stratalog.bulk.incremental import IncrementalTarget  # noqa: PLC0415
     from stratalog.spark.options import parse_read_options  # noqa: PLC0415
 
     check_conf(conf, master)
@@ -97,6 +127,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if format_ == "jsonl" and (codec is not None or text):
         flag = "--text" if codec is None else "--codec"
         raise typer.BadParameter(f"{flag} requires --format parquet")
+    if skip_lost and not incremental:
+        raise typer.BadParameter("--skip-lost requires --incremental")
+    if append and incremental:
+        raise typer.BadParameter("--incremental adds to the directory by itself; omit --append")
     spec = FileSpec(format_, codec, text, by_date, headers, append)
     options = _read_options(
         targets_of(where, log_dir),
@@ -104,13 +138,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         time_of(until, "--until"),
         is_committed=committed,
     )
-    plan = plan_export(parse_read_options(key_values("--option", option or []), options), spec)
-    with (
-        JobProgress(plan.size_bytes) as progress,
-        workers_of("stratalog export", master, conf, progress) as workers,
-    ):
-        result = run_export(plan, to, workers)
+    options = parse_read_options(key_values("--option", option or []), options)
+    if skip_lost:
+        options = replace(options, fail_on_data_loss=False)
+    with IncrementalTarget(to, spec.layout) if incremental else nullcontext() as target:
+        plan = plan_export(options, spec, target)
+        with (
+            JobProgress(plan.size_bytes) as progress,
+            workers_of("stratalog export", master, conf, progress) as workers,
+        ):
+            result = run_export(plan, target or to, workers, clock=clock)
     _print(result, to, as_json=as_json)
+    if result.lost:
+        raise typer.Exit(1)
 
 
 def _read_options(
@@ -143,6 +183,11 @@ def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:
     if as_json:
         for file in result.files:
             print(json_line({"kind": "file", **json_names(file._asdict())}))
+        for partition in result.partitions:
+            print(json_line({"kind": "partition", **json_names(partition._asdict())}))
+        for lost in result.lost:
+            row = {**lost.topic_partition._asdict(), "startOffset": lost.start}
+            print(json_line({"kind": "loss", **row, "endOffset": lost.end, "reason": lost.reason}))
         summary = {
             "records": result.records,
             "size_bytes": result.size_bytes,

@@ -1,0 +1,316 @@
+"""Incremental exports: what they have exported so far, and the files that they add.
+
+`_stratalog_export.json` in the target has the next offset of each partition. It is replaced
+atomically, and that is the commit of an export:
+
+1. Tasks have written files below a staging directory; these are synced.
+2. A new state is written, with the new offsets and the names of these files.
+3. The files are moved into place, and the state is written again, without the names.
+
+An export that ends before step 2 has changed nothing, and the next one removes its staging
+directory. After step 2 the next export first moves what is left. So each record is in one file,
+once, whenever an export is killed; and a file that readers have seen is never removed.
+
+The target is locked meanwhile, so that two exports cannot add the same records.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from stratalog.bulk.planning import batch_range, ending_offset, recreated, topic_id_of, visible_end
+from stratalog.bulk.splits import OffsetRange
+from stratalog.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    CorruptError,
+    DataLossError,
+    LockedError,
+    UnsupportedError,
+)
+from stratalog.format.names import TopicPartition
+from stratalog.partitions.state import as_count, as_text, decode_json, id_of, id_text
+from stratalog.storage.disk import Disk
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Mapping, Sequence
+
+    from stratalog.bulk.options import ReadOptions
+    from stratalog.log.partition_view import PartitionView
+
+_log: Final = logging.getLogger(__name__)
+
+STATE_FILE: Final = "_stratalog_export.json"
+LOCK_FILE: Final = "_stratalog_export.lock"
+STAGING_PREFIX: Final = "_stratalog-"
+"""Of directories. Spark and others ignore names that start with an underscore."""
+VERSION: Final = 1
+
+
+class ExportedUpTo(NamedTuple):
+    """Where the exports of a partition have stopped."""
+
+    topic_id: uuid.UUID | None
+    """None if the log directory did not have it; then it is not compared."""
+    next_offset: int
+
+
+class StagedFile(NamedTuple):
+    """A file that is to be moved, by its paths below the target."""
+
+    staged: str
+    path: str
+
+
+@dataclass(frozen=True)
+class ExportState:
+    """What `_stratalog_export.json` holds."""
+
+    layout: Mapping[str, object]
+    """The options that all files of the target have in common."""
+    partitions: Mapping[TopicPartition, ExportedUpTo] = field(default_factory=dict)
+    moving: tuple[StagedFile, ...] = ()
+    """Files of the last export that are not known to be in place."""
+
+    def knows(self, topic: str) -> bool:
+        return any(known.topic == topic for known in self.partitions)
+
+
+class LostRecords(NamedTuple):
+    """Records that cannot be exported any more."""
+
+    topic_partition: TopicPartition
+    start: int
+    """The first offset that was not exported."""
+    end: int | None
+    """The first offset that is there; None if the topic is another one."""
+    reason: str
+
+    def report(self, *, fails: bool) -> None:
+        """Raise DataLossError, or log a warning."""
+        if fails:
+            raise DataLossError(
+                f"{self.reason}. Nothing was exported; set failOnDataLoss to false (--skip-lost) "
+                "to continue with what is there"
+            )
+        _log.warning("%s", self.reason)
+
+
+# -- the state as JSON
+
+
+def encode_state(state: ExportState) -> bytes:
+    rows = [
+        {
+            "topic": topic,
+            "partition": number,
+            "topicId": id_text(saved.topic_id),
+            "nextOffset": saved.next_offset,
+        }
+        for (topic, number), saved in sorted(state.partitions.items())
+    ]
+    moving = [list(file) for file in state.moving]
+    content = {"version": VERSION, "layout": state.layout, "partitions": rows, "moving": moving}
+    return (json.dumps(content, indent=1) + "\n").encode()
+
+
+def decode_state(data: bytes) -> ExportState:
+    """Raises CorruptCheckpointError, or UnsupportedError for a version that is not known here."""
+    return decode_json(data, _state_of, "the state of an export")
+
+
+def _state_of(content: Any) -> ExportState:
+    if content["version"] != VERSION:
+        raise UnsupportedError(f"{STATE_FILE} of version {content['version']!r}")
+    partitions = {
+        TopicPartition(as_text(row["topic"]), as_count(row["partition"])): ExportedUpTo(
+            id_of(row["topicId"]), as_count(row["nextOffset"])
+        )
+        for row in content["partitions"]
+    }
+    moving = tuple(StagedFile(as_text(old), as_text(new)) for old, new in content["moving"])
+    return ExportState(dict(content["layout"]), partitions, moving)
+
+
+# -- the target
+
+
+class IncrementalTarget:
+    """The directory that incremental exports write to, locked. Use it as a context manager."""
+
+    def __init__(
+        self, path: Path | str, layout: Mapping[str, object], *, disk: Disk | None = None
+    ) -> None:
+        """Lock the directory, and finish what a killed export has left.
+
+        Raises LockedError while another export writes to it, and ConfigError if it has files of
+        other exports, or files with another `layout`.
+        """
+        self.path = Path(path).absolute()
+        self._disk = disk or Disk()
+        _create(self._disk, self.path)
+        _check_files(self.path)
+        try:
+            self._lock = self._disk.lock(self.path / LOCK_FILE)
+        except LockedError:
+            raise LockedError(f"{self.path}: another incremental export writes to it") from None
+        try:
+            self.state = self._read(layout)
+            self._finish()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _read(self, layout: Mapping[str, object]) -> ExportState:
+        path = self.path / STATE_FILE
+        try:
+            state = decode_state(self._disk.read_bytes(path))
+        except FileNotFoundError:
+            return ExportState(layout)
+        except CorruptError as error:
+            raise error.located(path) from None
+        for name, value in layout.items():
+            if state.layout.get(name) != value:
+                raise ConfigError(
+                    name,
+                    f"{self.path} has files that were exported with {state.layout.get(name)!r}, "
+                    f"not {value!r}; use the same options, or another directory",
+                )
+        return state
+
+    def _finish(self) -> None:
+        """Move the files of an export that was killed, and remove what others have staged."""
+        self._move()
+        for name in self._disk.list_names(self.path):
+            if name.startswith(STAGING_PREFIX):
+                self._disk.remove_tree(self.path / name)
+
+    def commit(
+        self, partitions: Mapping[TopicPartition, ExportedUpTo], files: Sequence[StagedFile]
+    ) -> None:
+        """Add these files, and remember these offsets: both or, if this is interrupted, at last
+        when the next export starts."""
+        for path in _with_directories([file.staged for file in files]):
+            self._sync(self.path / path)
+        merged = {**self.state.partitions, **partitions}
+        self._write(replace(self.state, partitions=merged, moving=tuple(files)))
+        self._move()
+
+    def _move(self) -> None:
+        files = self.state.moving
+        if not files:
+            return
+        for file in files:
+            target = self.path / file.path
+            staged = self.path / file.staged
+            if self._disk.exists(staged):
+                self._disk.mkdir(target.parent.parent, exist_ok=True)
+                self._disk.mkdir(target.parent, exist_ok=True)
+                self._disk.rename(staged, target)
+            elif not self._disk.exists(target):
+                raise CorruptCheckpointError(
+                    f"the exported file {file.path} is missing, and so is {file.staged}; remove "
+                    "the directory, and export everything again",
+                    path=self.path / STATE_FILE,
+                )
+        for path in _with_directories([file.path for file in files]):
+            if (self.path / path).is_dir():
+                self._disk.fsync_dir(self.path / path)
+        self._write(replace(self.state, moving=()))
+
+    def _write(self, state: ExportState) -> None:
+        self._disk.write_atomically(self.path / STATE_FILE, encode_state(state))
+        self.state = state
+
+    def _sync(self, path: Path) -> None:
+        if path.is_dir():
+            self._disk.fsync_dir(path)
+        else:
+            self._disk.fsync(path)
+
+
+def _create(disk: Disk, path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ConfigError("target", f"{path} is not a directory")
+    for directory in reversed([path, *path.parents]):
+        if not directory.exists():
+            disk.mkdir(directory, exist_ok=True)
+            disk.fsync_dir(directory.parent)
+
+
+def _check_files(path: Path) -> None:
+    if not is_incremental(path) and any(path.iterdir()):
+        raise ConfigError(
+            "target", f"{path} is not empty, and its files are not of incremental exports"
+        )
+
+
+def is_incremental(path: Path) -> bool:
+    """Whether incremental exports write to this directory."""
+    return any((path / name).exists() for name in (STATE_FILE, LOCK_FILE))
+
+
+def _with_directories(paths: Sequence[str]) -> list[Path]:
+    """The paths and all directories above them, up to that of the target; deepest first."""
+    found = {Path(path): None for path in paths}
+    for path in list(found):
+        found |= dict.fromkeys(path.parents)
+    return sorted(found, key=lambda path: len(path.parts), reverse=True)
+
+
+# -- ranges of offsets
+
+
+def next_range(
+    topic_partition: TopicPartition,
+    view: PartitionView,
+    options: ReadOptions,
+    state: ExportState,
+) -> tuple[OffsetRange, LostRecords | None]:
+    """What the next export reads of a partition, and what is lost."""
+    saved = state.partitions.get(topic_partition)
+    first = view.log_start_offset
+    if saved is None:
+        if state.knows(topic_partition.topic):  # a partition that was added
+            return _range_from(first, topic_partition, view, options), None
+        return batch_range(topic_partition, view, options), None
+    start = saved.next_offset
+    topic_id = topic_id_of(view)
+    if topic_id is not None and saved.topic_id not in {None, topic_id}:
+        assert saved.topic_id is not None
+        what = recreated(topic_partition.topic, saved.topic_id, topic_id)
+        lost = LostRecords(
+            topic_partition, start, None, f"{what}; {topic_partition} was exported up to {start}"
+        )
+        return _range_from(first, topic_partition, view, options), lost
+    if start < first:
+        what = f"offsets {start} to {first - 1} of {topic_partition} were deleted unexported"
+        lost = LostRecords(topic_partition, start, first, what)
+        return _range_from(first, topic_partition, view, options), lost
+    if start > view.log_end_offset:
+        end = view.log_end_offset
+        what = (
+            f"{topic_partition} ends at offset {end}, but was exported up to {start}: it was "
+            "truncated, or restored from an older copy"
+        )
+        return OffsetRange(end, end), LostRecords(topic_partition, start, end, what)
+    return _range_from(start, topic_partition, view, options), None
+
+
+def _range_from(
+    start: int, topic_partition: TopicPartition, view: PartitionView, options: ReadOptions
+) -> OffsetRange:
+    last = visible_end(view, options.isolation)
+    end = min(last, ending_offset(topic_partition, view, options, last))
+    return OffsetRange(start, max(start, end))
