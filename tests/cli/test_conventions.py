@@ -44,6 +44,7 @@ RUNS: list[tuple[str | Path, ...]] = [
     ("recover", GOLDEN_DIR / "u-badcrc" / "before", "--dry-run"),
     ("compact", COMPACT, "compact", "--explain", *POLICY),
     ("compact", COMPACT, "compact", "--key", "k1", *POLICY),
+    ("topic", "describe", "-d", COMPACT),
 ]
 
 
@@ -130,6 +131,7 @@ SHORT_OPTIONS = {
     "-s": "--segments",
     "-t": "--topic",
     "-V": "--version",
+    "-y": "--yes",
 }
 ALSO = {("read", "-o"): "--from"}
 """The same under another name: an offset."""
@@ -137,7 +139,9 @@ ALSO = {("read", "-o"): "--from"}
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_letter_means_the_same_everywhere(name: str) -> None:
-    for parameter in command_of(name).params:
+    command = command_of(name)
+    commands = [command, *getattr(command, "commands", {}).values()]
+    for parameter in (each for found in commands for each in found.params):
         for letter in (flag for flag in parameter.opts if re.fullmatch(r"-\w", flag)):
             assert ALSO.get((name, letter), SHORT_OPTIONS[letter]) in parameter.opts
 

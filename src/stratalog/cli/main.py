@@ -2,7 +2,8 @@
 
 To add a command `x`, write `cli/x.py` with a function `run` whose parameters Typer understands and
 whose docstring is the help text, and list it in `COMMANDS`. A module may define `FAILS_WHEN`, which
-completes the sentence "Exit status 1 if …". Import heavy modules inside functions.
+completes the sentence "Exit status 1 if …", and `SUBCOMMANDS`, functions like `run` by their names;
+then the docstring of `run` is the help text of the group. Import heavy modules inside functions.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "retain": "Delete expired segments as a broker does; explain what is kept.",
     "compact": "Compact topics by key; explain what is eligible, and why.",
     "maintain": "Run retention and compaction in the background, or once.",
+    "topic": "Create, alter, delete and describe topics.",
     "ingest": "Write JSON lines, CSV, Parquet or text files into topics.",
     "export": "Write topics as Parquet or JSON lines.",
 }
@@ -69,11 +71,15 @@ class LazyGroup(TyperGroup):
         from stratalog.cli.arguments import PlainCommand  # noqa: PLC0415 - not for the group's help
 
         module = import_module(f"stratalog.cli.{cmd_name}")
-        single = new_typer(add_completion=False)
-        cls = getattr(module, "Command", PlainCommand)
         epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
-        single.command(name=cmd_name, cls=cls, epilog=epilog)(module.run)
-        return get_command(single)
+        found = new_typer(add_completion=False, no_args_is_help=True, epilog=epilog)
+        subcommands = getattr(module, "SUBCOMMANDS", None)
+        if subcommands is not None:
+            found.callback(help=module.run.__doc__)(module.run)
+        cls = getattr(module, "Command", PlainCommand)
+        for name, run in (subcommands or {cmd_name: module.run}).items():
+            found.command(name=name, cls=cls, epilog=epilog)(run)
+        return get_command(found)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
