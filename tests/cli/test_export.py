@@ -148,7 +148,7 @@ def test_what_was_deleted_unexported(tmp_path: Path) -> None:
     assert result.status == 1
     assert result.stderr == (
         "stratalog: error: offsets 1 to 2 of t-0 were deleted unexported. Nothing was exported; "
-        "set failOnDataLoss to false (--skip-lost) to continue with what is there\n"
+        "use --skip-lost to continue with what is there\n"
     )
     result = stratalog(*args, "--skip-lost", "--json")
     assert result.status == 1

@@ -111,7 +111,7 @@ def test_small_segments_are_noted(tmp_path: Path) -> None:
 
 def test_the_directory_of_a_broker(tmp_path: Path) -> None:
     path = shutil.copytree(BROKER_DIR, tmp_path / "broker")
-    with pytest.raises(BrokerDirectoryError, match="command line: --create-in-broker-dir"):
+    with pytest.raises(BrokerDirectoryError, match="belongs to node 1 of a Kafka cluster"):
         create(path)
     create(path, "orders", "--create-in-broker-dir")
     inside("topic", "delete", "orders", "-d", path, "--yes")

@@ -582,7 +582,7 @@ def _check_target(target: Path, spec: FileSpec) -> None:
     if not target.is_dir():
         raise ConfigError("target", f"{target} is not a directory")
     if is_incremental(target):
-        raise ConfigError("target", f"{target} is for incremental exports (--incremental)")
+        raise ConfigError("target", f"{target} is for incremental exports; use incremental=True")
     if spec.appends:
         return
     if any(target.iterdir()):

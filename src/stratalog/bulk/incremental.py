@@ -95,8 +95,8 @@ class LostRecords(NamedTuple):
         """Raise DataLossError, or log a warning."""
         if fails:
             raise DataLossError(
-                f"{self.reason}. Nothing was exported; set failOnDataLoss to false (--skip-lost) "
-                "to continue with what is there"
+                f"{self.reason}. Nothing was exported; use fail_on_data_loss=False to continue "
+                "with what is there"
             )
         _log.warning("%s", self.reason)
 

@@ -55,6 +55,8 @@ _FLAGS: Final = {
     "topicPartitions: ": "--partitions: ",
     "the topic option": "--topic",
     "create_in_broker_dir=True": "--create-in-broker-dir",
+    "fail_on_data_loss=False": "--skip-lost",
+    "incremental=True": "--incremental",
 }
 """What messages for users of Spark and Python say, and the flag for it."""
 
