@@ -119,6 +119,16 @@ def test_options_for_brokers_are_ignored_with_one_warning(
     assert "secret" not in caplog.text
 
 
+def test_options_of_writes_are_ignored_for_the_sake_of_views(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"path": "/logs", "topic": "t", "topicPartitions": "3", "topicConfig.retention.ms": "5"}
+    assert batch_read_options(given) == batch_read_options(BASE)
+    assert batch_read_options({**BASE, "topic": "other"}) == batch_read_options(BASE)
+    (record,) = caplog.records
+    assert record.getMessage().endswith(": topicConfig.retention.ms, topicPartitions")
+
+
 def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> None:
     every = {
         "startingTimestamp": "5",

@@ -98,7 +98,7 @@ REFUSALS = {
     ),
     "id": ({"kafka__transactional__id": "x"}, "kafka.transactional.id: .* use txnAppId and txnV"),
     "typo": ({"kafka__compresion__type": "lz4"}, "did you mean 'kafka.compression.type'"),
-    "reader's": ({"subscribe": "orders"}, "subscribe: unknown option"),
+    "neither's": ({"subscibe": "orders"}, "subscibe: unknown option"),
 }
 
 
@@ -117,6 +117,16 @@ def test_options_for_brokers_are_ignored_with_one_warning(
     assert record.getMessage().endswith(
         ": kafka.acks, kafka.bootstrap.servers, kafka.isolation.level, kafka.retries"
     )
+
+
+def test_options_of_reads_are_ignored_for_the_sake_of_views(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert parse(subscribe="orders", startingoffsets="earliest") == parse(topic="orders")
+    assert parse(subscribe="orders", topic="other") == parse(topic="other")
+    assert parse(subscribe="a,b") == parse()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(": startingOffsets")
 
 
 def test_a_stream_has_its_own_identity() -> None:

@@ -19,7 +19,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from stratalog.bulk import planning
 from stratalog.bulk.options import (
@@ -289,7 +289,10 @@ _NO_TOPICS: Final = (
     "One of the following options must be specified for Kafka source: "
     "subscribe, subscribePattern, assign. See the docs for more details."
 )
-_READ_ADVICE: Final = "give the log directory to read: load('/var/lib/kafka/data')"
+_READ_ADVICE: Final = (
+    "give the log directory to read: load('/var/lib/kafka/data'). A table has one if it was "
+    "created with LOCATION, and without a list of columns"
+)
 
 
 def plan_read(options: Mapping[str, str], where: str | Predicate = EVERYTHING) -> SplitPlan:
@@ -310,13 +313,13 @@ def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = No
     """
     given = _read_options_by_name(options)
     fields: dict[str, Any] = {}
+    if base is None or "path" in given or "paths" in given:
+        fields["paths"] = parse_paths(given, _READ_ADVICE)
     if base is None or any(name in given for name in _SUBSCRIPTIONS):
         fields["subscription"] = _subscription(given)
     for which in ("starting", "ending"):
         if (bound := _bound(given, which)) is not None:
             fields[which] = bound
-    if base is None or "path" in given or "paths" in given:
-        fields["paths"] = parse_paths(given, _READ_ADVICE)
     for name, text in given.items():
         known = _READ_TABLE[name]
         if known is not None:
@@ -387,7 +390,7 @@ def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     """The options, spelled as in the table."""
     proper = {name.lower(): name for name in READ_OPTIONS}
     given = {}
-    for name, value in split_off_ignored(options, READ_OPTIONS)[0].items():
+    for name, value in _split(options, READ_OPTIONS)[0].items():
         known = proper.get(name.lower())
         if known is None:
             raise _unknown_option(name, READ_OPTIONS)
@@ -395,13 +398,44 @@ def _read_options_by_name(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def _split(
+    options: Mapping[str, str], known: tuple[str, ...]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The options of a read or of a write, and the names of those that are ignored: what only a
+    broker needs, and options of the other direction, which a view needs that is read and written.
+
+    `known` is READ_OPTIONS or WRITE_OPTIONS.
+    """
+    left, ignored = split_off_ignored(options, known)
+    is_read = known is READ_OPTIONS
+    others = {name.lower() for name in (WRITE_OPTIONS if is_read else READ_OPTIONS)}
+    others -= {name.lower() for name in known} | set(_IGNORED)
+    proper = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+    of_other = [
+        name
+        for name in left
+        if name.lower() in others or (is_read and name.lower().startswith(_TOPIC_CONFIG))
+    ]
+    values = {proper.get(name.lower(), name): left.pop(name) for name in of_other}
+    topics = values.pop("topic" if is_read else "subscribe", "")
+    if is_read and topics and not {name.lower() for name in _SUBSCRIPTIONS} & _lowered(left):
+        left["subscribe"] = topics
+    elif not is_read and topics and "," not in topics and "topic" not in _lowered(left):
+        left["topic"] = topics.strip()
+    return left, tuple(sorted((*ignored, *values)))
+
+
+def _lowered(names: Iterable[str]) -> set[str]:
+    return {name.lower() for name in names}
+
+
 def _unknown_option(name: str, known: Iterable[str]) -> ConfigError:
     return unknown_name(name, "option", dict.fromkeys([*known, *CONNECTOR_OPTIONS]))
 
 
-def _warn_of_ignored(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """Log one warning that names the options which only a broker needs, if there are any."""
-    ignored = split_off_ignored(options, known)[1]
+def _warn_of_ignored(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """Log one warning that names the options which are ignored, if there are any."""
+    ignored = _split(options, known)[1]
     if ignored:
         _warn(ignored)
 
@@ -410,7 +444,8 @@ def _warn_of_ignored(options: Mapping[str, str], known: Iterable[str]) -> None:
 def _warn(ignored: tuple[str, ...]) -> None:
     """Once in a process: Spark asks for a writer in every micro-batch."""
     _log.warning(
-        "options that are only for brokers are ignored, log directories are used without one: %s",
+        "options that have no effect here, because they concern brokers or only reads or only "
+        "writes: %s",
         ", ".join(ignored),
     )
 
@@ -504,7 +539,11 @@ _IGNORED: Final = ("checkpointlocation", "queryname", "includeheaders")
 """Spark passes the first two. Jobs written for Kafka's connector pass the last; the column
 `headers` decides, there and here."""
 _TOPIC_CONFIG: Final = "topicconfig."
-_WRITE_ADVICE: Final = "give the log directory to write to: save('/var/lib/kafka/data')"
+_WRITE_ADVICE: Final = (
+    "give the log directory to write to: save('/var/lib/kafka/data'). A table has one if it was "
+    "created without a list of columns, and not by AS SELECT; insert into the columns that you "
+    "name: INSERT INTO table (key, value)"
+)
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec}
 
 
@@ -555,7 +594,7 @@ def _write_options_by_name(options: Mapping[str, str]) -> tuple[dict[str, str], 
     proper = {name.lower(): name for name in WRITE_OPTIONS}
     given: dict[str, str] = {}
     topic_config: dict[str, str] = {}
-    for name, value in split_off_ignored(options, WRITE_OPTIONS)[0].items():
+    for name, value in _split(options, WRITE_OPTIONS)[0].items():
         lower = name.lower()
         if lower in proper:
             given[proper[lower]] = value
@@ -564,6 +603,33 @@ def _write_options_by_name(options: Mapping[str, str]) -> tuple[dict[str, str], 
         elif lower not in _IGNORED:
             raise _unknown_option(name, (*WRITE_OPTIONS, "topicConfig.<setting>"))
     return given, topic_config
+
+
+# -- tables
+
+
+class TableOptions(NamedTuple):
+    """The options of a table of Spark's catalog, for each direction."""
+
+    reads: dict[str, str]
+    writes: dict[str, str]
+
+    @property
+    def creates_topics(self) -> bool:
+        """Whether the first write creates what is missing."""
+        return "topicPartitions" in self.writes
+
+
+def parse_table_options(options: Mapping[str, str]) -> TableOptions:
+    """What `CREATE TABLE` is given: options of reads and of writes. Raises ConfigError for the
+    first that is neither, or is wrong."""
+    given = split_off_ignored(options, (*READ_OPTIONS, *WRITE_OPTIONS))[0]
+    reads = _read_options_by_name(given)
+    writes, topic_config = _write_options_by_name(given)
+    writes |= {f"topicConfig.{name}": value for name, value in topic_config.items()}
+    parse_read_options(reads)
+    parse_write_options(writes)
+    return TableOptions(reads, writes)
 
 
 def _target(

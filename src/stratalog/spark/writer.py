@@ -28,6 +28,7 @@ from stratalog.commits.staged import StagedCommit
 from stratalog.errors import SourceError, WriteSchemaError
 from stratalog.spark.failures import one_line_errors
 from stratalog.spark.schema import check_write_schema
+from stratalog.spark.tables import check_inserted
 from stratalog.spark.workers import freeze_imported_modules
 
 if TYPE_CHECKING:
@@ -53,17 +54,26 @@ class StagedMessage(WriterCommitMessage):
 class StratalogWriter(DataSourceArrowWriter):
     """Appends the rows of one batch query."""
 
-    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+    def __init__(
+        self,
+        options: WriteOptions,
+        schema: StructType,
+        *,
+        overwrite: bool,
+        is_table: bool = False,
+    ) -> None:
         """Raises here, before a task runs, whatever can be known to fail."""
         check_write(options, schema, overwrite=overwrite)
         options.target.check_lock()
         self._options = options
         self._job = uuid.uuid4().hex
+        self._is_table = is_table
 
     @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
-        return StagedMessage(_stage(iterator, self._options, self._job, 0))
+        rows = check_inserted(iterator) if self._is_table else iterator
+        return StagedMessage(_stage(rows, self._options, self._job, 0))
 
     @one_line_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -81,7 +91,8 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
     """What the driver checks of every write."""
     if overwrite:
         raise WriteSchemaError(
-            "Save mode overwrite is not allowed: a log is only appended to. Use mode('append')."
+            "Save mode overwrite is not allowed: a log is only appended to. Use mode('append'), or "
+            "INSERT INTO."
         )
     check_write_schema(schema, options.topic)
     if options.topic is not None:
