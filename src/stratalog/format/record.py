@@ -129,7 +129,7 @@ def _decode_record(
     offset_delta, at = varint.read_int(buf, at, end)
     key, at = _read_bytes(buf, at, end)
     value, at = _read_bytes(buf, at, end)
-    headers, at = _read_headers(buf, at, end)
+    headers, at = read_headers(buf, at, end)
     if at != end:
         raise CorruptRecordError(f"record ends {end - at} bytes early", position=at)
     timestamp = header.max_timestamp
@@ -149,7 +149,8 @@ def _read_bytes(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return buf[at : at + length], at + length
 
 
-def _read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+def read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int]:
+    """The headers of a record whose number of headers is at `at`, and the position after them."""
     count, at = varint.read_int(buf, at, end)
     if count == 0:
         return (), at

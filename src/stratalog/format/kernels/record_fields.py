@@ -193,7 +193,7 @@ def key_of(at: int, end: int) -> tuple[int, int, int, int, int]:
 
 
 @not_inlined
-def _headers_end(at: int, end: int, count: int) -> int:
+def headers_end(at: int, end: int, count: int) -> int:
     """The position after `count` headers, or -1."""
     if count < 0 or count > end - at:
         return -1
@@ -225,4 +225,4 @@ def fields_end(at: int, end: int, needs_key: bool) -> int:
     count, at = read_int(at + max(length, 0), end)
     if at < 0 or count == 0:
         return at
-    return _headers_end(at, end, count)
+    return headers_end(at, end, count)
