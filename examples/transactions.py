@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from stratalog import IsolationLevel, LogDir, ProducerFencedError
+from stratalog import IsolationLevel, LogDir
+from stratalog.errors import ProducerFencedError
 
 
 class NotEnoughError(Exception):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import pickle
 import re
 from pathlib import Path
@@ -62,3 +63,17 @@ def test_every_error_that_a_caller_may_catch_is_defined_here() -> None:
         for found in re.findall(rf"^class \w+\((?:.*\b)?(?:{names})\b", path.read_text(), re.M)
     ]
     assert not strays
+
+
+def test_no_error_is_raised_without_a_type_of_its_own() -> None:
+    """Whoever catches an error wants to know which one; the base is for `except` only."""
+    src = Path(errors.__file__).parent
+    bare = []
+    for path in sorted(src.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.id if isinstance(node.func, ast.Name) else ""
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else name
+                if name in {"StratalogError", "Exception", "BaseException"}:
+                    bare.append(f"{path.relative_to(src)}:{node.lineno}")
+    assert not bare

@@ -16,6 +16,7 @@
     ├── LimitExceededError            a declared size is larger than the caller allows
     │   └── RecordsTooLargeError      the records of a batch (also a CorruptRecordError)
     ├── ConfigError                   a setting's name or value is not one Kafka accepts
+    ├── InvalidArgumentError          an argument has a value that is not accepted (a ValueError)
     ├── UnknownSettingsError          the cleanup.policy or retention of a topic is not known
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
     ├── NotALogDirError               the path holds no Kafka log
@@ -218,6 +219,10 @@ class ConfigError(StratalogError):
         )
 
 
+class InvalidArgumentError(StratalogError, ValueError):
+    """An argument of a function has a value that it does not accept. Nothing was done."""
+
+
 class InvalidNameError(StratalogError):
     """A topic, file or directory name breaks Kafka's rules."""
 
@@ -251,12 +256,16 @@ class UnknownTopicOrPartitionError(StratalogError):
 class OffsetOutOfRangeError(StratalogError):
     """The offset is below the log start offset or above the log end offset."""
 
-    def __init__(self, offset: int, *, log_start_offset: int, log_end_offset: int) -> None:
+    def __init__(
+        self, offset: int, *, log_start_offset: int, log_end_offset: int, path: Path | None = None
+    ) -> None:
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
+        self.path = path
+        where = "" if path is None else f"{path}: "
         super().__init__(
-            f"offset {offset} is out of range: the log has offsets "
+            f"{where}offset {offset} is out of range: the log has offsets "
             f"{log_start_offset} (log start offset) to {log_end_offset} (log end offset, exclusive)"
         )
 

@@ -13,6 +13,7 @@ The parts: `partitions` (lock, topics, logs, recovery), `producing` (producers a
 from __future__ import annotations
 
 import weakref
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -25,6 +26,7 @@ from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
 from stratalog.partitions.schedule import Schedule
 from stratalog.partitions.state import ProducerIds
+from stratalog.partitions.topic_reading import TopicReader
 from stratalog.producing.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.producing.producer import Producer, ProducerOptions, SequenceNumbers
 from stratalog.producing.transaction_log import ProducerIdentity
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     from stratalog.storage.disk import Disk
 
 
-class LogDir:
+class LogDir(TopicReader):
     """One or several log directories with one writer: this one. Thread-safe."""
 
     def __init__(self, dirs: OpenLogDirs) -> None:
@@ -225,6 +227,14 @@ class LogDir:
         """The logs of all partitions of a topic, in order."""
         info = self._catalog.topic(topic)
         return (self.partition(topic, number) for number in info.partitions)
+
+    @property
+    def partition_numbers(self) -> dict[str, list[int]]:
+        """The numbers of each topic's partitions."""
+        return {name: list(info.partitions) for name, info in self.topics.items()}
+
+    def _opened(self, at: TopicPartition) -> tuple[PartitionLog, nullcontext[None]]:
+        return self.partition(*at), nullcontext()
 
     def create_topic(
         self,

@@ -168,7 +168,7 @@ def test_a_failed_job_leaves_no_topic(tmp_path: Path) -> None:
         inside("ingest", file, "--to", new, "-t", "t", "-p", "1", "--key", "id")
     assert not list(new.glob("t-*"))
     inside("ingest", file, "--to", new, "-t", "t", "-p", "2")
-    assert open_dirs(new).topics == {"t": [0, 1]}
+    assert open_dirs(new).partition_numbers == {"t": [0, 1]}
     with pytest.raises(StratalogError, match="line 1"):
         inside("ingest", file, "--to", new, "-t", "t", "--key", "id")
     assert len(records_in(new)) == 1

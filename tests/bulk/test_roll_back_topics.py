@@ -52,7 +52,7 @@ def test_a_topic_with_records_stays(
     with open_logs(tmp_path) as logs:
         logs.append("new", b"x", partition=1)
     assert roll_back_topics(target, made) == ("new",)
-    assert open_dirs(tmp_path).topics == {"new": [0, 1]}
+    assert open_dirs(tmp_path).partition_numbers == {"new": [0, 1]}
 
 
 def test_a_topic_that_another_job_stages_for_stays(

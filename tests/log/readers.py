@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pytest
 
+from stratalog.format import record_lists
 from stratalog.format.batch import TimestampType
+from stratalog.format.entry import RecordDecoder
 from stratalog.format.record import Header, Record
-from stratalog.log.partition_view import PartitionView
+from stratalog.log import reader as reading
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stratalog.log.reader import Skipped, StartOffset
+    from stratalog.format.arguments import TimeLike
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.log.reader import Isolation, Skipped, StartOffset
 
 
 class Reader(Protocol):
@@ -28,35 +32,58 @@ class Reader(Protocol):
         start: StartOffset = "earliest",
         end: int | None = None,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
+        timestamp_disorder_ms: int | None = None,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         max_bytes: int = NO_LIMIT,
         max_records: int = NO_LIMIT,
         on_skip: Callable[[Skipped], None] | None = None,
     ) -> Iterator[Record]: ...
 
 
-scalar: Reader = PartitionView.read
+class _Readable(RecordDecoder):
+    """Never loads the kernel."""
+
+    def _loaded(self) -> Any:
+        return None
 
 
-def columns(
-    view: PartitionView,
-    start: StartOffset = "earliest",
-    end: int | None = None,
-    *,
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    max_bytes: int = NO_LIMIT,
-    max_records: int = NO_LIMIT,
-    on_skip: Callable[[Skipped], None] | None = None,
-) -> Iterator[Record]:
+class _Compiled(RecordDecoder):
+    """Uses the kernel from the first record on."""
+
+    def _loaded(self) -> Any:
+        return record_lists
+
+
+def _decoding_with(decoder: RecordDecoder) -> Reader:
+    def read(view: PartitionView, /, *args: Any, **options: Any) -> Iterator[Record]:
+        records = view.read(*args, **options)
+
+        def each() -> Iterator[Record]:
+            usual = vars(reading)["_DECODER"]
+            while True:
+                vars(reading)["_DECODER"] = decoder
+                try:
+                    record = next(records)
+                except StopIteration:
+                    return
+                finally:
+                    vars(reading)["_DECODER"] = usual
+                yield record
+
+        return each()
+
+    return read
+
+
+scalar: Reader = _decoding_with(_Readable())
+lists: Reader = _decoding_with(_Compiled())
+
+
+def columns(view: PartitionView, /, *args: Any, **options: Any) -> Iterator[Record]:
     """`PartitionView.read_columns`, its rows as records."""
-    batches = view.read_columns(
-        start,
-        end,
-        isolation=isolation,
-        max_bytes=max_bytes,
-        max_records=max_records,
-        on_skip=on_skip,
-    )
+    batches = view.read_columns(*args, **options)
     return (record for batch in batches for record in records_in(batch))
 
 
@@ -77,5 +104,9 @@ def records_in(batch: pa.RecordBatch) -> Iterator[Record]:
         )
 
 
-READERS = [pytest.param(scalar, id="scalar"), pytest.param(columns, id="columns")]
+READERS = [
+    pytest.param(scalar, id="scalar"),
+    pytest.param(lists, id="lists"),
+    pytest.param(columns, id="columns"),
+]
 over_readers = pytest.mark.parametrize("reader", READERS)

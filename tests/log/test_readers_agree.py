@@ -1,4 +1,4 @@
-"""Both readers give the same records, the same errors and the same reports, on any log.
+"""All readers return the same records, the same errors and the same reports, on any log.
 
 Logs are generated: every codec and magic, holes, empty batches; then bytes are flipped, cut out or
 put in, and segments are split anywhere between batches.
@@ -19,7 +19,7 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from tests.effort import scaled
 from tests.log.building import write_partition
-from tests.log.readers import columns, scalar
+from tests.log.readers import columns, lists, scalar
 from tests.strategies import logs
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def test_readers_agree(data: st.DataObject, log: GeneratedLog, wish: Wish) -> No
             # Where damage and the limit meet, one reader looks at the size first, one at the CRC.
             wish = wish._replace(max_bytes=NO_LIMIT)
         path = write_partition(Path(directory) / "t-0", segments)
-        assert _outcome(scalar, path, wish) == _outcome(columns, path, wish)
+        outcome = _outcome(scalar, path, wish)
+        assert outcome == _outcome(columns, path, wish)
+        assert outcome == _outcome(lists, path, wish)
 
 
 def _outcome(reader: Reader, path: Path, wish: Wish) -> object:

@@ -39,7 +39,11 @@ def two_dirs(tmp_path: Path) -> list[Path]:
 
 def test_topics_of_all_directories(two_dirs: list[Path]) -> None:
     logs = open_dirs(*two_dirs)
-    assert logs.topics == {"a-b": [0, 2, 10], "c": [0]}
+    assert logs.partition_numbers == {"a-b": [0, 2, 10], "c": [0]}
+    assert {name: info.partitions for name, info in logs.topics.items()} == {
+        "a-b": (0, 2, 10),
+        "c": (0,),
+    }
     assert logs.topic_partitions == [
         TopicPartition("a-b", 0),
         TopicPartition("a-b", 2),
@@ -106,7 +110,7 @@ def test_directories_that_are_no_partitions(two_dirs: list[Path]) -> None:
     (two_dirs[0] / "topic-x").mkdir()
     view = LogDirView(two_dirs[0])
     assert {path.name for path in view.invalid_directories} == {"lost+found", "topic-x"}
-    assert open_dirs(two_dirs[0]).topics == {"a-b": [0, 10]}
+    assert open_dirs(two_dirs[0]).partition_numbers == {"a-b": [0, 10]}
 
 
 def test_not_a_log_directory(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_refused_record_aborts_all(tmp_path: Path) -> None:
         txn = logs.transaction("shop")
         txn.append("orders", b"0").result()
         txn.append("small", b"no key, which compaction needs")
-        with pytest.raises(stratalog.InvalidRecordError):
+        with pytest.raises(stratalog.errors.InvalidRecordError):
             txn.commit()
         assert committed(logs) == []
         assert logs.open_transactions() == []
@@ -114,7 +114,7 @@ def test_after_a_failed_batch_a_transaction_can_only_be_aborted(tmp_path: Path) 
     with open_logs(tmp_path) as logs:
         logs.create_topic("small", config={"cleanup.policy": "compact"})
         txn = logs.transaction("shop")
-        with pytest.raises(stratalog.AppendError):
+        with pytest.raises(stratalog.errors.AppendError):
             txn.append("small", b"no key").result()
         with pytest.raises(InvalidTxnStateError, match="can only be aborted"):
             txn.append("orders", b"x")

@@ -11,11 +11,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException, PySparkException
 
-from stratalog import CommitError, LogDir
+from stratalog import LogDir
 from stratalog.bulk.target import Target, commit_staged
 from stratalog.commits.journal import JournalFile, plan_commit
 from stratalog.commits.staged import StagedCommit
-from stratalog.errors import CommitPendingError
+from stratalog.errors import CommitError, CommitPendingError
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.producing.partitioner import partition_for_key

@@ -100,7 +100,7 @@ class Checker:
     def _topics(self, views: LogDirsView) -> dict[str, str]:
         """Ids and names of those that are whole. A topic that is just made may be in parts."""
         here = {}
-        for name, numbers in views.topics.items():
+        for name, numbers in views.partition_numbers.items():
             if name.startswith("__"):
                 continue
             ids = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from stratalog.format.arguments import choice_of
 from stratalog.format.batch import Codec
 from stratalog.log.reader import IsolationLevel
 
@@ -86,6 +87,10 @@ class ReadOptions:
     """Whether to prune by the filters that Spark pushes; `stratalog.spark.reader` says why this is
     a choice."""
 
+    def __post_init__(self) -> None:
+        level = choice_of(IsolationLevel, self.isolation, "isolation")
+        object.__setattr__(self, "isolation", level)
+
 
 @dataclass(frozen=True)
 class WriteOptions:
@@ -102,3 +107,6 @@ class WriteOptions:
     identity: CommitIdentity | None = None
     compares_content: bool = True
     """A repeated commit must have the same keys and values, not only as many rows."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codec", choice_of(Codec, self.codec, "codec"))

@@ -92,13 +92,13 @@ def subscribed(logs: LogDirsView, options: ReadOptions) -> list[TopicPartition]:
     elif wanted.pattern is not None:
         names = _matching(logs, wanted.pattern)
     else:
-        names = {name for name in logs.topics if not name.startswith("__")}
+        names = {name for name in logs.partition_numbers if not name.startswith("__")}
     return [found for found in logs.topic_partitions if found.topic in names]
 
 
 def _matching(logs: LogDirsView, pattern: str) -> set[str]:
     """A pattern does not match system topics, as with Kafka's clients."""
-    names = [name for name in logs.topics if name not in SYSTEM_TOPICS]
+    names = [name for name in logs.partition_numbers if name not in SYSTEM_TOPICS]
     found = {name for name in names if re.fullmatch(pattern, name)}
     if not found:
         known = ", ".join(names[:10]) or "none"
@@ -107,7 +107,7 @@ def _matching(logs: LogDirsView, pattern: str) -> set[str]:
 
 
 def _known(logs: LogDirsView, wanted: TopicPartition) -> TopicPartition:
-    numbers = logs.topics.get(wanted.topic, [])
+    numbers = logs.partition_numbers.get(wanted.topic, [])
     if wanted.partition not in numbers:
         known = f"it has {numbers}" if numbers else "there is no such topic"
         raise UnknownTopicOrPartitionError(f"{_where(logs)}: no partition {wanted}: {known}")

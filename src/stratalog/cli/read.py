@@ -29,7 +29,6 @@ from stratalog.errors import (
     NotALogDirError,
     OffsetOutOfRangeError,
     SegmentGoneError,
-    StratalogError,
 )
 from stratalog.format.times import TIME_HELP, InvalidTimeError
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
@@ -260,12 +259,12 @@ class _Reader:
         start, end = bounds
         position = (start or EARLIEST).resolve(view)
         if not view.log_start_offset <= position <= view.log_end_offset:
-            problem = OffsetOutOfRangeError(
+            raise OffsetOutOfRangeError(
                 position,
                 log_start_offset=view.log_start_offset,
                 log_end_offset=view.log_end_offset,
+                path=view.path,
             )
-            raise StratalogError(f"{view.path}: {problem}")
         return Tail(
             view,
             position,

@@ -64,7 +64,7 @@ def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
 
 def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
     """One partition of a topic, or all of them."""
-    if spec.topic not in dirs.topics:
+    if spec.topic not in dirs.partition_numbers:
         as_directory = _as_directory(spec)
         if as_directory in dirs.topic_partitions:
             return [dirs.partition(*as_directory)]
@@ -84,7 +84,7 @@ def open_directory(path: Path) -> PartitionView:
             f"{path}: neither a partition directory (it has no segments) nor a log directory (it "
             "has no directories TOPIC-NUMBER with segments)"
         ) from None
-    topics = ", ".join(list(dirs.topics)[:10]) or "none"
+    topics = ", ".join(list(dirs.partition_numbers)[:10]) or "none"
     raise UnknownTopicOrPartitionError(
         f"{path} is a log directory: name a topic in it, such as {path}/TOPIC or "
         f"TOPIC --log-dir {path}; its topics: {topics}"
@@ -224,8 +224,8 @@ def lazy_targets(
 
 
 def _add_topic(found: LazyTargets, dirs: LogDirsView, spec: TopicSpec) -> None:
-    if spec.partition is None and spec.topic in dirs.topics:
-        numbers = dirs.topics[spec.topic]
+    if spec.partition is None and spec.topic in dirs.partition_numbers:
+        numbers = dirs.partition_numbers[spec.topic]
         found.topics += [partial(_open_partition, dirs, spec.topic, number) for number in numbers]
     else:
         found.partitions.append(partial(open_topic, dirs, spec))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from stratalog.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -49,7 +51,8 @@ def schema_of(columns: Collection[str] = RECORD_COLUMNS) -> pa.Schema:
     """The Arrow schema of these columns, in the order they are given."""
     unknown = [name for name in columns if name not in _FIELDS]
     if unknown:
-        raise ValueError(f"no column named {', '.join(unknown)}; choose from {ALL_COLUMNS}")
+        names = ", ".join(map(str, unknown))
+        raise InvalidArgumentError(f"no column named {names}; choose from {', '.join(_FIELDS)}")
     return pa.schema([pa.field(name, _FIELDS[name], name in _NULLABLE) for name in columns])
 
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT
-from stratalog.format.column_types import int64_numbers
+from stratalog.format.column_types import int64_numbers, numpy_column
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
 from stratalog.log.reader import raise_for_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from stratalog.format.columns import BatchTable
-    from stratalog.log.reader import ReadPlan
+    from stratalog.log.reader import ReadPlan, TimeRange
     from stratalog.log.segment_list import SegmentPart
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -45,7 +45,8 @@ class ColumnReader:
         self._columns = list(RECORD_COLUMNS if columns is None else columns)
         self._chunk_bytes = chunk_bytes
         # The offset column is needed to limit the first and the last batch to the range.
-        self._decoder = Decoder(dict.fromkeys([*self._columns, "offset"]))
+        needed = ["offset"] if plan.times.is_all else ["offset", "timestamp"]
+        self._decoder = Decoder(dict.fromkeys([*self._columns, *needed]))
         self._bytes_left = plan.bytes_max
         self._records_left = plan.records_max
         self._is_first = True
@@ -190,11 +191,25 @@ class ColumnReader:
         """Only the records in the range, within the limit on records."""
         offsets = int64_numbers(batch.column("offset"))
         start, end = np.searchsorted(offsets, (part.start_offset, self._plan.end_offset))
-        length = min(int(end - start), self._records_left)
+        within = batch.slice(int(start), int(end - start))
+        if not self._plan.times.is_all:
+            within = _at_times(within, self._plan.times)
+        length = min(within.num_rows, self._records_left)
         self._records_left -= length
-        return batch.slice(int(start), length)
+        return within.slice(0, length)
 
     def _resume_after_records(self, part: SegmentPart, error: CorruptRecordError) -> int:
         batch = part.segment.file.peek(error.position)
         size_bytes = 0 if batch is None else batch.size_bytes
         return self._plan.corruption.resume_after_records(error, size_bytes)
+
+
+def _at_times(batch: pa.RecordBatch, times: TimeRange) -> pa.RecordBatch:
+    """Only the records with these timestamps."""
+    found = int64_numbers(batch.column("timestamp"))
+    keep = np.ones(len(found), np.bool_)
+    if times.since_ms is not None:
+        keep &= found >= times.since_ms
+    if times.until_ms is not None:
+        keep &= found < times.until_ms
+    return batch if keep.all() else batch.filter(numpy_column(keep, pa.bool_()))

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import OffsetOutOfRangeError
+from stratalog.format.arguments import choice_of
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appender import Appender
 from stratalog.log.appends import AppendOrigin, BatchFacts
@@ -178,6 +179,8 @@ class PartitionLog(LogReader):
         Raises an AppendError (with Kafka's error code) if they are refused, StorageError if they
         could not be written. Either way nothing of them is in the log.
         """
+        if not isinstance(origin, AppendOrigin):
+            origin = choice_of(AppendOrigin, origin, "origin")
         guard = self._guard
         with guard.lock:  # `with guard`, faster
             if guard.is_closed or guard.failure is not None:

@@ -30,19 +30,23 @@ from stratalog.errors import (
     SegmentGoneError,
     StratalogError,
 )
-from stratalog.format.entry import records_of
+from stratalog.format.arguments import choice_of, milliseconds_of, offset_of, word_of
+from stratalog.format.entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
+    from stratalog.format.arguments import TimeLike
     from stratalog.format.entry import EntryHeader
+    from stratalog.format.names import TopicPartition
     from stratalog.format.record import Record
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.column_stream import ValueFormat
     from stratalog.log.segment_list import SegmentList, SegmentPart
     from stratalog.storage.segment_view import LoadedBatch, SegmentView, TimeHit
     from stratalog.storage.trace import Trace
@@ -53,6 +57,10 @@ class IsolationLevel(enum.Enum):
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
+
+
+Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
+"""What a parameter `isolation` accepts."""
 
 
 class AbortedRanges:
@@ -286,6 +294,26 @@ def _first_record(
 NO_LIMIT: Final = (1 << 63) - 1
 
 
+class TimeRange(NamedTuple):
+    """Timestamps of records, in milliseconds; None is no bound."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """Exclusive."""
+
+    @property
+    def is_all(self) -> bool:
+        return self == ALL_TIMES
+
+    def has(self, timestamp: int) -> bool:
+        return (self.since_ms is None or timestamp >= self.since_ms) and (
+            self.until_ms is None or timestamp < self.until_ms
+        )
+
+
+ALL_TIMES: Final = TimeRange()
+
+
 @dataclass(frozen=True)
 class ReadPlan:
     """What to read."""
@@ -299,6 +327,8 @@ class ReadPlan:
     bytes_max: int = NO_LIMIT
     """Stop before the batch that would exceed it, but always return the first one."""
     records_max: int = NO_LIMIT
+    times: TimeRange = ALL_TIMES
+    """Other records are left out, and do not count."""
 
     def hides(self, header: EntryHeader) -> bool:
         """Whether the batch is hidden: markers, and data of aborted transactions."""
@@ -315,15 +345,21 @@ def read_records(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[Recor
     if left <= 0:
         return
     for part, batch in _visible_batches(parts, plan):
-        for record in _records_of(part.segment.path, batch, plan):
-            if record.offset < part.start_offset:
-                continue
-            if record.offset >= plan.end_offset:
-                return
-            yield record
-            left -= 1
-            if left <= 0:
-                return
+        records = _records_of(part.segment.path, batch, plan)
+        if records and not _is_within(records, part.start_offset, plan.end_offset):
+            first, end = part.start_offset, plan.end_offset
+            records = [record for record in records if first <= record.offset < end]
+        if not plan.times.is_all:
+            records = [record for record in records if plan.times.has(record.timestamp)]
+        if len(records) >= left:
+            yield from records[:left]
+            return
+        left -= len(records)
+        yield from records
+
+
+def _is_within(records: Sequence[Record], start_offset: int, end_offset: int) -> bool:
+    return start_offset <= records[0].offset and records[-1].offset < end_offset
 
 
 def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[LoadedBatch]:
@@ -368,10 +404,13 @@ def _visible_batches(
                 return
 
 
+_DECODER: Final = RecordDecoder()
+
+
 def _records_of(path: Path, batch: LoadedBatch, plan: ReadPlan) -> list[Record]:
     """All records of a batch, or none: if one is corrupt, those before it are not returned."""
     try:
-        return list(records_of(batch.buf, batch.entry, check_crc=False))
+        return _DECODER.records_of(batch.buf, batch.entry, batch.header)
     except CorruptRecordError as error:
         located = error.located(path, buffer_start=batch.position - batch.entry.position)
         plan.corruption.resume_after_records(located, batch.entry.size_bytes)
@@ -399,10 +438,13 @@ def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
 T = TypeVar("T")
 
 StartOffset: TypeAlias = int | Literal["earliest", "latest"]
+_START_WORDS: Final = ("earliest", "latest")
 
 
 class LogReader(ABC):
     """Finding and reading in one log."""
+
+    topic_partition: TopicPartition
 
     @property
     @abstractmethod
@@ -459,7 +501,7 @@ class LogReader(ABC):
             self._check_range(offset)
             try:
                 for part in self.segments.parts_from(offset, trace):
-                    _ = part.segment.file  # stays readable from here on, whatever happens to it
+                    part.segment.open()
                     yield part
                     if part.next_base is None:
                         return
@@ -492,10 +534,17 @@ class LogReader(ABC):
         self._check_range(offset)
         return self.retry_if_gone(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
-    def find_time(self, timestamp: int, trace: Trace | None = None) -> OffsetAndTimestamp | None:
-        """The earliest record whose timestamp (milliseconds) is `timestamp` or later."""
+    def find_time(
+        self, timestamp: TimeLike, trace: Trace | None = None
+    ) -> OffsetAndTimestamp | None:
+        """The earliest record whose timestamp is `timestamp` or later.
+
+        A time is an int in milliseconds since 1970, a `datetime` with a time zone, or a
+        `numpy.datetime64` in UTC.
+        """
+        target = milliseconds_of(timestamp, rounds_up=True)
         return self.retry_if_gone(
-            lambda: find_time(self.segments, timestamp, self.log_start_offset, trace)
+            lambda: find_time(self.segments, target, self.log_start_offset, trace)
         )
 
     def find_max_timestamp(self) -> OffsetAndTimestamp | None:
@@ -504,31 +553,42 @@ class LogReader(ABC):
 
     def resolve(self, start: StartOffset) -> int:
         """`earliest` and `latest` as numbers; a number as it is."""
-        if start == "earliest":
-            return self.log_start_offset
-        if start == "latest":
-            return self.high_watermark
-        return start
+        if not isinstance(start, str):
+            return offset_of(start, "start")
+        is_earliest = word_of(start, _START_WORDS, "start") == "earliest"
+        return self.log_start_offset if is_earliest else self.high_watermark
 
     # -- reading
 
-    def read(  # independent choices, all but two by keyword
+    def read(  # noqa: PLR0913  # independent choices, all but two by keyword
         self,
         start: StartOffset = "earliest",
         end: int | None = None,
         *,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
+        timestamp_disorder_ms: int | None = None,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
         max_bytes: int = NO_LIMIT,
         max_records: int = NO_LIMIT,
         on_skip: Callable[[Skipped], None] | None = None,
     ) -> Iterator[Record]:
         """Records from `start` up to `end` (exclusive; all that may be seen if None).
 
+        `since` and `until` (exclusive) leave out records with other timestamps. A time is an int in
+        milliseconds since 1970, a `datetime` with a time zone, or a `numpy.datetime64` in UTC.
+        Reading begins at the first record at or after `since`, which the time index finds. It does
+        not stop at `until`, because timestamps may be out of order, unless `timestamp_disorder_ms`
+        says how much older than an earlier record a record may be.
+
+        `isolation` is an IsolationLevel or Kafka's name of it, such as "read_committed".
         `max_bytes` limits the batches that are read, but the first one is always returned.
         Corruption in the middle of the log raises CorruptError; with `on_skip` it is reported and
         skipped instead. A torn tail is not corruption: the log ends before it.
         """
-        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
+        limits = (max_bytes, max_records)
+        times = (since, until, timestamp_disorder_ms)
+        plan = self.plan_read((start, end), times, isolation, limits, on_skip)
         return read_records(self.parts_from(plan.start_offset), plan)
 
     def read_columns(  # noqa: PLR0913  # as for `read`
@@ -537,46 +597,74 @@ class LogReader(ABC):
         end: int | None = None,
         *,
         columns: Collection[str] | None = None,
-        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        since: TimeLike | None = None,
+        until: TimeLike | None = None,
+        timestamp_disorder_ms: int | None = None,
+        isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
+        keys: ValueFormat = "bytes",
+        values: ValueFormat = "bytes",
         max_bytes: int = NO_LIMIT,
         max_records: int = NO_LIMIT,
         on_skip: Callable[[Skipped], None] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> pa.RecordBatchReader:
         """The same records as `read` returns, as Arrow record batches of bounded size.
 
-        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`; the default is offset,
-        timestamp, timestampType, key, value and headers. What is not chosen is not copied.
+        The result is lazy: it decodes the next batch when it is asked for one. pandas, polars,
+        DuckDB and the writers of `pyarrow.dataset` take it as it is. Its files are closed when it
+        is used up or deleted, or this partition is closed.
+
+        `columns` chooses among `stratalog.format.column_types.ALL_COLUMNS`, `topic` and
+        `partition`; the default is offset, timestamp, timestampType, key, value and headers. What
+        is not chosen is not copied. `keys` and `values` are "bytes", "text", "json", or the Arrow
+        type of the JSON (`stratalog.log.column_stream` describes them).
         """
-        from stratalog.log.column_reading import ColumnReader  # noqa: PLC0415  # loads kernels
+        from stratalog.log.column_stream import ColumnSource, ColumnStream  # noqa: PLC0415  # loads
 
-        plan = self._plan(start, end, isolation, (max_bytes, max_records), on_skip)
-        return ColumnReader(plan, columns).read(self.parts_from(plan.start_offset))
+        stream = ColumnStream(columns, keys=keys, values=values)
+        limits = (max_bytes, max_records)
+        times = (since, until, timestamp_disorder_ms)
+        plan = self.plan_read((start, end), times, isolation, limits, on_skip)
+        return stream.open([ColumnSource(self, plan)])
 
-    def _plan(
+    def plan_read(
         self,
-        start: StartOffset,
-        end: int | None,
-        isolation: IsolationLevel,
+        offsets: tuple[StartOffset, int | None],
+        times: tuple[TimeLike | None, TimeLike | None, int | None],
+        isolation: Isolation,
         limits: tuple[int, int],
         on_skip: Callable[[Skipped], None] | None,
     ) -> ReadPlan:
-        start_offset = self.resolve(start)
+        """What to read for these arguments of `read`: start and end; since, until and disorder;
+        limits on bytes and records. Raises OffsetOutOfRangeError and InvalidArgumentError."""
+        level = choice_of(IsolationLevel, isolation, "isolation")
+        within = TimeRange(*map(_bound, times[:2], ("since", "until")))
+        start_offset = self.resolve(offsets[0])
+        end = NO_LIMIT if offsets[1] is None else offset_of(offsets[1], "end")
         self._check_range(start_offset)
         limit = self.high_watermark
         aborted: list[AbortedTxn] = []
-        if isolation is IsolationLevel.READ_COMMITTED:
+        if within.since_ms is not None:
+            start_offset = max(start_offset, self._offset_at(within.since_ms, limit))
+        if within.until_ms is not None and times[2] is not None:
+            end = min(end, self._offset_at(within.until_ms + times[2], limit))
+        if level is IsolationLevel.READ_COMMITTED:
             limit = self.last_stable_offset
             aborted = self.aborted_transactions(start_offset, limit)
         return ReadPlan(
             start_offset=start_offset,
-            end_offset=limit if end is None else min(end, limit),
+            end_offset=min(end, limit),
             aborted=AbortedRanges(aborted),
             corruption=CorruptionPolicy(
                 on_skip, partial(self.truncated_since, self.truncation_epoch)
             ),
             bytes_max=limits[0],
             records_max=limits[1],
+            times=within,
         )
+
+    def _offset_at(self, timestamp: int, default: int) -> int:
+        found = self.find_time(timestamp)
+        return default if found is None else found.offset
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:
@@ -585,3 +673,7 @@ class LogReader(ABC):
                 log_start_offset=self.log_start_offset,
                 log_end_offset=self.log_end_offset,
             )
+
+
+def _bound(time: TimeLike | None, name: str) -> int | None:
+    return None if time is None else milliseconds_of(time, name, rounds_up=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from stratalog.errors import (
     InconsistentLogDirsError,
@@ -20,8 +20,10 @@ from stratalog.errors import (
     NotALogDirError,
     StratalogError,
 )
+from stratalog.format.arguments import word_of
 from stratalog.partitions.catalog import TopicCatalog
 from stratalog.partitions.lock import lock_dirs
+from stratalog.partitions.state import MissingDirs
 from stratalog.partitions.table import PartitionSlot
 from stratalog.partitions.topics import TopicsView
 from stratalog.partitions.view import LogDirView
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.partitions.root import LogContext, LogRoot
-    from stratalog.partitions.state import MissingDirs
     from stratalog.storage.disk import Disk
 
 
@@ -46,6 +47,10 @@ class OpenOptions:
     create_in_broker_dir: bool = False
     lock_wait_ms: int = 0
     """How long to wait for another writer to release the lock."""
+
+    def __post_init__(self) -> None:
+        word = word_of(self.missing_dirs, get_args(MissingDirs), "missing_dirs")
+        object.__setattr__(self, "missing_dirs", word)
 
 
 class OpenLogDirs:

@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from stratalog.config import BrokerConfig, LogConfig
 from stratalog.errors import (
     BrokerDirectoryError,
     InconsistentLogDirsError,
@@ -17,6 +18,7 @@ from stratalog.errors import (
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicError,
+    StratalogError,
     TopicAlreadyExistsError,
 )
 from stratalog.format.metadata import METADATA_TOPIC_ID, ZERO_ID, encode_id
@@ -29,17 +31,16 @@ from stratalog.format.names import (
     do_topics_collide,
 )
 from stratalog.log.partition_view import read_topic_id
-from stratalog.partitions.settings import TopicSettings
+from stratalog.partitions.settings import EffectiveConfig, TopicSettings
 from stratalog.partitions.state import StateStore, find_dir_set
 from stratalog.partitions.view import LogDirView, live_partitions, numbers_by_topic
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.config import BrokerConfig, LogConfig
-    from stratalog.partitions.settings import ConfigSource, EffectiveConfig
+    from stratalog.partitions.settings import ConfigSource
     from stratalog.partitions.state import MissingDirs
 
 BROKERS: Final = 1
@@ -107,6 +108,44 @@ def describe_topic(
     )
 
 
+def read_topics(
+    dirs: Sequence[Path], live: Mapping[TopicPartition, Sequence[Path]]
+) -> dict[str, TopicInfo]:
+    """The topics of these live partitions, for a reader. Settings that cannot be read are unknown:
+    they do not keep anybody from the records."""
+    settings: TopicSettings | StratalogError
+    try:
+        settings = TopicSettings(dirs, BrokerConfig())
+    except StratalogError as error:
+        settings = error
+    topics = {}
+    for name, numbers in numbers_by_topic(live).items():
+        places = [live[TopicPartition(name, number)][0] for number in numbers]
+        topic_id, found = _settings_read(settings, name, places)
+        topics[name] = describe_topic(name, topic_id, numbers, found, 0)
+    return topics
+
+
+def _settings_read(
+    settings: TopicSettings | StratalogError, name: str, places: Iterable[Path]
+) -> tuple[uuid.UUID | None, EffectiveConfig]:
+    topic_id = None
+    problem = settings
+    try:
+        topic_id = _first_topic_id(places)
+        if isinstance(settings, TopicSettings):
+            return topic_id, settings.of(name, topic_id)
+    except StratalogError as error:
+        problem = error
+    return topic_id, EffectiveConfig(LogConfig(), unknown=str(problem))
+
+
+def _first_topic_id(places: Iterable[Path]) -> uuid.UUID | None:
+    """From the first partition that has it in its `partition.metadata`."""
+    ids = map(read_topic_id, places)
+    return next((topic_id for topic_id in ids if topic_id is not None), None)
+
+
 class TopicsView:
     """The topics of log directories with their settings, as they were when it was created.
 
@@ -145,7 +184,7 @@ class TopicsView:
         self.partitions = {tp: found[0] for tp, found in live.items()}
         """Live partitions and their directories."""
         self.topics = {
-            name: self.describe(name, self._topic_id(name, numbers), numbers)
+            name: self.describe(name, _first_topic_id(self._places(name, numbers)), numbers)
             for name, numbers in numbers_by_topic(self.partitions).items()
         }
 
@@ -173,10 +212,8 @@ class TopicsView:
         found = self.settings.of(name, topic_id)
         return describe_topic(name, topic_id, partitions, found, counts.get(name, 0))
 
-    def _topic_id(self, topic: str, numbers: Iterable[int]) -> uuid.UUID | None:
-        """From the first partition that has it in its `partition.metadata`."""
-        ids = (read_topic_id(self.partitions[TopicPartition(topic, each)]) for each in numbers)
-        return next((topic_id for topic_id in ids if topic_id is not None), None)
+    def _places(self, topic: str, numbers: Iterable[int]) -> Iterator[Path]:
+        return (self.partitions[TopicPartition(topic, number)] for number in numbers)
 
     def check_complete(self, action: str) -> None:
         """Raise MissingLogDirsError if directories of the set are offline."""

@@ -6,16 +6,17 @@ Listing costs one `scandir` per directory; a partition is opened only when it is
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
     CorruptError,
+    InconsistentLogDirsError,
     InvalidNameError,
     NotALogDirError,
-    StratalogError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.metadata import MetaProperties, decode_meta_properties
@@ -26,11 +27,14 @@ from stratalog.format.names import (
     is_topic_name,
 )
 from stratalog.log.partition_view import PartitionView
+from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from stratalog.partitions.topics import TopicInfo
 
 
 class LogDirView:
@@ -95,18 +99,56 @@ class LogDirView:
         return self.checkpoint(RootFile.LOG_START_OFFSETS)
 
 
-class LogDirsView:
-    """Several log directories as one: what a broker with these `log.dirs` would serve."""
+class LogDirsView(TopicReader):
+    """Several log directories as one: what a broker with these `log.dirs` would serve.
+
+    Use it as a context manager, or `close` it, to close the files of its partitions.
+    """
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.dirs = [LogDirView(path) for path in paths]
         if not self.dirs:
             raise NotALogDirError("no log directory given")
         self._live = live_partitions(self.dirs)
+        self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LogDirsView({', '.join(repr(str(path)) for path in self.paths)})"
+
+    def close(self) -> None:
+        """Close the open files of all partitions. They may still be used and open them again."""
+        for view in list(self._views):
+            view.close()
 
     @property
-    def topics(self) -> dict[str, list[int]]:
-        """Topic names and their partition numbers, in order."""
+    def paths(self) -> list[Path]:
+        """The log directories."""
+        return [log_dir.path for log_dir in self.dirs]
+
+    @cached_property
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name, internal ones (`is_internal`) included. If settings cannot be read,
+        `TopicInfo.unknown` says why."""
+        from stratalog.partitions.topics import read_topics  # noqa: PLC0415  # it imports this
+
+        return read_topics(self.paths, self._live)
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises UnknownTopicOrPartitionError."""
+        found = self.topics.get(name)
+        if found is None:
+            raise UnknownTopicOrPartitionError(self._unknown(TopicPartition(name, 0)))
+        return found
+
+    @cached_property
+    def partition_numbers(self) -> dict[str, list[int]]:
+        """The numbers of each topic's partitions, both sorted. Reads no settings."""
         return numbers_by_topic(self._live)
 
     @property
@@ -122,25 +164,31 @@ class LogDirsView:
         if len(found) > 1:
             *places, last = map(str, found)
             count = "two" if len(found) == 2 else len(found)
-            raise StratalogError(
+            raise InconsistentLogDirsError(
                 f"{topic_partition} is in {count} places: {', '.join(places)} and {last}; give one "
                 "of them"
             )
-        return PartitionView(found[0])
+        view = PartitionView(found[0])
+        self._views.add(view)
+        return view
 
     def partitions_of(self, topic: str) -> Iterator[PartitionView]:
         """Open every partition of a topic, in order."""
-        numbers = self.topics.get(topic)
+        numbers = self.partition_numbers.get(topic)
         if numbers is None:
             raise UnknownTopicOrPartitionError(self._unknown(TopicPartition(topic, 0)))
         return (self.partition(topic, number) for number in numbers)
 
+    def _opened(self, at: TopicPartition) -> tuple[PartitionView, PartitionView]:
+        view = self.partition(*at)
+        return view, view
+
     def _unknown(self, wanted: TopicPartition) -> str:
-        where = ", ".join(str(log_dir.path) for log_dir in self.dirs)
-        numbers = self.topics.get(wanted.topic)
+        where = ", ".join(map(str, self.paths))
+        numbers = self.partition_numbers.get(wanted.topic)
         if numbers is not None:
             return f"{where}: topic {wanted.topic} has partitions {numbers}, not {wanted.partition}"
-        known = ", ".join(list(self.topics)[:10]) or "none"
+        known = ", ".join(list(self.partition_numbers)[:10]) or "none"
         return f"{where}: no topic {wanted.topic!r}; topics here: {known}"
 
 
@@ -163,7 +211,10 @@ def numbers_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, li
 
 
 def open_dirs(*paths: Path | str) -> LogDirsView:
-    """Open log directories for reading. Takes no lock and never writes."""
+    """Open log directories for reading. Takes no lock and never writes.
+
+    The result is a context manager: leaving it closes the files of all partitions.
+    """
     return LogDirsView(Path(path) for path in paths)
 
 

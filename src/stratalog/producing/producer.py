@@ -22,6 +22,7 @@ from stratalog.errors import (
     InvalidTxnStateError,
     LogOfflineError,
 )
+from stratalog.format.arguments import choice_of
 from stratalog.format.batch import Codec, advance_sequence
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header
@@ -81,17 +82,8 @@ class ProducerOptions:
         cls, linger_ms: int, batch_bytes: int, compression: Codec | str, level: int | None
     ) -> Self:
         """`compression` may be a codec's name."""
-        return cls(linger_ms, batch_bytes, _codec_of(compression), level)
-
-
-def _codec_of(compression: Codec | str) -> Codec:
-    if isinstance(compression, Codec):
-        return compression
-    try:
-        return Codec[compression.upper()]
-    except KeyError:
-        names = ", ".join(codec.name.lower() for codec in Codec)
-        raise ValueError(f"compression is {compression!r}, not one of {names}") from None
+        codec = choice_of(Codec, compression, "compression")
+        return cls(linger_ms, batch_bytes, codec, level)
 
 
 class SequenceNumbers:

@@ -335,6 +335,10 @@ class SegmentView:
                 return file
         raise SegmentGoneError(self.path)
 
+    def open(self) -> None:
+        """Open the file now: until `release` it stays readable, whatever becomes of its name."""
+        _ = self.file
+
     def _is_listed(self, found: FileIdentity) -> bool:
         """Whether a file is the one that was listed. Only the last segment of a log grows; others
         keep size and time, or are replaced."""
