@@ -36,7 +36,7 @@ def test_write_and_read(tmp_path: Path) -> None:
         "orders-2: 300 records",
     ]
     view = stratalog.open_dirs(tmp_path / "data")
-    assert view.topics == {"orders": [0, 1, 2]}
+    assert view.partition_numbers == {"orders": [0, 1, 2]}
     assert run("write_and_read.py") == lines
 
 
@@ -47,6 +47,21 @@ def test_transactions() -> None:
         "alice does not have that much; nothing has changed: {b'alice': 70, b'bob': 30}",
         "a producer that was replaced cannot write: {b'alice': 75, b'bob': 25}",
     ]
+
+
+@pytest.mark.slow
+def test_dataframes(tmp_path: Path) -> None:
+    lines = run("dataframes.py", str(tmp_path))
+    assert lines[:4] == [
+        "DuckDB: 480 orders of apple, 1439 pieces",
+        "DuckDB: 480 orders of melon, 1440 pieces",
+        "DuckDB: 480 orders of pear, 1436 pieces",
+        "polars: 60 orders at noon, most of them by customer-20",
+    ]
+    assert [line.rpartition(", offset ")[0] for line in lines[4:-1]] == [
+        f"pandas: orders-{partition}" for partition in (0, 0, 1, 1, 2, 2)
+    ]
+    assert lines[-1] == "Parquet: 1440 rows in 3 files"
 
 
 @pytest.mark.slow
