@@ -67,7 +67,7 @@ def test_enums_of_other_parameters_are_refused(aborted: Path, tmp_path: Path) ->
         batch = encode_batch([Record(0, 5, None, b"v")])
         with pytest.raises(InvalidArgumentError, match="origin is 'rubbish', not one of client"):
             log.append(batch, origin=wrong)
-        assert log.append(batch, origin="client").first_offset == 1  # type: ignore[arg-type]
+        assert log.append(batch, origin="client").first_offset == 1
         compression: Any
         for compression in (wrong, 3, None):
             with pytest.raises(InvalidArgumentError, match=r"compression is .*, not one of none"):

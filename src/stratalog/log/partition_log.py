@@ -168,7 +168,7 @@ class PartitionLog(LogReader):
         self,
         data: Buffer,
         *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
+        origin: AppendOrigin | str = AppendOrigin.CLIENT,
         facts: BatchFacts | None = None,
     ) -> AppendInfo:
         """Append ready batches as the leader: check them, give them offsets, write them.
