@@ -20,6 +20,7 @@ SOURCE = Path(stratalog.__file__)
 MODULES = {"errors", "types"}
 INTERNAL = {
     # What a log and a producer are made of. Other packages of Stratalog use them, callers do not.
+    "BatchFields",
     "LeaderEpochCache",
     "Listing",
     "LogMaintenance",

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pandas as pd  # type: ignore[import-untyped]  # stubs are a package of their own
+import pandas as pd
 import polars
 import pyarrow as pa
 import pytest
