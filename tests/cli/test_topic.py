@@ -69,7 +69,7 @@ def test_creating_a_topic_again(tmp_path: Path) -> None:
         create(tmp_path)
     result = inside("topic", "create", "orders", "-d", tmp_path, "--if-not-exists", "-p", "5")
     assert result.lines == [f"topic orders already exists in {tmp_path}"]
-    assert open_dirs(tmp_path).topics == {"orders": [0]}
+    assert open_dirs(tmp_path).partition_numbers == {"orders": [0]}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_partitions_are_added(tmp_path: Path) -> None:
     assert result.lines == [f"topic orders has 3 partitions now in {tmp_path}"]
     with pytest.raises(InvalidPartitionsError, match="has 3 partitions; 3 would be no increase"):
         inside("topic", "add-partitions", "orders", "-d", tmp_path, "-p", "3")
-    assert open_dirs(tmp_path).topics == {"orders": [0, 1, 2]}
+    assert open_dirs(tmp_path).partition_numbers == {"orders": [0, 1, 2]}
 
 
 # -- delete
@@ -212,7 +212,7 @@ def test_without_a_terminal_nobody_can_confirm(tmp_path: Path) -> None:
     result = stratalog("topic", "delete", "orders", "-d", tmp_path)
     assert result.status == 2
     assert "give --yes" in result.stderr
-    assert open_dirs(tmp_path).topics == {"orders": [0]}
+    assert open_dirs(tmp_path).partition_numbers == {"orders": [0]}
 
 
 @pytest.mark.slow
