@@ -311,11 +311,11 @@ def test_a_damaged_file_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
         damaged.write_bytes(data)
         error = refusal(damaged, topic="t", options=ONE)
         assert isinstance(error, InputFileError)
-        assert str(error).startswith(f"{damaged}: not Parquet, or corrupt: ")
+        assert str(error).startswith(f"{damaged}: cannot be read as Parquet: ")
     damaged.write_bytes(whole[:4] + bytes(56) + whole[60:])
     inside = refusal(damaged, topic="t", options=ONE)
     assert isinstance(inside, JobError)
-    assert str(inside).startswith(f"{damaged}: not Parquet, or corrupt: ")
+    assert str(inside).startswith(f"{damaged}: cannot be read as Parquet: ")
     far = {"value": pa.array(PLAIN), "timestamp": pa.array([1 << 62] * 3, pa.timestamp("ms"))}
     write_parquet(damaged, far)
     assert "out of bounds" in str(refusal(damaged, topic="t", options=ONE))

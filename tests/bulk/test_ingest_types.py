@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -181,3 +184,66 @@ def test_booleans_of_pandas_in_csv(tmp_path: Path) -> None:
         b'{"a":true,"b":1.5,"c":"True"}',
         b'{"a":false,"b":null,"c":"x"}',
     ]
+
+
+def test_numbers_of_csv_that_json_does_not_have(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1.5E3,Nan\nNaN,Bo\n-inf,x\n,\n")
+    run(tmp_path / "x.csv", tmp_path / "logs")
+    assert [each.value for each in records(tmp_path / "logs")] == [
+        b'{"a":1.5E3,"b":"Nan"}',
+        b'{"a":"NaN","b":"Bo"}',
+        b'{"a":"-inf","b":"x"}',
+        b'{"a":null,"b":null}',
+    ]
+
+
+def test_a_frame_of_polars(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "id": ["ü", None],
+            "at": [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)],
+            "took": [timedelta(seconds=5), None],
+            "tags": [["a"], []],
+            "where": [{"x": 1, "y": [1.5]}, None],
+            "kind": pl.Series(["x", "y"], dtype=pl.Categorical),
+            "price": [Decimal("1.50"), None],
+            "raw": [b"\xff", None],
+            "nothing": pl.Series([None, None]),
+            "big": pl.Series([2**64 - 1, 0], dtype=pl.UInt64),
+        }
+    )
+    frame.write_parquet(tmp_path / "f.parquet")
+    run(tmp_path / "f.parquet", tmp_path / "logs", mapping=RecordColumns("id", timestamp="at"))
+    one, two = records(tmp_path / "logs")
+    assert (one.key, one.timestamp) == ("ü".encode(), 1_704_110_400_000)
+    assert two.key is None
+    assert one.value is not None
+    assert one.value.decode() == (
+        '{"id":"ü","at":"2024-01-01T12:00:00.000000Z","took":5000000,"tags":["a"],'
+        '"where":{"x":1,"y":[1.5]},"kind":"x","price":1.50,"raw":{"base64":"/w=="},'
+        '"nothing":null,"big":18446744073709551615}'
+    )
+
+
+def test_a_table_of_duckdb(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    duckdb.sql(
+        f"""COPY (SELECT uuid '{UUID}' id, timestamp_ns '2024-01-01 00:00:00.123456789' "at",
+        1::hugeint h, time '01:02:03' t, map {{'a': 1}} m, {{'x': [1, 2]}} s, 1.5::decimal(9, 2) d,
+        'v'::enum('v', 'w') e, 'x'::blob b, NULL n) TO '{path}'"""
+    )
+    run(path, tmp_path / "logs", mapping=RecordColumns("id", timestamp="at"))
+    (record,) = records(tmp_path / "logs")
+    assert (record.key, record.timestamp) == (str(UUID).encode(), 1_704_067_200_123)
+    assert json.loads(record.value or b"") == {
+        "id": str(UUID),
+        "at": "2024-01-01T00:00:00.123456789",
+        "h": 1,
+        "t": "01:02:03.000000",
+        "m": {"a": 1},
+        "s": {"x": [1, 2]},
+        "d": 1.5,
+        "e": "v",
+        "b": "x",
+        "n": None,
+    }

@@ -50,8 +50,11 @@ _LONG_BYTES: Final = 16 << 10
 _TIME: Final = pa.timestamp("us")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SINK_COLUMNS: Final = ("value", "key", "timestamp", "topic", "partition", "headers")
-_NUMBER: Final = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+_NOT_FINITE: Final = r"[+-]?(?i:nan|inf|infinity)"
+_NUMBER: Final = rf"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|{_NOT_FINITE})$"
 _BOOLEAN: Final = r"^(true|false|True|False|TRUE|FALSE)$"
+_WORD: Final = r"[a-df-zA-DF-Z]"
+"""In cells that are not finite numbers."""
 _MILLISECONDS: Final = r"^[0-9]{1,18}$"
 
 
@@ -152,7 +155,7 @@ class TableRows:
         taken: dict[str, pa.Array] = {}
         missing = Missing()
         if "value" not in sources:
-            texts = {name: pc.utf8_lower(columns[name]) for name in literals if name in columns}
+            texts = {name: _literals(columns[name]) for name in literals if name in columns}
             taken["value"] = json_objects({**columns, **texts}, literals).cast(pa.binary())
         for name, source in sources.items():
             if name == "timestamp":
@@ -177,6 +180,16 @@ class TableRows:
                 f"since 1970 or as a date: {column[index].as_py()!r}"
             )
         return times, Missing(times=count)
+
+
+def _literals(cells: pa.Array) -> pa.Array:
+    """Numbers or booleans of CSV as JSON; those that JSON does not have (NaN) are strings."""
+    if not pc.any(pc.match_substring_regex(cells, _WORD)).as_py():
+        return cells
+    quoted = pc.binary_join_element_wise('"', cells, '"', "")
+    is_finite = pc.invert(pc.match_substring_regex(cells, f"^{_NOT_FINITE}$"))
+    is_boolean = pc.match_substring_regex(cells, _BOOLEAN)
+    return pc.if_else(is_boolean, pc.utf8_lower(cells), pc.if_else(is_finite, cells, quoted))
 
 
 # -- planning
@@ -413,4 +426,4 @@ def open_parquet(path: str) -> Iterator[pq.ParquetFile]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk
         reason = str(error).strip().splitlines()
-        raise InputFileError(f"{path}: not Parquet, or corrupt: {reason[0]}") from None
+        raise InputFileError(f"{path}: cannot be read as Parquet: {reason[0]}") from None
