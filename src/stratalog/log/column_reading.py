@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stratalog.format.buffers import Buffer
     from stratalog.format.columns import BatchTable
     from stratalog.log.reader import ReadPlan, TimeRange
     from stratalog.log.segment_list import SegmentPart
+    from stratalog.storage.log_file import LogFile
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 
@@ -53,6 +55,7 @@ class ColumnReader:
         self._is_limited = False
         self._is_done = plan.records_max <= 0
         self._expected_offset = 0
+        self._memory = np.empty(0, np.uint8)
 
     def read(self, parts: Iterable[SegmentPart]) -> Iterator[pa.RecordBatch]:
         """Every visible record of the range, in order. `parts` begin with the range's start."""
@@ -78,11 +81,11 @@ class ColumnReader:
             except CorruptRecordError as error:
                 position = self._resume_after_records(part, error)
 
-    def _load(self, part: SegmentPart, position: int) -> tuple[bytes, BatchTable]:
-        """A chunk that begins with at least one complete batch."""
+    def _load(self, part: SegmentPart, position: int) -> tuple[memoryview, BatchTable]:
+        """A chunk that begins with at least one complete batch. Valid until the next one."""
         file = part.segment.file
         left = part.end_position - position
-        chunk = file.read(position, min(self._chunk_bytes, left))
+        chunk = self._read(file, position, min(self._chunk_bytes, left))
         table = scan_batches(chunk)
         if not len(table) and table.stop is Stop.PARTIAL:
             batch = file.peek(position)
@@ -93,7 +96,7 @@ class ColumnReader:
                     position=position,
                     path=part.segment.path,
                 )
-            chunk = file.read(position, size_bytes)
+            chunk = self._read(file, position, size_bytes)
             table = scan_batches(chunk)
         if not len(table):
             raise CorruptBatchError(
@@ -103,8 +106,15 @@ class ColumnReader:
             )
         return chunk, table
 
+    def _read(self, file: LogFile, position: int, size_bytes: int) -> memoryview:
+        """Into memory that is used again: fresh pages cost as much as the reading."""
+        if not size_bytes <= len(self._memory) <= max(size_bytes, self._chunk_bytes):
+            self._memory = np.empty(size_bytes, np.uint8)
+        memory = memoryview(self._memory)[:size_bytes]  # type: ignore[arg-type]
+        return memory[: file.read_into(memory, position)]
+
     def _trusted(
-        self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
+        self, part: SegmentPart, position: int, chunk: Buffer, table: BatchTable
     ) -> BatchTable:
         """The batches before the first that is out of order, or corrupt and not decoded."""
         table = self._within_range(table)
@@ -133,7 +143,7 @@ class ColumnReader:
         return replace(table, rows=rows[:kept], end=int(rows["position"][kept]))
 
     def _decode(
-        self, part: SegmentPart, position: int, chunk: bytes, table: BatchTable
+        self, part: SegmentPart, position: int, chunk: Buffer, table: BatchTable
     ) -> Iterator[pa.RecordBatch]:
         rows = table.rows
         wanted = self._within_limits(rows, self._visible(part, rows))
