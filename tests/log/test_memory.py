@@ -14,10 +14,12 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.record import encode_batch
 from stratalog.log.partition_view import PartitionView
 from tests.log.building import drop_indexes, log_name, plain_records, write_partition
-from tests.log.readers import records_in, scalar
+from tests.log.readers import lists, records_in, scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.log.readers import Reader
 
 MIB = 1 << 20
 BATCH_RECORDS = 4
@@ -54,10 +56,11 @@ def peak_of(ask: Callable[[], object]) -> int:
 
 
 @pytest.mark.slow
-def test_records_one_by_one(large: Path) -> None:
+@pytest.mark.parametrize("reader", [scalar, lists], ids=["scalar", "lists"])
+def test_records_one_by_one(large: Path, reader: Reader) -> None:
     def read() -> None:
         with PartitionView(large) as view:
-            assert sum(1 for _ in scalar(view)) == BATCHES * BATCH_RECORDS
+            assert sum(1 for _ in reader(view)) == BATCHES * BATCH_RECORDS
 
     assert peak_of(read) < 4 * MIB
 
@@ -80,15 +83,17 @@ def test_opening_and_looking_up(large: Path) -> None:
 
 
 @pytest.mark.slow
-def test_columns_in_a_process_of_their_own(large: Path) -> None:
+@pytest.mark.parametrize("whose", ["PartitionView(path)", "open_dirs(path.parent)"])
+def test_columns_in_a_process_of_their_own(large: Path, whose: str) -> None:
     """Arrow's memory is not Python's, so the whole process is measured, after a warm-up."""
     program = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from stratalog import PartitionView\n"
-        "view = PartitionView(Path(sys.argv[1]))\n"
+        "from stratalog import PartitionView, open_dirs\n"
+        "path = Path(sys.argv[1])\n"
+        f"view = {whose}\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "sum(batch.num_rows for batch in view.read_columns(max_bytes=4 << 20))\n"
+        "sum(batch.num_rows for batch in view.read_columns(end=1000))\n"
         "warm = peak()\n"
         "rows = sum(batch.num_rows for batch in view.read_columns())\n"
         "print(rows, peak() - warm)\n"

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stratalog.bulk.export import FileSpec
+from stratalog.bulk.input_files import FileSource
 from stratalog.bulk.options import ReadOptions, WriteOptions
 from stratalog.errors import InvalidArgumentError
 from stratalog.format.batch import Codec
@@ -81,6 +83,12 @@ def test_enums_of_other_parameters_are_refused(aborted: Path, tmp_path: Path) ->
     with pytest.raises(InvalidArgumentError, match="codec is"):
         WriteOptions(wrong, codec=wrong)
     assert WriteOptions(wrong, codec=Codec.LZ4).codec is Codec.LZ4
+    with pytest.raises(InvalidArgumentError, match="format is 'rubbish', not one of parquet"):
+        FileSpec(format=wrong)
+    with pytest.raises(InvalidArgumentError, match="codec is 'rubbish', not one of none, snappy"):
+        FileSpec(codec=wrong)
+    with pytest.raises(InvalidArgumentError, match="format is 'rubbish', not one of json, csv"):
+        FileSource(["x"], format=wrong)
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, interrupts_held, pack
 from stratalog.errors import ConfigError, StratalogError, TextError
+from stratalog.format.arguments import word_of
 from stratalog.partitions.view import LogDirsView
 from stratalog.storage.disk import storage_error
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
 
 CODECS: Final = ("none", "snappy", "lz4", "zstd", "gzip")
+FORMATS: Final = ("parquet", "jsonl")
 OPEN_FILES_MAX: Final = 16
 ROW_GROUP_BYTES: Final = 32 << 20
 _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -88,6 +90,11 @@ class FileSpec:
     has_headers: bool = False
     appends: bool = False
     """The target may have files already."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", word_of(self.format, FORMATS, "format"))
+        if self.codec is not None:
+            object.__setattr__(self, "codec", word_of(self.codec, CODECS, "codec"))
 
     @property
     def suffix(self) -> str:

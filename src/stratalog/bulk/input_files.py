@@ -14,13 +14,14 @@ import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from stratalog.bulk.workers import JobResult
 from stratalog.errors import ConfigError, InputFileError, InvalidNameError
+from stratalog.format.arguments import word_of
 from stratalog.format.names import FileKind, parse_partition_file
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class FileSource:
     """Records are written to the partitions that they name; else they are partitioned by key."""
     delimiter: str = ","
     """Delimiter of CSV."""
+
+    def __post_init__(self) -> None:
+        if self.format is not None:
+            object.__setattr__(self, "format", word_of(self.format, get_args(Format), "format"))
 
 
 @dataclass(frozen=True)
