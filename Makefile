@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
-EXTRAS := spark,test,lint
+EXTRAS := spark,test,lint,dist
 # Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
 WORKERS ?= auto
 # How many times as many seeds, kills and examples `make test-long` tries.
@@ -66,6 +66,11 @@ bench: $(INSTALLED) ## Measure the hot paths, beside other libraries
 .PHONY: docs
 docs: $(INSTALLED) ## Run the commands in README and docs, and write their output into the pages
 	$(PYTHON) scripts/transcripts.py README.md docs/*.md
+
+.PHONY: dist
+dist: $(INSTALLED) ## Build the wheel and the source distribution in dist/
+	rm -rf build dist
+	$(PYTHON) -m build --no-isolation
 
 .PHONY: install
 install: $(INSTALLED) ## Create .venv with the pinned dependencies

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-EXTRAS = "spark,test,lint"
+EXTRAS = "spark,test,lint,dist"
 HEADER = "# Every package at one version, for all extras: pip -c. Renewed by `make lock`.\n"
 
 

@@ -72,24 +72,29 @@ def _command_step(lines: list[str]) -> Step:
 
 
 class Shell:
-    """Runs the steps of a page in one directory, with `stratalog` and `python` of this process."""
+    """Runs the steps of a page in one directory, with `stratalog` and `python` of `programs`."""
 
-    def __init__(self, directory: Path, programs: Path) -> None:
-        """`programs` is a directory that gets the two commands."""
+    def __init__(self, directory: Path, programs: Path, paths: str = "") -> None:
+        """`paths` are for PYTHONPATH."""
         self._directory = directory
         (directory / "tests").symlink_to(ROOT / "tests")
+        self._environment = os.environ | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": paths,
+            "COLUMNS": "120",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+        }
+
+    @classmethod
+    def of_this_process(cls, directory: Path, programs: Path) -> Shell:
+        """With the two commands as this process would run them, written into `programs`."""
         for name, arguments in (("stratalog", "-m stratalog "), ("python", "")):
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
             program.chmod(0o755)
         paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._environment = os.environ | {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": ":".join(paths),
-            "COLUMNS": "120",
-            "LC_ALL": "C.UTF-8",
-            "TZ": "UTC",
-        }
+        return cls(directory, programs, ":".join(paths))
 
     def run(self, step: Step) -> list[str]:
         """The lines that the command prints; a file prints none."""
@@ -109,7 +114,7 @@ class Shell:
 
 def run_page(page: str, directory: Path, programs: Path) -> list[tuple[Step, list[str]]]:
     """Each step of a page, with the output it has."""
-    shell = Shell(directory, programs)
+    shell = Shell.of_this_process(directory, programs)
     return [(step, shell.run(step)) for step in steps_of(page)]
 
 

@@ -9,10 +9,11 @@ import os
 import pty
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from stratalog.format import kernels
 
 COMMAND = [sys.executable, "-W", "error", "-m", "stratalog"]
 
@@ -34,8 +35,21 @@ class Result(NamedTuple):
         return [json.loads(line) for line in self.stdout.split(b"\n")[:-1]]
 
 
+@cache
+def compile_kernels() -> None:
+    """Before a command runs, so that it does not report that it has to, after a change of them."""
+    package = Path(kernels.__path__[0])
+    sources = [*package.glob("*.py"), *(package.parents[1] / "dump").glob("*.py")]
+    stamp = package / "__pycache__" / f"compiled-for-tests.{sys.implementation.cache_tag}"
+    newest = max(source.stat().st_mtime for source in sources)
+    if not stamp.exists() or stamp.stat().st_mtime < newest:
+        subprocess.run([*COMMAND, "compile-kernels"], check=True, capture_output=True)
+        stamp.touch()
+
+
 def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
     """Both outputs are pipes."""
+    compile_kernels()
     done = subprocess.run(
         [*COMMAND, *map(str, args)], capture_output=True, cwd=cwd, timeout=300, check=False
     )
@@ -44,6 +58,7 @@ def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
 
 def without_privileges(*args: str | Path) -> Result:
     """As a user whom the modes of files bind, even where the tests run as root."""
+    compile_kernels()
     bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
     prefix = bound if os.geteuid() == 0 else []
     done = subprocess.run(
@@ -54,6 +69,7 @@ def without_privileges(*args: str | Path) -> Result:
 
 def on_terminal(*args: str | Path, columns: int = 80) -> str:
     """What a terminal of this width shows, escape sequences included."""
+    compile_kernels()
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "LINES": "50", "TERM": "xterm"}
     environment.pop("NO_COLOR", None)

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from stratalog.cli.main import COMMANDS, LazyGroup, app
+from stratalog.cli.main import COMMANDS, LazyGroup, app, module_of
 from stratalog.log_dir import LogDir
 from tests.cli.command import inside
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
 MAPS = {"config", "configSources", "settings", "codecs", "freedBy"}
 """Objects whose keys are data: settings by Kafka's names, codecs."""
-OTHERS = {"ingest", "export", "reindex"}
-"""Verbs that move data or write indexes."""
+OTHERS = {"ingest", "export", "reindex", "compile-kernels"}
+"""Verbs that move data, write indexes or caches."""
 
 TXN = GOLDEN_DIR / "txn" / "txn-0"
 LOG_DIR = GOLDEN_DIR / "_logdir-run1"
@@ -156,7 +156,7 @@ def test_help_has_examples_and_what_each_option_does(name: str) -> None:
     assert max(map(len, text.splitlines())) <= 100
     command = command_of(name)
     assert [option.name for option in command.params if not option.help] == []
-    assert f"`stratalog {name}`" in (import_module(f"stratalog.cli.{name}").__doc__ or "")
+    assert f"`stratalog {name}`" in (import_module(module_of(name)).__doc__ or "")
 
 
 @pytest.mark.parametrize("name", ["verify", "reindex", "stats", "export", "compact"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog import open_dirs
-from tests.cli.command import Result
+from tests.cli.command import Result, compile_kernels
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ CURE = "pip install 'stratalog[spark]'"
 
 
 def stratalog(*args: str | Path) -> Result:
+    compile_kernels()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", CODE, *map(str, args)],
         capture_output=True, timeout=300, check=False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scripts.transcripts import ROOT, run_page, steps_of
+from tests.cli.command import compile_kernels
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,6 +56,7 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     work, programs = tmp_path / "work", tmp_path / "programs"
     work.mkdir()
     programs.mkdir()
+    compile_kernels()
     results = run_page(page.read_text(encoding="utf-8"), work, programs)
     assert len(results) >= 3
     wrong = [(step, output) for step, output in results if not step.matches(output)]

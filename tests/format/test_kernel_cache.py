@@ -90,6 +90,34 @@ def test_the_setting_of_other_users_of_numba_is_left_alone() -> None:
     assert given == config.CACHE_DIR
 
 
+def test_compiling_for_long_is_logged_once(
+    package: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(jit, "_CACHE", jit._cache_dir())
+    monkeypatch.setattr(jit, "compilation", jit.Compilation())
+    caplog.set_level("INFO", "stratalog.format.kernels")
+
+    def compile_one() -> None:
+        @jit.kernel(types.int64(types.int64))
+        def fourfold(number: int) -> int:
+            return number * 4
+
+    compile_one()
+    assert caplog.messages == []
+    assert jit.compilation.compiled == 1
+    monkeypatch.setattr(jit, "REPORTED_AFTER_S", 0.0)
+    for _ in range(2):  # from the cache
+        compile_one()
+    assert (jit.compilation.loaded, jit.compilation.compiled, caplog.messages) == (2, 1, [])
+    monkeypatch.setattr(jit, "_CACHE", None)
+    for _ in range(2):
+        compile_one()
+    assert caplog.messages == [
+        "compiling kernels for this machine: "
+        "they cannot be cached, because no directory for them is writable"
+    ]
+
+
 @pytest.mark.slow
 def test_the_way_without_the_instruction(tmp_path: Path) -> None:
     """A CPU without it, or code compiled for another CPU, falls back to tables."""

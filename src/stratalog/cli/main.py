@@ -1,9 +1,10 @@
 """Entry point and command group. A command's module is imported only when that command runs.
 
-To add a command `x`, write `cli/x.py` with a function `run` whose parameters Typer understands and
-whose docstring is the help text, and list it in `COMMANDS`. A module may define `FAILS_WHEN`, which
-completes the sentence "Exit status 1 if …", and `SUBCOMMANDS`, functions like `run` by their names;
-then the docstring of `run` is the help text of the group. Import heavy modules inside functions.
+To add a command `x-y`, write `cli/x_y.py` with a function `run` whose parameters Typer understands
+and whose docstring is the help text, and list it in `COMMANDS`. A module may define `FAILS_WHEN`,
+which completes the sentence "Exit status 1 if …", and `SUBCOMMANDS`, functions like `run` by their
+names; then the docstring of `run` is the help text of the group. Import heavy modules inside
+functions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stratalog import __version__
 from stratalog.cli.output import (
     exit_on_closed_pipe,
     replace_closed_streams,
+    report_compilation,
     report_error,
     use_utf_8,
     warn_of_truncations,
@@ -45,6 +47,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "topic": "Create, alter, delete and describe topics.",
     "ingest": "Write JSON lines, CSV, Parquet or text files into topics.",
     "export": "Write topics as Parquet or JSON lines.",
+    "compile-kernels": "Compile all kernels now, so that no later command has to wait.",
 }
 _FAILS_WHEN: Final = "anything could not be found, read or done"
 _EPILOG: Final = (
@@ -70,7 +73,7 @@ class LazyGroup(TyperGroup):
             return None
         from stratalog.cli.arguments import PlainCommand  # noqa: PLC0415 - not for the group's help
 
-        module = import_module(f"stratalog.cli.{cmd_name}")
+        module = import_module(module_of(cmd_name))
         epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
         found = new_typer(add_completion=False, no_args_is_help=True, epilog=epilog)
         subcommands = getattr(module, "SUBCOMMANDS", None)
@@ -84,6 +87,11 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def module_of(command: str) -> str:
+    """The name of the module of a command."""
+    return f"stratalog.cli.{command.replace('-', '_')}"
 
 
 def new_typer(**settings: Any) -> typer.Typer:
@@ -124,6 +132,7 @@ def _stratalog(
 ) -> None:
     """Read, write, check and maintain Apache Kafka log directories without a broker."""
     warn_of_truncations()
+    report_compilation()
 
 
 def main() -> None:

@@ -111,6 +111,23 @@ def warn_of_truncations() -> None:
         logging.getLogger(name).addHandler(_truncations)
 
 
+class _Notes(logging.Handler):
+    """Prints messages to standard error at once."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        report_line(f"stratalog: {record.getMessage()}")
+
+
+_notes: Final = _Notes()
+
+
+def report_compilation() -> None:
+    """From now on, if kernels have to be compiled and that takes time, say so."""
+    logger = logging.getLogger("stratalog.format.kernels")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_notes)
+
+
 def print_truncations() -> None:
     """For `--json`: one object per truncation since the last call."""
     for truncation in _truncations.take():

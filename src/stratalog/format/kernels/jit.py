@@ -4,15 +4,19 @@ A kernel is compiled once per machine and kept on disk. numba notices when the f
 changes but not when a function it calls from another file does, so the cache directory carries a
 digest of all files that define kernels or what kernels call. (Constants from other modules are
 compiled in as well, but they are the format's, and that does not change.) A cache that cannot be
-written costs time, never an error.
+written costs time, never an error. A process that compiles for more than a second logs a message,
+once; `stratalog compile-kernels` compiles all kernels ahead of time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
+import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
 from numba.core import config
@@ -21,12 +25,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _F = TypeVar("_F", bound="Callable[..., object]")
+_log = logging.getLogger("stratalog.format.kernels")
 _HERE = Path(__file__).parent
 _SOURCES = (_HERE, _HERE.parents[1] / "dump")
 """Packages that define compiled functions."""
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """For what only kernels call: compiling the way in from Python takes as long as the function. Tests
 call `py_func` instead."""
+
+
+@dataclass
+class Compilation:
+    """What kernels have cost this process so far."""
+
+    loaded: int = 0
+    """Taken from the cache."""
+    compiled: int = 0
+    seconds: float = 0.0
+    """For those that were compiled."""
+    is_reported: bool = False
+
+    def add(self, dispatcher: Any, seconds: float) -> None:
+        """Count a kernel."""
+        if sum(dispatcher.stats.cache_hits.values()):
+            self.loaded += 1
+            return
+        self.compiled += 1
+        self.seconds += seconds
+        if self.seconds > REPORTED_AFTER_S and not self.is_reported:
+            self.is_reported = True
+            _log.info("compiling kernels for this machine: %s", _how_often())
+
+
+REPORTED_AFTER_S: Final = 1.0
+compilation: Final = Compilation()
+
+
+def _how_often() -> str:
+    if _CACHE is None and not config.CACHE_DIR:
+        return "they cannot be cached, because no directory for them is writable"
+    return "this happens once, or ahead of time with 'stratalog compile-kernels'"
 
 
 def kernel(signature: object) -> Callable[[_F], _F]:
@@ -38,7 +76,10 @@ def kernel(signature: object) -> Callable[[_F], _F]:
             config.CACHE_DIR = str(_CACHE)
         try:
             is_cached = bool(config.CACHE_DIR)
-            return _njit(signature, cache=is_cached)(function)
+            start = time.perf_counter()
+            compiled = _njit(signature, cache=is_cached)(function)
+            compilation.add(compiled, time.perf_counter() - start)
+            return compiled
         finally:
             config.CACHE_DIR = given
 
@@ -96,3 +137,9 @@ def _remove_older(chosen: Path) -> None:
 
 
 _CACHE = _cache_dir()
+
+
+def cache_dir() -> Path | None:
+    """Where compiled kernels are kept; None if they cannot be."""
+    given = config.CACHE_DIR
+    return Path(given) if given else _CACHE
