@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from typing import TYPE_CHECKING
+import os
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from stratalog import LogDir
-from stratalog.bulk.export import FileSpec, export
+from stratalog.bulk.export import FileSpec, export, plan_export, run_export
 from stratalog.bulk.incremental import (
     STATE_FILE,
     ExportedUpTo,
@@ -24,14 +29,16 @@ from stratalog.errors import (
     CorruptCheckpointError,
     DataLossError,
     LockedError,
+    StorageError,
     UnsupportedError,
 )
 from stratalog.format.metadata import METADATA_TOPIC_ID
 from stratalog.format.names import TopicPartition
+from stratalog.storage.disk import Disk, SystemCalls
 from tests.bulk.options import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from stratalog.bulk.export import ExportResult
@@ -268,3 +275,48 @@ def test_a_file_that_vanished_is_reported(tmp_path: Path) -> None:
     (tmp_path / STATE_FILE).write_bytes(encode_state(state))
     with pytest.raises(CorruptCheckpointError, match="topic=a/x is missing"):
         IncrementalTarget(tmp_path, FileSpec().layout)
+
+
+# -- a disk that fails
+
+
+class FailingDisk:
+    """Lets so many calls succeed, and then fails one."""
+
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+        changes = ("open", "pwrite", "fsync", "rename", "unlink", "mkdir", "rmdir")
+        plain = SystemCalls()
+        counted = {name: partial(self._call, getattr(plain, name)) for name in changes}
+        self.disk = Disk(replace(plain, **counted))
+
+    def _call(self, call: Callable[..., Any], *args: Any) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return call(*args)
+
+    @property
+    def has_failed(self) -> bool:
+        return self._left < 0
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_any_time(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    append(logs, 4)
+    spec = FileSpec("jsonl")
+    for calls in range(100):
+        target, failing = tmp_path / f"out-{calls}", FailingDisk(calls)
+        with (
+            suppress(StorageError),  # and no other
+            IncrementalTarget(target, spec.layout, disk=failing.disk) as opened,
+        ):
+            run_export(plan_export(reading(logs), spec, opened), opened)
+        found = exported(target)
+        assert len(found) == len(set(found))
+        run(logs, target, spec)
+        assert exported(target) == expected(("orders", 0, 0, 4)), calls
+        if not failing.has_failed:
+            break
+    assert 20 < calls < 99

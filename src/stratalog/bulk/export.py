@@ -565,7 +565,12 @@ def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[
     splits = _for_all(workers, plan)
     tasks = [_Task(number, split) for number, split in enumerate(splits)]
     groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
-    work = partial(_write, plan=replace(plan, splits=()), staging=str(staging))
+    read = ReadTask(
+        schema=plan.spec.schema,
+        skips_corruption=plan.options.skips_corruption,
+        fails_on_data_loss=plan.options.fail_on_data_loss,
+    )
+    work = partial(_write, read=read, spec=plan.spec, staging=str(staging))
     title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
     return workers.run(work, groups, title=title), len(groups)
 
@@ -596,15 +601,10 @@ def _check_target(target: Path, spec: FileSpec) -> None:
         raise ConfigError("target", f"{target} is not empty; choose another, or --append to it")
 
 
-def _write(task: _Task, *, plan: ExportPlan, staging: str) -> _Done:
+def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: str) -> _Done:
     """Runs in a worker."""
     directory = Path(staging) / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
-    read = ReadTask(
-        schema=plan.spec.schema,
-        skips_corruption=plan.options.skips_corruption,
-        fails_on_data_loss=plan.options.fail_on_data_loss,
-    )
-    with FileSet(directory, plan.spec, task.number) as files:
+    with FileSet(directory, spec, task.number) as files:
         for part in task.split.ranges:
             for batch in read.read(Split((part,))):
                 files.add(part.topic_partition.topic, batch)
