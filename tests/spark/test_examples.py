@@ -29,7 +29,12 @@ for script in scripts:
     sys.argv = [script, f"{directory}/{script}"]
     runpy.run_path(f"{script}.py", run_name="__main__")
 """
-SCRIPTS = ("backfill_to_parquet", "from_kafka_connector", "exactly_once_stream")
+SCRIPTS = (
+    "backfill_to_parquet",
+    "from_kafka_connector",
+    "exactly_once_stream",
+    "first_half_hour",
+)
 
 
 def python(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -81,6 +86,25 @@ def test_a_stream_writes_back_exactly_once(printed: dict[str, list[str]], direct
     assert readings == "readings in each: [60]"
     logs = stratalog.open_dirs(directory / "exactly_once_stream" / "kafka")
     assert sum(log.log_end_offset for log in logs.partitions_of("by-minute")) == 198
+
+
+def test_the_first_half_hour(printed: dict[str, list[str]]) -> None:
+    lines = printed["first_half_hour"]
+    assert [line for line in lines if line.startswith(("stream", "SQL", "polars", "pandas"))] == [
+        "pandas: 200 orders appended",
+        "stream: 335 orders of apple, 1000 pieces",
+        "stream: 330 orders of melon, 990 pieces",
+        "stream: 335 orders of pear, 1010 pieces",
+        "SQL: apple 1250.00",
+        "SQL: melon 3712.50",
+        "SQL: pear 2525.00",
+        "polars: 336 orders of apple, 1001 pieces",
+        "polars: 330 orders of melon, 990 pieces",
+        "polars: 335 orders of pear, 1010 pieces",
+    ]
+    assert [line for line in lines if line.startswith("  ")] == ["  1,000 records", "  1 record"]
+    days = [f"DuckDB: 2026-05-0{day} 200 orders, 600 pieces" for day in range(4, 8)]
+    assert [line for line in lines if line.startswith("DuckDB")] == days
 
 
 def test_a_declarative_pipeline(tmp_path: Path) -> None:
