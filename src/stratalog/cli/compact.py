@@ -555,17 +555,17 @@ def _trace_row(trace: KeyTrace) -> dict[str, Any]:
 
 
 def _record_row(record: RecordTrace) -> dict[str, Any]:
-    verdict = record.decision
-    is_superseded = verdict is not None and verdict.newer_offset >= 0
+    decision = record.decision
+    is_superseded = decision is not None and decision.newer_offset >= 0
     return {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "valueBytes": record.value_bytes,
         "file": str(record.path),
         "position": record.position,
-        "isKept": None if verdict is None else verdict.is_kept,
-        "reason": None if verdict is None else verdict.reason.value,
-        "supersededBy": verdict.newer_offset if verdict and is_superseded else None,
+        "isKept": None if decision is None else decision.is_kept,
+        "reason": None if decision is None else decision.reason.value,
+        "supersededBy": decision.newer_offset if decision and is_superseded else None,
         "next": record.next_event.value,
         "nextFromMs": record.next_event_ms,
     }
@@ -730,19 +730,19 @@ def _record_cells(record: RecordTrace, plan: CleaningPlan) -> tuple[str, ...]:
         "tombstone" if record.value_bytes is None else human_size(record.value_bytes),
         record.path.name,
         str(record.position),
-        _verdict_text(record),
+        _decision_text(record),
         _next_text(record, plan),
     )
 
 
-def _verdict_text(record: RecordTrace) -> str:
-    verdict = record.decision
-    if verdict is None:
+def _decision_text(record: RecordTrace) -> str:
+    decision = record.decision
+    if decision is None:
         return "does not reach it"
-    if verdict.is_kept:
-        return f"keeps it: {verdict.reason}"
-    newer = f" at {verdict.newer_offset}" if verdict.newer_offset >= 0 else ""
-    return f"removes it: {verdict.reason}{newer}"
+    if decision.is_kept:
+        return f"keeps it: {decision.reason}"
+    newer = f" at {decision.newer_offset}" if decision.newer_offset >= 0 else ""
+    return f"removes it: {decision.reason}{newer}"
 
 
 def _next_text(record: RecordTrace, plan: CleaningPlan) -> str:

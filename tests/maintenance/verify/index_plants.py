@@ -109,11 +109,16 @@ def _orphan(partition: Path) -> Spot:
 INDEX_PLANTS = [
     Plant("index offset off by one", "multiseg", Fault.INDEX_MISMATCH, _entry(".index", 4, 0, -1)),
     Plant("index position off by one", "multiseg", Fault.INDEX_MISMATCH, _entry(".index", 5, 1, 1)),
-    Plant("index offset negative", "multiseg", Fault.INDEX_DISORDER, _entry(".index", 0, 0, -500)),
     Plant(
-        "index offset out of order", "multiseg", Fault.INDEX_DISORDER, _entry(".index", 5, 0, -30)
+        "index offset negative", "multiseg", Fault.INDEX_OUT_OF_ORDER, _entry(".index", 0, 0, -500)
     ),
-    Plant("index entry repeated", "multiseg", Fault.INDEX_DISORDER, _repeat_entry(".index")),
+    Plant(
+        "index offset out of order",
+        "multiseg",
+        Fault.INDEX_OUT_OF_ORDER,
+        _entry(".index", 5, 0, -30),
+    ),
+    Plant("index entry repeated", "multiseg", Fault.INDEX_OUT_OF_ORDER, _repeat_entry(".index")),
     Plant("index entry past the end", "multiseg", Fault.INDEX_PAST_END, _past_end),
     Plant(
         "index of odd length",
@@ -123,7 +128,7 @@ INDEX_PLANTS = [
         Severity.WARNING,
     ),
     Plant("index emptied", "multiseg", Fault.INDEX_SPARSE, _empty_index, Severity.NOTE),
-    Plant("junk behind index zeros", "multiseg", Fault.INDEX_JUNK, _junk_behind_zeros(".index")),
+    Plant("junk behind index zeros", "multiseg", Fault.INDEX_GARBAGE, _junk_behind_zeros(".index")),
     Plant("index removed", "multiseg", Fault.MISSING_INDEX, _remove(".index"), Severity.WARNING),
     Plant("index without a log", "multiseg", Fault.ORPHAN_INDEX, _orphan, Severity.WARNING),
     Plant("time off by one", "multiseg", Fault.INDEX_MISMATCH, _entry(".timeindex", 5, 0, 1)),
@@ -131,9 +136,12 @@ INDEX_PLANTS = [
         "time's offset off by one", "index1", Fault.INDEX_MISMATCH, _entry(".timeindex", 5, 1, -1)
     ),
     Plant(
-        "time out of order", "multiseg", Fault.INDEX_DISORDER, _entry(".timeindex", 5, 0, -(10**9))
+        "time out of order",
+        "multiseg",
+        Fault.INDEX_OUT_OF_ORDER,
+        _entry(".timeindex", 5, 0, -(10**9)),
     ),
-    Plant("time entry repeated", "multiseg", Fault.INDEX_DISORDER, _repeat_entry(".timeindex")),
+    Plant("time entry repeated", "multiseg", Fault.INDEX_OUT_OF_ORDER, _repeat_entry(".timeindex")),
     Plant("time entry past the end", "multiseg", Fault.INDEX_PAST_END, _time_past_end),
     Plant("closing time entry gone", "multiseg", Fault.INDEX_SHORT, _cut_index(".timeindex", 12)),
     Plant(
@@ -146,7 +154,7 @@ INDEX_PLANTS = [
     Plant(
         "junk behind time index zeros",
         "multiseg",
-        Fault.INDEX_JUNK,
+        Fault.INDEX_GARBAGE,
         _junk_behind_zeros(".timeindex"),
     ),
     Plant(

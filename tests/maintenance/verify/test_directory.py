@@ -42,7 +42,7 @@ def found(root: Path, fault: Fault) -> list[Finding]:
         (WATERMARK, "0\n1\nmultiseg 0 1501\n", Fault.CHECKPOINT_PAST_END, Severity.WARNING),
         (START, "0\n1\nmultiseg 0 1501\n", Fault.LOG_START_PAST_END, Severity.ERROR),
         (CLEANER, "0\n1\nmultiseg 0 1501\n", Fault.CHECKPOINT_STALE, Severity.NOTE),
-        (RECOVERY, "0\n1\nother 0 7\n", Fault.CHECKPOINT_STRANGER, Severity.NOTE),
+        (RECOVERY, "0\n1\nother 0 7\n", Fault.CHECKPOINT_UNKNOWN_PARTITION, Severity.NOTE),
         (RECOVERY, "0\n1\nmultiseg 0 -7\n", Fault.BAD_CHECKPOINT, Severity.WARNING),
         (RECOVERY, "0\n2\nmultiseg 0 7\n", Fault.BAD_CHECKPOINT, Severity.WARNING),
         (START, "1\n0\n", Fault.BAD_CHECKPOINT, Severity.WARNING),

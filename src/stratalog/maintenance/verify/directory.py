@@ -172,7 +172,7 @@ def _check_checkpoint(
     if end is None:
         if topic_partition.topic != CLUSTER_METADATA_TOPIC:
             what = f"{topic_partition} is not in this directory"
-            findings.add(Fault.CHECKPOINT_STRANGER, path, what)
+            findings.add(Fault.CHECKPOINT_UNKNOWN_PARTITION, path, what)
     elif offset < 0:
         findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
     elif offset > end:

@@ -59,8 +59,8 @@ class Fault(enum.Enum):
         "lookups by time are wrong here; the records themselves can be read",
     )
     BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
-    OFFSET_DISORDER = (
-        "offset-disorder",
+    OFFSETS_OUT_OF_ORDER = (
+        "offsets-out-of-order",
         Severity.ERROR,
         "no CRC covers a base offset: restore the segment from a replica",
     )
@@ -74,14 +74,14 @@ class Fault(enum.Enum):
     TORN_TAIL = ("torn-tail", Severity.WARNING, _SELF)
     TRUNCATED_SEALED_LOG = ("truncated-sealed-log", Severity.ERROR, _RECOVER)
     ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
-    JUNK_TAIL = ("junk-tail", Severity.ERROR, _RECOVER)
+    GARBAGE_TAIL = ("garbage-tail", Severity.ERROR, _RECOVER)
     # -- its indexes
     MISSING_INDEX = ("missing-index", Severity.WARNING, f"{_SELF}, or {_REINDEX}")
     INDEX_SIZE = ("index-size", Severity.WARNING, _REINDEX)
-    INDEX_DISORDER = ("index-disorder", Severity.ERROR, _REINDEX)
+    INDEX_OUT_OF_ORDER = ("index-out-of-order", Severity.ERROR, _REINDEX)
     INDEX_MISMATCH = ("index-mismatch", Severity.ERROR, _REINDEX)
     INDEX_PAST_END = ("index-past-end", Severity.ERROR, _REINDEX)
-    INDEX_JUNK = ("index-junk", Severity.ERROR, _REINDEX)
+    INDEX_GARBAGE = ("index-garbage", Severity.ERROR, _REINDEX)
     INDEX_SHORT = ("index-short", Severity.ERROR, _REINDEX)
     INDEX_UNTRIMMED = ("index-untrimmed", Severity.NOTE, _NOTHING)
     INDEX_COARSE = (
@@ -146,7 +146,7 @@ class Fault(enum.Enum):
     )
     # -- root files
     BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing: Kafka treats it as empty")
-    CHECKPOINT_STRANGER = ("checkpoint-stranger", Severity.NOTE, _SELF)
+    CHECKPOINT_UNKNOWN_PARTITION = ("checkpoint-unknown-partition", Severity.NOTE, _SELF)
     CHECKPOINT_PAST_END = (
         "checkpoint-past-end",
         Severity.ERROR,
@@ -304,12 +304,12 @@ class Findings:
         return tuple(self._found)
 
 
-def excused(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
+def downgraded(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
     """The same findings, those of these kinds as notes."""
     return _regraded(findings, Severity.NOTE, dict.fromkeys(codes, _NOTHING))
 
 
-def excused_by_kill(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def downgraded_after_crash(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The same findings, for a segment whose indexes recovery will rebuild because the last writer
     did not close it."""
     return _regraded(findings, Severity.WARNING, _EXPLAINED_BY_KILL)

@@ -71,7 +71,7 @@ class _IndexCheck:
             return
         junk = np.flatnonzero(np.frombuffer(tail, np.uint8))[0]
         what = f"entries end at byte {at}, but what follows is not all zeros"
-        self._findings.add(Fault.INDEX_JUNK, self.path, what, position=at + int(junk))
+        self._findings.add(Fault.INDEX_GARBAGE, self.path, what, position=at + int(junk))
 
     def wrong(self, slot: int, fault: Fault, what: str) -> None:
         at = slot * self.entry_bytes
@@ -90,10 +90,10 @@ class _IndexCheck:
         is_bad = (first < 0) | (second < 0)
         is_bad[1:] |= np.diff(first) <= 0
         is_bad[1:] |= np.diff(second) < (0 if may_repeat else 1)
-        for slot in self.take_listed(Fault.INDEX_DISORDER, np.flatnonzero(is_bad)):
+        for slot in self.take_listed(Fault.INDEX_OUT_OF_ORDER, np.flatnonzero(is_bad)):
             before = f" follows ({first[slot - 1]}, {second[slot - 1]})" if slot else ""
             what = f"({first[slot]}, {second[slot]}){before}"
-            self.wrong(slot, Fault.INDEX_DISORDER, what)
+            self.wrong(slot, Fault.INDEX_OUT_OF_ORDER, what)
         return np.flatnonzero(~is_bad)
 
 

@@ -28,8 +28,8 @@ from stratalog.maintenance.verify.findings import (
     Findings,
     VerifyCounts,
     VerifyReport,
-    excused,
-    excused_by_kill,
+    downgraded,
+    downgraded_after_crash,
 )
 from stratalog.maintenance.verify.segment import VerifyTask
 
@@ -142,7 +142,7 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
     for segment in in_order:
         counts = counts.plus(segment.counts)
     codes = EXPLAINED_BY_COMPACTION if is_compacted else frozenset()
-    report = VerifyReport(excused(found, codes=codes), counts)
+    report = VerifyReport(downgraded(found, codes=codes), counts)
     return PartitionReport(plan.path, plan.topic_partition, end, report)
 
 
@@ -152,7 +152,9 @@ def _of_segments(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> Iter
         bases = [segment.base_offset for segment in in_order]
         recovered = max(0, bisect_right(bases, plan.recovery_point) - 1)
     for slot, segment in enumerate(in_order):
-        yield from excused_by_kill(segment.findings) if slot >= recovered else segment.findings
+        yield from (
+            downgraded_after_crash(segment.findings) if slot >= recovered else segment.findings
+        )
 
 
 def _log_end(plan: PartitionPlan, in_order: Sequence[SegmentReport]) -> int | None:

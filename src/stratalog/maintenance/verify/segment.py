@@ -20,10 +20,10 @@ import numpy as np
 
 from stratalog.errors import SegmentGoneError
 from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH, PEEK_BYTES, peek
+from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import BatchTable, Stop, first_offsets, scan_batches
 from stratalog.format.names import FileKind
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
-from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
 from stratalog.log.listing import list_partition
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import has_data
@@ -170,7 +170,7 @@ class SegmentScan:
     def __init__(self, segment: SegmentView) -> None:
         self._segment = segment
         self._end = segment.size_bytes
-        self._checker = SoundnessChecker()
+        self._checker = BatchChecker()
 
     def __iter__(self) -> Iterator[Step]:
         position = 0
@@ -179,7 +179,7 @@ class SegmentScan:
             if not buf:
                 return  # the file was truncated
             found = self._checker.check(buf, table)
-            is_bad = found["verdict"] == Soundness.BAD_BATCH
+            is_bad = found["status"] == BatchStatus.BAD_BATCH
             good = int(np.argmax(is_bad)) if is_bad.any() else len(table)
             if good:
                 rows = table.rows[:good].copy()
@@ -246,9 +246,9 @@ class SegmentScan:
 
 
 _FAULTS: Final = {
-    Soundness.BAD_RECORDS: Fault.BAD_RECORDS,
-    Soundness.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
-    Soundness.BAD_TIMESTAMP: Fault.BAD_MAX_TIMESTAMP,
+    BatchStatus.BAD_RECORDS: Fault.BAD_RECORDS,
+    BatchStatus.BAD_OFFSETS: Fault.BAD_RECORD_OFFSETS,
+    BatchStatus.BAD_TIMESTAMP: Fault.BAD_MAX_TIMESTAMP,
 }
 
 
@@ -405,7 +405,7 @@ class _SegmentCheck:
             self._order.skip_to(resumed)
             if self._time_index is not None:
                 self._time_index.pass_over(resumed)
-        self._check_verdicts(chunk)
+        self._check_statuses(chunk)
         self._check_offsets(rows)
         self._check_epochs(rows)
         if self._offset_index is not None:
@@ -424,18 +424,18 @@ class _SegmentCheck:
             batches=counts.batches + len(rows), records=counts.records + records
         )
 
-    def _check_verdicts(self, chunk: Chunk) -> None:
-        for at in np.flatnonzero(chunk.found["verdict"] != Soundness.GOOD).tolist():
-            row, verdict = chunk.rows[at], Soundness(int(chunk.found["verdict"][at]))
+    def _check_statuses(self, chunk: Chunk) -> None:
+        for at in np.flatnonzero(chunk.found["status"] != BatchStatus.GOOD).tolist():
+            row, status = chunk.rows[at], BatchStatus(int(chunk.found["status"][at]))
             where = f"batch {row['base_offset']} to {row['last_offset']}"
-            if verdict is Soundness.BAD_TIMESTAMP:
+            if status is BatchStatus.BAD_TIMESTAMP:
                 found = int(chunk.found["max_timestamp"][at])
                 reason = f"largest timestamp {row['max_timestamp']}, but the records' is {found}"
-            elif verdict is Soundness.BAD_OFFSETS:
+            elif status is BatchStatus.BAD_OFFSETS:
                 reason = "its records' offsets do not increase, or are outside the batch"
             else:
                 reason = reason_of(chunk.buf, chunk.in_buf(row)) or "records break the format"
-            self._add(_FAULTS[verdict], f"{where}: {reason}", int(row["position"]))
+            self._add(_FAULTS[status], f"{where}: {reason}", int(row["position"]))
 
     def _check_offsets(self, rows: NDArray[Any]) -> None:
         task = self._task
@@ -454,7 +454,7 @@ class _SegmentCheck:
                 what = (
                     f"batch at offset {step.first_offset} is out of order ({step.expected_offset})"
                 )
-                self._add(Fault.OFFSET_DISORDER, what, step.position)
+                self._add(Fault.OFFSETS_OUT_OF_ORDER, what, step.position)
             else:
                 what = f"no offsets {step.first_offset} to {step.next_offset - 1}"
                 self._add(Fault.OFFSET_GAP, what, step.position)
@@ -507,7 +507,7 @@ class _SegmentCheck:
             is_odd = is_sealed or self._task.was_clean
             return Fault.ZERO_TAIL, Severity.WARNING if is_odd else None
         if not corrupt.is_torn:
-            return (Fault.JUNK_TAIL if is_sealed else Fault.BAD_BATCH), None
+            return (Fault.GARBAGE_TAIL if is_sealed else Fault.BAD_BATCH), None
         if is_sealed or self._task.was_clean:
             return Fault.TRUNCATED_SEALED_LOG, None
         return Fault.TORN_TAIL, None

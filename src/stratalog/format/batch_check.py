@@ -19,7 +19,7 @@ from stratalog.format.batch_table import BatchTable, PayloadReader, Stop, check_
 from stratalog.format.columns import PART_BYTES, Decoder
 from stratalog.format.compression import DECOMPRESSED_BYTES_MAX
 from stratalog.format.entry import header_of, records_of
-from stratalog.format.kernels import soundness as kernel
+from stratalog.format.kernels import batch_check as kernel
 from stratalog.format.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 
-class Soundness(enum.IntEnum):
+class BatchStatus(enum.IntEnum):
     """The result for one batch. The kernel returns the first four."""
 
     GOOD = kernel.GOOD
@@ -42,10 +42,10 @@ class Soundness(enum.IntEnum):
     """Header or CRC: nothing in the batch can be trusted."""
 
 
-SOUNDNESS: Final = kernel.SOUNDNESS
+BATCH_CHECK: Final = kernel.BATCH_CHECK
 
 
-class SoundnessChecker:
+class BatchChecker:
     """Checks runs of batches. Keeps scratch memory between calls and belongs to one thread."""
 
     def __init__(self, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
@@ -55,14 +55,14 @@ class SoundnessChecker:
         self._decompressed_bytes_max = decompressed_bytes_max
 
     def check(self, buf: Buffer, table: BatchTable) -> NDArray[Any]:
-        """One row of `SOUNDNESS` for each batch of `table`, which must come from `buf`."""
+        """One row of `BATCH_CHECK` for each batch of `table`, which must come from `buf`."""
         rows = table.rows
-        found = np.zeros(len(rows), SOUNDNESS)
-        found["verdict"] = np.where(_are_headers_good(rows), Soundness.GOOD, Soundness.BAD_BATCH)
-        found["verdict"][~check_crcs(buf, table)] = Soundness.BAD_BATCH
+        found = np.zeros(len(rows), BATCH_CHECK)
+        found["status"] = np.where(_are_headers_good(rows), BatchStatus.GOOD, BatchStatus.BAD_BATCH)
+        found["status"][~check_crcs(buf, table)] = BatchStatus.BAD_BATCH
         found["last_record_offset"] = rows["last_offset"]
         found["max_timestamp"] = rows["max_timestamp"]
-        is_good = found["verdict"] == Soundness.GOOD
+        is_good = found["status"] == BatchStatus.GOOD
         is_current = rows["magic"] == MAGIC_2
         if is_current.all() and is_good.all():
             self._check_batches(buf, rows, found)
@@ -87,7 +87,7 @@ class SoundnessChecker:
                 done += count
                 is_next_bad = part.is_next_bad
             if is_next_bad:
-                found["verdict"][done] = Soundness.BAD_RECORDS
+                found["status"][done] = BatchStatus.BAD_RECORDS
                 done += 1
 
     def _check_legacy(self, buf: Buffer, rows: NDArray[Any], found: NDArray[Any]) -> None:
@@ -107,7 +107,7 @@ class SoundnessChecker:
                 return
             except CorruptError as error:
                 bad = int(np.searchsorted(rows["position"], error.position, "right")) - 1
-                found["verdict"][bad] = Soundness.BAD_RECORDS
+                found["status"][bad] = BatchStatus.BAD_RECORDS
                 start = bad + 1
 
 

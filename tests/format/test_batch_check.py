@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from stratalog.errors import StratalogError
 from stratalog.format.batch import next_entry
+from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.buffers import crc32c
 from stratalog.format.entry import header_of, records_of
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.format.soundness import Soundness, SoundnessChecker, reason_of
 from tests.effort import scaled
 from tests.golden.cases import GOLDEN_DIR
 
@@ -29,9 +29,9 @@ PLAIN = encode_batch(
 )
 
 
-def verdicts(raw: bytes) -> list[Soundness]:
-    found = SoundnessChecker().check(raw, scan_batches(raw))
-    return [Soundness(number) for number in found["verdict"].tolist()]
+def verdicts(raw: bytes) -> list[BatchStatus]:
+    found = BatchChecker().check(raw, scan_batches(raw))
+    return [BatchStatus(number) for number in found["status"].tolist()]
 
 
 def with_crc(raw: bytes | bytearray) -> bytes:
@@ -50,34 +50,34 @@ def is_readable(raw: bytes) -> bool:
 
 
 def test_facts_of_a_good_batch() -> None:
-    (found,) = SoundnessChecker().check(PLAIN, scan_batches(PLAIN))
-    assert found["verdict"] == Soundness.GOOD
+    (found,) = BatchChecker().check(PLAIN, scan_batches(PLAIN))
+    assert found["status"] == BatchStatus.GOOD
     assert found["last_record_offset"] == 10
     assert found["max_timestamp"] == 1005
 
 
 @pytest.mark.parametrize(
-    ("at", "raw", "verdict"),
+    ("at", "raw", "status"),
     [
-        (35, struct.pack(">q", 1006), Soundness.BAD_TIMESTAMP),
-        (23, struct.pack(">i", 2), Soundness.BAD_OFFSETS),
-        (57, struct.pack(">i", 2), Soundness.BAD_RECORDS),
-        (57, struct.pack(">i", 4), Soundness.BAD_RECORDS),
-        (57, struct.pack(">i", -1), Soundness.BAD_BATCH),
-        (23, struct.pack(">i", -1), Soundness.BAD_BATCH),
-        (57, struct.pack(">i", 1 << 20), Soundness.BAD_BATCH),
+        (35, struct.pack(">q", 1006), BatchStatus.BAD_TIMESTAMP),
+        (23, struct.pack(">i", 2), BatchStatus.BAD_OFFSETS),
+        (57, struct.pack(">i", 2), BatchStatus.BAD_RECORDS),
+        (57, struct.pack(">i", 4), BatchStatus.BAD_RECORDS),
+        (57, struct.pack(">i", -1), BatchStatus.BAD_BATCH),
+        (23, struct.pack(">i", -1), BatchStatus.BAD_BATCH),
+        (57, struct.pack(">i", 1 << 20), BatchStatus.BAD_BATCH),
     ],
 )
-def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, verdict: Soundness) -> None:
+def test_what_a_right_crc_does_not_excuse(at: int, raw: bytes, status: BatchStatus) -> None:
     changed = bytearray(PLAIN)
     changed[at : at + len(raw)] = raw
-    assert verdicts(with_crc(changed)) == [verdict]
+    assert verdicts(with_crc(changed)) == [status]
 
 
 def test_a_wrong_crc() -> None:
     changed = bytearray(PLAIN)
     changed[-1] ^= 1
-    assert verdicts(bytes(changed)) == [Soundness.BAD_BATCH]
+    assert verdicts(bytes(changed)) == [BatchStatus.BAD_BATCH]
     assert "CRC" in reason_of(bytes(changed), scan_batches(bytes(changed)).rows[0])
 
 
@@ -85,14 +85,14 @@ def test_log_append_time_has_one_timestamp_for_all() -> None:
     changed = bytearray(PLAIN)
     changed[22] |= 0x08
     changed[35:43] = struct.pack(">q", 99)
-    assert verdicts(with_crc(changed)) == [Soundness.GOOD]
+    assert verdicts(with_crc(changed)) == [BatchStatus.GOOD]
 
 
 def test_bad_batches_among_good_ones() -> None:
     bad = bytearray(PLAIN)
     bad[57:61] = struct.pack(">i", 2)
     raw = PLAIN + with_crc(bad) + PLAIN
-    assert verdicts(raw) == [Soundness.GOOD, Soundness.BAD_RECORDS, Soundness.GOOD]
+    assert verdicts(raw) == [BatchStatus.GOOD, BatchStatus.BAD_RECORDS, BatchStatus.GOOD]
 
 
 @pytest.mark.parametrize("case", ["java-gzip", "java-snappy", "java-lz4", "rdk-zstd", "v1-lz4"])
@@ -100,7 +100,7 @@ def test_compressed_batches(case: str) -> None:
     (log, *_) = sorted((GOLDEN_DIR / case).glob("*-0/*.log"))
     raw = log.read_bytes()
     good = verdicts(raw)
-    assert set(good) == {Soundness.GOOD}
+    assert set(good) == {BatchStatus.GOOD}
     assert len(good) == len(scan_batches(raw))
 
 
@@ -113,9 +113,9 @@ def test_records_that_cannot_be_decompressed() -> None:
     raw[start + 61 : start + 70] = bytes(9)
     raw[start:end] = with_crc(raw[start:end])
     found = verdicts(bytes(raw))
-    assert found[1] is Soundness.BAD_RECORDS
-    assert set(found) - {Soundness.BAD_RECORDS} == {Soundness.GOOD}
-    assert found.count(Soundness.BAD_RECORDS) == 1
+    assert found[1] is BatchStatus.BAD_RECORDS
+    assert set(found) - {BatchStatus.BAD_RECORDS} == {BatchStatus.GOOD}
+    assert found.count(BatchStatus.BAD_RECORDS) == 1
 
 
 @settings(max_examples=scaled(150), deadline=None)
@@ -124,10 +124,10 @@ def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: in
     changed = bytearray(PLAIN)
     changed[at] = to
     raw = with_crc(changed)
-    (verdict,) = verdicts(raw)
+    (status,) = verdicts(raw)
     entry = next_entry(raw, 0)
     assert entry is not None
-    if verdict in {Soundness.BAD_RECORDS, Soundness.BAD_BATCH}:
+    if status in {BatchStatus.BAD_RECORDS, BatchStatus.BAD_BATCH}:
         assert not is_readable(raw)
     else:
         assert is_readable(raw)
@@ -136,4 +136,4 @@ def test_mutated_batches_are_judged_as_the_readable_decoder_does(at: int, to: in
         is_rising = bool((np.diff(offsets) > 0).all())
         last = scan_batches(raw).rows["last_offset"][0]
         is_inside = bool(((offsets >= 7) & (offsets <= last)).all())
-        assert (verdict is Soundness.BAD_OFFSETS) == (not (is_rising and is_inside))
+        assert (status is BatchStatus.BAD_OFFSETS) == (not (is_rising and is_inside))

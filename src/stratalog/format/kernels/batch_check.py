@@ -29,22 +29,22 @@ from stratalog.format.kernels.record_fields import (
 
 GOOD, BAD_RECORDS, BAD_OFFSETS, BAD_TIMESTAMP = range(4)
 
-SOUNDNESS: Final = np.dtype(
-    [("verdict", np.int64), ("last_record_offset", np.int64), ("max_timestamp", np.int64)],
+BATCH_CHECK: Final = np.dtype(
+    [("status", np.int64), ("last_record_offset", np.int64), ("max_timestamp", np.int64)],
     align=True,
 )
 """About one batch. One without records ends, as far as records go, before its base offset."""
 
-_FOUND: Final = numba.from_dtype(SOUNDNESS)[::1]
+_FOUND: Final = numba.from_dtype(BATCH_CHECK)[::1]
 
 
 @inlined
 def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
-    """The verdict on the records in [at, stop). The first fault of the structure ends it."""
+    """The status on the records in [at, stop). The first fault of the structure ends it."""
     before = -1
     span = batch.last_offset - batch.base_offset
     largest = NO_TIMESTAMP
-    verdict = GOOD
+    status = GOOD
     for _ in range(batch.record_count):
         at, end = record_body(at, stop)
         if at < 0:
@@ -55,7 +55,7 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
         largest = max(largest, wrapping_add(batch.base_timestamp, delta))
         delta, at = read_int(at, end)
         if delta <= before or delta > span:
-            verdict = BAD_OFFSETS
+            status = BAD_OFFSETS
         before = delta
         if fields_end(at, end, False) != end:
             return BAD_RECORDS
@@ -66,8 +66,8 @@ def _check_one(batch: Any, at: int, stop: int, out: Any) -> int:
     out.max_timestamp = largest
     is_appended = batch.attributes & LOG_APPEND_TIME_BIT
     if batch.record_count > 0 and not is_appended and largest != batch.max_timestamp:
-        verdict = BAD_TIMESTAMP if verdict == GOOD else verdict
-    return verdict
+        status = BAD_TIMESTAMP if status == GOOD else status
+    return status
 
 
 @kernel(types.void(BATCHES, PAYLOADS, _FOUND))
@@ -78,4 +78,4 @@ def check(batches: Any, payloads: Any, found: Any) -> None:
         out = found[b]
         out.last_record_offset = batches[b].base_offset - 1
         out.max_timestamp = NO_TIMESTAMP
-        out.verdict = _check_one(batches[b], at, at + payloads[b].size_bytes, out)
+        out.status = _check_one(batches[b], at, at + payloads[b].size_bytes, out)
