@@ -131,6 +131,8 @@ def test_only_what_is_new(tmp_path: Path) -> None:
     *_, partition, summary = inside(*args).rows
     assert (partition["startOffset"], partition["endOffset"], summary["records"]) == (1, 2, 1)
     assert [row["kind"] for row in inside(*args).rows] == ["partition", "summary"]
+    (line,) = inside(*args[:-1]).lines
+    assert line.startswith("no new records to export, in ")
 
 
 @pytest.mark.slow

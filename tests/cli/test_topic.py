@@ -272,6 +272,12 @@ def test_topics_are_described(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
+def test_a_directory_without_topics(tmp_path: Path) -> None:
+    LogDir.open(tmp_path).close()
+    assert inside("topic", "describe", "-d", tmp_path).lines == [f"no topics in {tmp_path}"]
+    assert inside("topic", "describe", "-d", tmp_path, "--json").lines == []
+
+
 def test_all_settings_are_described(tmp_path: Path) -> None:
     create(tmp_path)
     (topic, _) = inside("topic", "describe", "orders", "-d", tmp_path, "--all", "--json").rows

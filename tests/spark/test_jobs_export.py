@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stratalog import LogDir
 from stratalog.bulk.export import FileSpec, plan_export, run_export
 from stratalog.bulk.workers import ThreadWorkers
-from stratalog.errors import ConfigError, JobError
+from stratalog.errors import ConfigError, InvalidArgumentError, JobError
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.jobs import export
@@ -178,8 +179,8 @@ def test_a_target_with_files_is_left_alone_unless_told(tmp_path: Path) -> None:
 
 def test_what_cannot_be(tmp_path: Path) -> None:
     log_dir = log_of(tmp_path, Record(0, 0, b"k", b"v"))
-    with pytest.raises(ConfigError, match="'best' is not one of none, snappy"):
-        plan_export(reading(log_dir), FileSpec(codec="best"))
+    with pytest.raises(InvalidArgumentError, match="'best', not one of none, snappy"):
+        FileSpec(codec="best")
     with pytest.raises(ConfigError, match="did you mean 'splitBytes'"):
         plan_export(reading(log_dir, {"splitByte": "1"}))
 
@@ -215,3 +216,15 @@ def test_on_spark_and_read_back_by_spark(spark: SparkSession, tmp_path: Path) ->
     counted = frame.groupBy("topic", "partition").count().collect()
     assert [tuple(row) for row in counted] == [("multiseg", 0, 1500)]
     assert frame.selectExpr("count(distinct offset)", "max(offset)").first()[:] == (1500, 1499)  # type: ignore[index]
+
+
+def test_incremental_exports_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    logs, target = tmp_path / "logs", tmp_path / "out"
+    with LogDir.open(logs) as opened:
+        opened.create_topic("t", 2)
+        for expected in (6, 6, 0):
+            for number in range(expected):
+                opened.append("t", b"%d" % number, partition=number % 2)
+            assert export(spark, reading(logs), target, incremental=True).records == expected
+    found = [(row["partition"], row["offset"]) for row in rows_of(target)]
+    assert found == [(partition, offset) for partition in range(2) for offset in range(6)]

@@ -425,16 +425,9 @@ def export(
     clock = Clock()
     if not incremental:
         return run_export(plan_export(options, spec), Path(target), workers, clock=clock)
-    chosen = _checked(options, spec)
+    chosen = spec or FileSpec(has_headers=options.includes_headers)
     with IncrementalTarget(target, chosen.layout) as opened:
         return run_export(plan_export(options, chosen, opened), opened, workers, clock=clock)
-
-
-def _checked(options: ReadOptions, spec: FileSpec | None) -> FileSpec:
-    chosen = spec or FileSpec(has_headers=options.includes_headers)
-    if chosen.codec is not None and chosen.codec not in CODECS:
-        raise ConfigError("codec", f"{chosen.codec!r} is not one of {', '.join(CODECS)}")
-    return chosen
 
 
 # -- planning
@@ -447,7 +440,7 @@ def plan_export(
 
     Raises ConfigError for options that cannot be met.
     """
-    chosen = _checked(options, spec)
+    chosen = spec or FileSpec(has_headers=options.includes_headers)
     logs = LogDirsView(options.paths)
     partitions = subscribed(logs, options)
     check_named(options, partitions)

@@ -290,9 +290,8 @@ def next_range(
     if topic_id is not None and saved.topic_id not in {None, topic_id}:
         assert saved.topic_id is not None
         what = recreated(topic_partition.topic, saved.topic_id, topic_id)
-        lost = LostRecords(
-            topic_partition, start, None, f"{what}; {topic_partition} was exported up to {start}"
-        )
+        what = f"{what} (or this is another log directory); {topic_partition} was exported up to"
+        lost = LostRecords(topic_partition, start, None, f"{what} {start}")
         return _range_from(first, topic_partition, view, options), lost
     if start < first:
         what = f"offsets {start} to {first - 1} of {topic_partition} were deleted unexported"

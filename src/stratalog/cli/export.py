@@ -148,7 +148,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             workers_of("stratalog export", master, conf, progress) as workers,
         ):
             result = run_export(plan, target or to, workers, clock=clock)
-    _print(result, to, as_json=as_json)
+    _print(result, to, as_json=as_json, is_incremental=incremental)
     if result.lost:
         raise typer.Exit(1)
 
@@ -179,7 +179,7 @@ def _read_options(
     )
 
 
-def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:
+def _print(result: ExportResult, to: Path, *, as_json: bool, is_incremental: bool) -> None:
     if as_json:
         for file in result.files:
             print(json_line({"kind": "file", **json_names(file._asdict())}))
@@ -197,6 +197,9 @@ def _print(result: ExportResult, to: Path, *, as_json: bool) -> None:
             "seconds": round(result.seconds, 3),
         }
         print(json_line({"kind": "summary", **json_names(summary)}))
+        return
+    if not result.files:
+        print(f"no {'new ' if is_incremental else ''}records to export, in {result.seconds:.1f} s")
         return
     written = f"{counted(len(result.files), 'file')}, {human_size(result.output_bytes)}, in {to}"
     print(f"{result_text(result)}: {written}")

@@ -289,6 +289,8 @@ def describe(
         LogDirsView(dirs)
         names = [name for name, info in _read(dirs).topics.items() if not info.is_internal]
         places = [Place(dirs, name, is_given=True) for name in sorted(names)]
+        if not places and not as_json:
+            print(f"no topics in {', '.join(map(str, dirs))}")
     for at, place in enumerate(places):
         view = _read(place.dirs)
         facts = _facts_of(view, _topic_of(view, place.topic))
