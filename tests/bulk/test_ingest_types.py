@@ -119,6 +119,20 @@ def test_a_frame_of_pandas(tmp_path: Path) -> None:
     assert json.loads(two.value or b"")["price"] is None
 
 
+def test_the_index_of_a_frame_without_a_name(tmp_path: Path) -> None:
+    table = pd.DataFrame({"a": [1, 2, 3]})
+    table[table.a > 2].to_parquet(tmp_path / "f.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "f.parquet").names
+    table.set_index("a").assign(b="x").to_parquet(tmp_path / "g.parquet")
+    run(tmp_path / "*.parquet", tmp_path / "logs")
+    values = [each.value for each in records(tmp_path / "logs")]
+    assert values == [b'{"a":3}', *(b'{"b":"x","a":%d}' % number for number in (1, 2, 3))]
+    mapping = RecordColumns(key="__index_level_0__", value="a")
+    run(tmp_path / "f.parquet", tmp_path / "others", mapping=mapping)
+    run(tmp_path / "f.parquet", tmp_path / "others", mapping=RecordColumns("__index_level_0__"))
+    assert [each.key for each in records(tmp_path / "others")] == [b"2", b"2"]
+
+
 def test_the_columns_of_the_sink_in_a_frame(tmp_path: Path) -> None:
     table = frame()[["at", "price", "kind"]]
     table = table.rename(columns={"at": "timestamp", "price": "value", "kind": "key"})

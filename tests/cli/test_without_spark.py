@@ -73,6 +73,9 @@ def log_dir(tmp_path: Path) -> Path:
         "stats {logs} --what-if retention.bytes=1",
         "export {logs} --to {tmp}/parquet --headers",
         "export {logs} --to {tmp}/jsonl --format jsonl --read-committed",
+        "export {logs} --to {tmp}/new --incremental",
+        "topic describe -d {logs}",
+        "topic create new -d {logs} -p 2",
     ],
 )
 def test_every_command_runs_on_threads(command: str, log_dir: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -56,6 +57,8 @@ _BOOLEAN: Final = r"^(true|false|True|False|TRUE|FALSE)$"
 _WORD: Final = r"[a-df-zA-DF-Z]"
 """In cells that are not finite numbers."""
 _MILLISECONDS: Final = r"^[0-9]{1,18}$"
+_PANDAS_INDEX: Final = re.compile(r"__index_level_[0-9]+__")
+"""What pandas calls the column of an index without a name, as of a DataFrame that was filtered."""
 
 
 class RowGroups(NamedTuple):
@@ -318,7 +321,9 @@ def _is_headers(kind: pa.DataType) -> bool:
 def _columns_to_read(sources: Mapping[str, str], parquet: pq.ParquetFile) -> list[str]:
     names = parquet.schema_arrow.names
     if "value" not in sources:
-        return list(names)
+        taken = set(sources.values())
+        named = [name for name in names if name in taken or not _PANDAS_INDEX.fullmatch(name)]
+        return named or list(names)
     return list(dict.fromkeys(source for source in sources.values() if source in names))
 
 
