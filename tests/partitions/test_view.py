@@ -17,6 +17,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import DirState, RootFile, TopicPartition
+from stratalog.log_dir import LogDir
 from stratalog.partitions.view import LogDirView, open_dirs, open_partition
 from tests.golden.cases import log_dir_case
 from tests.log.building import plain_segment, write_partition
@@ -189,3 +190,27 @@ def _data_lines(dump: str) -> list[str]:
         elif line.startswith("| offset: ") and not is_control:
             lines.append(line)
     return lines
+
+
+def test_topics_are_the_same_for_reader_and_writer(tmp_path: Path) -> None:
+    with LogDir.open(tmp_path, background=False) as logs:
+        logs.create_topic("orders", 2, config={"retention.ms": "5000"})
+        logs.append("stock", b"x")
+        reader = open_dirs(tmp_path)
+        assert reader.topics == logs.topics
+        assert reader.topic("orders") == logs.topic("orders")
+        assert reader.topics["orders"].config.retention_ms == 5000
+        assert (
+            reader.partition_numbers == logs.partition_numbers == {"orders": [0, 1], "stock": [0]}
+        )
+    with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'order'"):
+        reader.topic("order")
+
+
+def test_settings_that_cannot_be_read_do_not_hide_topics(tmp_path: Path) -> None:
+    with LogDir.open(tmp_path, background=False) as logs:
+        logs.create_topic("orders", 2)
+    (tmp_path / "stratalog-state.json").write_text("{")
+    topic = open_dirs(tmp_path).topics["orders"]
+    assert topic.partitions == (0, 1)
+    assert "stratalog-state.json" in str(topic.unknown)

@@ -21,6 +21,7 @@ from stratalog.format.kernels.spans import (
     HAS_HEADERS,
     HAS_NULL_KEY,
     HAS_NULL_VALUE,
+    HEADERS_AT,
     NOT_ORDINARY,
     ROWS,
     spans,
@@ -58,7 +59,7 @@ def list_records(buf: bytes, at: int, header: BatchHeader) -> list[Record] | Non
 
 
 def _build(buf: bytes, fields: Any, found: int, header: BatchHeader) -> list[Record]:
-    offsets, times, key_at, key_end, value_at, value_end, headers_at = fields.tolist()
+    offsets, times, key_at, key_end, value_at, value_end = fields[:HEADERS_AT].tolist()
     timestamp_type = header.timestamp_type
     is_create_time = timestamp_type is TimestampType.CREATE_TIME
     columns = zip(
@@ -66,7 +67,7 @@ def _build(buf: bytes, fields: Any, found: int, header: BatchHeader) -> list[Rec
         times if is_create_time else repeat(header.max_timestamp),
         _slices(buf, key_at, key_end, has_null=bool(found & HAS_NULL_KEY)),
         _slices(buf, value_at, value_end, has_null=bool(found & HAS_NULL_VALUE)),
-        _headers(buf, headers_at) if found & HAS_HEADERS else repeat(()),
+        _headers(buf, fields[HEADERS_AT].tolist()) if found & HAS_HEADERS else repeat(()),
         repeat(timestamp_type),
         strict=False,  # three of them may be endless
     )
