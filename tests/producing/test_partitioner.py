@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.format.hashing import partition_key
 from stratalog.producing.partitioner import StickyPartitioner, murmur2, partition_for_key
 
 with warnings.catch_warnings():
@@ -38,6 +39,16 @@ def test_partition_of_a_key_drops_the_sign() -> None:
     # -973932308 without its sign bit is 1173551340
     assert partition_for_key(b"21", 1000) == 340
     assert partition_for_key(b"abc", 1000) == 107
+
+
+@pytest.mark.parametrize(("key", "signed_hash"), VECTORS)
+def test_the_compiled_hash_is_kafkas(key: bytes, signed_hash: int) -> None:
+    assert partition_key(key, 1 << 31) == signed_hash & 0x7FFF_FFFF
+
+
+@given(st.binary(max_size=70), st.integers(1, 1000))
+def test_the_compiled_partitioner_is_the_readable_one(key: bytes, count: int) -> None:
+    assert partition_key(key, count) == partition_for_key(key, count)
 
 
 def test_an_empty_key_is_a_key() -> None:

@@ -20,7 +20,8 @@ from stratalog.errors import (
 from stratalog.format.batch import Codec, TimestampType
 from stratalog.format.record import Header
 from stratalog.log_dir import LogDir
-from stratalog.producing.batches import RecordMetadata
+from stratalog.producing import batches
+from stratalog.producing.batches import Kernel, RecordMetadata
 from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import FaultyDisk
@@ -143,6 +144,40 @@ def test_batches_are_compressed(tmp_path: Path) -> None:
         assert header.size_bytes < 400
         with open_logs(tmp_path / name) as logs, pytest.raises(ValueError, match="not one of none"):
             logs.producer(compression="brotli")
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_the_same_files_with_and_without_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, idempotent: bool
+) -> None:
+    """Kernels are used after many records, and change nothing but the speed."""
+    for name, module, records_left in (("readable", None, 1 << 40), ("compiled", None, -1)):
+        monkeypatch.setattr(Kernel, "module", module)
+        monkeypatch.setattr(Kernel, "records_left", records_left)
+        if name == "readable":
+            monkeypatch.setattr(batches, "KERNEL_RECORDS_MIN", 1 << 40)
+        with open_logs(tmp_path / name) as logs:
+            logs.create_topic("orders", 3)
+            with logs.producer(batch_bytes=700, idempotent=idempotent) as producer:
+                for number in range(500):
+                    producer.append(
+                        "orders",
+                        None if number % 7 == 0 else b"%d" % number,
+                        key=Key(b"%d" % (number % 50)),
+                        headers={"h": b"x"} if number % 100 == 0 else {},
+                        timestamp=NOW_MS - number % 5,
+                    )
+        assert (Kernel.module is None) is (name == "readable")
+        monkeypatch.undo()
+    for partition in range(3):
+        file = f"orders-{partition}/00000000000000000000.log"
+        written = (tmp_path / "compiled" / file).read_bytes()
+        assert written == (tmp_path / "readable" / file).read_bytes()
+        assert len(batches_of(written)) > 1
+
+
+class Key(bytes):
+    """Bytes of a subclass are bytes."""
 
 
 def test_lingering_records_are_written_by_the_clock(tmp_path: Path) -> None:

@@ -10,25 +10,34 @@ Importing this module loads compiled kernels; import it where many records are w
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import MessageTooLargeError
-from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader, Codec
+from stratalog.format.batch import (
+    HEADER_BYTES,
+    NO_SEQUENCE,
+    PREFIX_BYTES,
+    BatchHeader,
+    Codec,
+)
+from stratalog.format.column_types import numpy_column
 from stratalog.format.compression import compress
 from stratalog.format.kernels import encode
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
 from stratalog.format.record import BatchFields, seal_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence, Sized
 
     from numpy.typing import NDArray
 
     from stratalog.format.buffers import Buffer
+    from stratalog.format.record import RecordLists
 
 _BINARY: Final = (pa.binary(), pa.string())
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
@@ -241,6 +250,11 @@ class _Encoder:
             }
         )
 
+    @property
+    def slots(self) -> NDArray[np.int64]:
+        """With all that does not depend on the records."""
+        return self._slots
+
     def encode(
         self, columns: InputColumns, row_numbers: NDArray[np.int32] | None = None
     ) -> Iterator[EncodedBatches]:
@@ -297,3 +311,96 @@ class _Encoder:
     def _fill(self, values: dict[int, int]) -> None:
         for slot, value in values.items():
             self._slots[slot] = value
+
+
+# -- one batch, from lists
+
+_RECORD_BYTES_MAX: Final = 40
+"""What a record takes at most besides its key, value and headers: varints and attributes."""
+
+
+def encode_lists(lists: RecordLists, fields: BatchFields) -> Buffer:
+    """One batch: what `record.encode_lists` returns. The memory is the caller's."""
+    if lists.headers:
+        (encoded,) = _Encoder(fields, _ONE_BATCH).encode(InputColumns(_arrow_of(lists), None))
+        return encoded.data
+    rows = len(lists)
+    keys, values = _ListColumn(lists.keys), _ListColumn(lists.values)
+    timestamps = np.fromiter(lists.timestamps, np.int64, rows)
+    room = HEADER_BYTES + keys.size_bytes + values.size_bytes + _RECORD_BYTES_MAX * rows
+    out = pa.allocate_buffer(room + COPY_SLACK_BYTES)
+    slots = _constant_slots(fields._replace(base_sequence=NO_SEQUENCE)).copy()
+    slots[encode.KEY : encode.KEY + encode.COLUMN_SLOTS] = keys.addresses
+    slots[encode.VALUE : encode.VALUE + encode.COLUMN_SLOTS] = values.addresses
+    slots[encode.TIMESTAMPS] = pa.py_buffer(timestamps).address
+    slots[encode.OUT] = out.address
+    slots[encode.OUT_END] = out.address + room
+    slots[encode.ROWS] = rows
+    slots[encode.NEXT_SEQUENCE] = fields.base_sequence
+    status = encode.encode(pa.py_buffer(slots).address)
+    assert status == encode.DONE
+    batch = memoryview(out)[: int(slots[encode.USED])]
+    if fields.codec is Codec.NONE:
+        return batch
+    payload = compress(fields.codec, bytes(batch[HEADER_BYTES:]), level=fields.level)
+    return seal_batch(BatchHeader.unpack(batch), payload)
+
+
+class _ListColumn:
+    """The bytes of one field of all records, as the kernel reads them, while this object exists."""
+
+    __slots__ = ("addresses", "buffers", "size_bytes")
+
+    def __init__(self, items: list[bytes | None]) -> None:
+        texts, valid = cast("list[bytes]", items), None
+        try:
+            data = pa.py_buffer(b"".join(texts))
+        except TypeError:  # None is among them
+            texts = [item or b"" for item in items]
+            data = pa.py_buffer(b"".join(texts))
+            is_valid = np.array([item is not None for item in items])
+            valid = pa.py_buffer(np.packbits(is_valid, bitorder="little"))
+        offsets = _offsets_of(texts)
+        self.buffers = [valid, offsets, data]
+        self.size_bytes = data.size
+        self.addresses = (
+            offsets.address,
+            data.address,
+            data.address + data.size,
+            0 if valid is None else valid.address,
+            0,
+        )
+
+    def array(self) -> pa.Array:
+        """As a column. (`pa.array` would do, but imports pandas if it is installed.)"""
+        rows = self.buffers[1].size // 4 - 1
+        return pa.Array.from_buffers(pa.binary(), rows, self.buffers)
+
+
+def _offsets_of(items: Sequence[Sized]) -> pa.Buffer:
+    ends = accumulate(map(len, items), initial=0)
+    return pa.py_buffer(np.fromiter(ends, np.int32, len(items) + 1))
+
+
+@lru_cache(16)
+def _constant_slots(fields: BatchFields) -> NDArray[np.int64]:
+    return _Encoder(fields, _ONE_BATCH).slots
+
+
+def _arrow_of(lists: RecordLists) -> pa.RecordBatch:
+    found = [lists.headers.get(index, ()) for index in range(len(lists))]
+    keys = _ListColumn([header.key.encode() for headers in found for header in headers])
+    values = _ListColumn([header.value for headers in found for header in headers])
+    entries = pa.StructArray.from_arrays([keys.array(), values.array()], ["key", "value"])
+    columns = {
+        "timestamp": numpy_column(np.array(lists.timestamps, np.int64), pa.int64()),
+        "key": _ListColumn(lists.keys).array(),
+        "value": _ListColumn(lists.values).array(),
+        "headers": pa.Array.from_buffers(
+            _HEADERS, len(found), [None, _offsets_of(found)], children=[entries]
+        ),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+_ONE_BATCH: Final = BatchLimits((1 << 31) - 1, (1 << 31) - 1)

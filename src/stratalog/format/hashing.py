@@ -59,6 +59,10 @@ def partition_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.
     )
 
 
+partition_key: Final = kernel.partition_key
+"""The partition of one key (`bytes`, of no subclass) among so many: murmur2, as above."""
+
+
 def checksum_rows(batch: pa.RecordBatch) -> int:
     """A checksum of the columns `key` (null if it is missing) and `value`, in any order of rows.
 

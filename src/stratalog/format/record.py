@@ -6,6 +6,7 @@ exactly the payload. Every length is checked against the bytes at hand before an
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
@@ -235,6 +236,121 @@ def encode_batch(records: Sequence[Record], fields: BatchFields = _PLAIN) -> byt
     return seal_batch(template, compress(fields.codec, bytes(payload), level=fields.level))
 
 
+class RecordLists:
+    """The fields of records that become one batch, with offsets from 0."""
+
+    __slots__ = ("headers", "keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: dict[int, tuple[Header, ...]] = {}
+        """Of the records that have any, by their index."""
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        """Add a record at the end."""
+        if headers:
+            self.headers[len(self)] = headers
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp)
+
+    def records(
+        self,
+    ) -> Iterator[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]:
+        """Key, value, timestamp and headers of each record."""
+        for index, (key, value, timestamp) in enumerate(
+            zip(self.keys, self.values, self.timestamps, strict=True)
+        ):
+            yield key, value, timestamp, self.headers.get(index, ())
+
+
+_SMALL: Final = 8192
+
+
+@cache
+def _small_varints() -> tuple[bytes, ...]:
+    """The zig-zag varints of 0 to 8191: of nearly all lengths and deltas."""
+    one = [bytes((number << 1,)) for number in range(64)]
+    two = [bytes((number << 1 & 0x7F | 0x80, number >> 6)) for number in range(64, _SMALL)]
+    return (*one, *two)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    varint.write_long(out, value)
+    return bytes(out)
+
+
+def encode_lists(lists: RecordLists, fields: BatchFields = _PLAIN) -> bytes:
+    """What `encode_batch` returns for these records, several times as fast."""
+    small = _small_varints()
+    parts: list[bytes] = []
+    timestamps, headers = lists.timestamps, lists.headers
+    base = timestamps[0]
+    none, no_headers = b"\x01", b"\0"
+    for index, (key, value, timestamp) in enumerate(
+        zip(lists.keys, lists.values, timestamps, strict=True)
+    ):
+        delta = timestamp - base
+        if key is None:
+            key_size = none
+        else:
+            key_size = small[len(key)] if len(key) < _SMALL else _varint(len(key))
+        if value is None:
+            value_size = none
+        else:
+            value_size = small[len(value)] if len(value) < _SMALL else _varint(len(value))
+        body = b"".join(
+            (
+                b"\0",  # attributes, unused
+                small[delta] if 0 <= delta < _SMALL else _varint(delta),
+                small[index] if index < _SMALL else _varint(index),
+                key_size,
+                key or b"",
+                value_size,
+                value or b"",
+                _encoded_headers(headers[index]) if index in headers else no_headers,
+            )
+        )
+        parts += (small[len(body)] if len(body) < _SMALL else _varint(len(body)), body)
+    count = len(timestamps)
+    largest = max(timestamps) if fields.max_timestamp is None else fields.max_timestamp
+    template = BatchHeader(
+        0,
+        0,
+        fields.partition_leader_epoch,
+        MAGIC_2,
+        0,
+        fields.attributes,
+        count - 1,
+        base,
+        largest,
+        fields.producer_id,
+        fields.producer_epoch,
+        fields.base_sequence,
+        count,
+    )
+    return seal_batch(template, compress(fields.codec, b"".join(parts), level=fields.level))
+
+
+def _encoded_headers(headers: Sequence[Header]) -> bytes:
+    out = bytearray()
+    varint.write_int(out, len(headers))
+    _write_headers(out, headers)
+    return bytes(out)
+
+
 def _or_else(value: int | None, default: int) -> int:
     return default if value is None else value
 
@@ -253,8 +369,8 @@ def encode_empty_batch(header: BatchHeader) -> bytes:
 def seal_batch(template: BatchHeader, payload: Buffer) -> bytes:
     """`template` with its length and CRC filled in, followed by `payload`."""
     length = HEADER_BYTES - PREFIX_BYTES + len(payload)
-    unsealed = template._replace(batch_length=length, crc=0).pack()
-    crc = crc32c(payload, crc32c(unsealed[ATTRIBUTES_AT:]))
+    covered = template.pack()[ATTRIBUTES_AT:]
+    crc = crc32c(payload, crc32c(covered))
     return template._replace(batch_length=length, crc=crc).pack() + bytes(payload)
 
 

@@ -1,25 +1,29 @@
 """Records collected into batches, by the rules of Kafka's producer.
 
-`BatchBuilder` builds the batches of one partition. A batch takes records as long as its estimated
+`BatchBuilder` collects the records of one partition. A batch takes records as long as its estimated
 size stays within `batch_bytes`; a larger record gets a batch of its own. A batch is ready once it
 is full or its first record has waited for `linger_ms`. As in Kafka, compressed sizes are estimated
 from the compression ratio of the last batches, which rises fast and falls slowly. No batch exceeds
 `max_message_bytes`, whatever the estimate.
 
-The builder is pure: the clock is an argument, and nothing is written. Its batches are those that a
-producer sends: offsets from 0, to be validated like any other request. Records that cannot be
-encoded become a batch with a failure, and do not affect other batches.
+The fields of records are collected in lists, and encoded batch by batch: small batches here, large
+ones by a compiled kernel. It takes half a second to load, so it is loaded when that pays off.
 
-`PartitionQueue` holds the records that wait for one partition, an `Outcome` is the result of a
-batch, and a `Delivery` that of one record.
+The builder is pure: the clock is an argument, and nothing is written. Its batches are those that a
+producer sends, with offsets from 0. Records that cannot be encoded become a batch with a failure,
+and do not affect other batches.
+
+An `Outcome` is the result of a batch, a `Delivery` that of one record.
 """
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import (
     AppendError,
@@ -28,14 +32,15 @@ from stratalog.errors import (
     MessageTooLargeError,
     StratalogError,
 )
-from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec, advance_sequence
-from stratalog.format.record import BatchFields, Header, Record, encode_batch
+from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec
+from stratalog.format.record import BatchFields, Header, RecordLists, encode_lists
 from stratalog.format.varint import size_of_int, size_of_long
 from stratalog.log.appends import BatchFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stratalog.format.buffers import Buffer
     from stratalog.format.names import TopicPartition
     from stratalog.log.log_state import AppendInfo
     from stratalog.producing.producer import Producer
@@ -43,21 +48,12 @@ if TYPE_CHECKING:
 BATCH_BYTES_DEFAULT: Final = 16_384
 LINGER_MS_DEFAULT: Final = 5
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 
-_TIMESTAMP_MAX: Final = (1 << 63) - 1
 _RATIO_SAFETY: Final = 1.05
 _RATIO_STEP_UP: Final = 0.05
 _RATIO_STEP_DOWN: Final = 0.005
-
-
-class NewRecord(NamedTuple):
-    """A record that has no offset yet."""
-
-    key: bytes | None
-    value: bytes | None
-    timestamp: int | None = None
-    """In milliseconds; None is the time when it is added."""
-    headers: tuple[Header, ...] = ()
+_NEVER_MS: Final = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,7 @@ class BuilderOptions:
     batch_bytes: int = BATCH_BYTES_DEFAULT
     linger_ms: int = LINGER_MS_DEFAULT
     max_message_bytes: int = MAX_MESSAGE_BYTES_DEFAULT
-    fields: BatchFields = field(default_factory=BatchFields)
-    """Codec, level and producer. The base sequence continues from batch to batch."""
+    codec: Codec = Codec.NONE
 
 
 def check_timestamp(timestamp: int) -> int:
@@ -78,194 +73,339 @@ def check_timestamp(timestamp: int) -> int:
     TypeError if it is not an integer.
     """
     number = operator.index(timestamp)
-    if not 0 <= number <= _TIMESTAMP_MAX:
+    if not 0 <= number <= TIMESTAMP_MAX:
         raise InvalidTimestampError(
-            f"timestamp {number} is not in 0 to {_TIMESTAMP_MAX} (milliseconds since 1970)"
+            f"timestamp {number} is not in 0 to {TIMESTAMP_MAX} (milliseconds since 1970)"
         )
     return number
+
+
+class PendingBatch(RecordLists):
+    """Records that will become one batch, unless it has to be divided."""
+
+    __slots__ = ("created_ms", "is_part", "moved", "outcome", "payload_bytes")
+
+    def __init__(self, created_ms: int) -> None:
+        super().__init__()
+        self.created_ms = created_ms
+        self.payload_bytes = 0
+        """The exact size before compression."""
+        self.is_part = False
+        """Of a batch that was divided because it was too large."""
+        self.outcome: Outcome | None = None
+        self.moved: list[tuple[PendingBatch, int]] | None = None
+        """Where each record is now, if they were put into other batches."""
+
+    def complete(self, outcome: Outcome) -> None:
+        """The batch was appended or refused. Frees keys and values."""
+        self.outcome = outcome
+        self._free()
+
+    def _free(self) -> None:
+        self.keys = []
+        self.values = []
+        self.headers = {}
+
+    def divide(self) -> tuple[PendingBatch, PendingBatch]:
+        """Both halves, as batches of their own."""
+        first, second = PendingBatch(self.created_ms), PendingBatch(self.created_ms)
+        half, moved = len(self) // 2, []
+        for index, record in enumerate(self.records()):
+            part = first if index < half else second
+            part.add(*record)
+            moved.append((part, len(part) - 1))
+        first.is_part = second.is_part = True
+        self.moved = moved
+        self._free()
+        return first, second
 
 
 class BuiltBatch(NamedTuple):
     """A batch as a producer sends it."""
 
-    data: bytes
-    record_count: int
+    pending: PendingBatch
+    data: Buffer
     facts: BatchFacts | None = None
     """Facts of the records; None if they could not be encoded."""
     failure: AppendError | None = None
     """Why the records could not be encoded; `data` is empty then."""
 
+    @property
+    def record_count(self) -> int:
+        return len(self.pending)
+
 
 class BatchBuilder:
     """Builds the batches of one partition. Not thread-safe: the producer has a lock."""
 
-    def __init__(self, options: BuilderOptions | None = None) -> None:
-        self._options = options or BuilderOptions()
-        self._closed: list[_OpenBatch] = []
-        self._open: _OpenBatch | None = None
-        self._next_sequence = self._options.fields.base_sequence
-        self.compression_ratio = 1.0
-        """The expected size of records after compression, divided by their size before."""
+    __slots__ = (
+        "_closed",
+        "_full_bytes",
+        "_open",
+        "_options",
+        "_payload_max",
+        "_ratio",
+        "ready_ms",
+    )
 
-    def add(self, record: NewRecord, now_ms: int) -> None:
-        """Add a record. Raises MessageTooLargeError if it does not even fit a batch of its own, or
-        InvalidTimestampError; nothing is added then."""
-        timestamp = check_timestamp(now_ms if record.timestamp is None else record.timestamp)
-        numbered_record = Record(0, timestamp, record.key, record.value, record.headers)
+    def __init__(self, options: BuilderOptions | None = None, ratio: float = 1.0) -> None:
+        self._options = options or BuilderOptions()
+        self._closed: deque[PendingBatch] = deque()
+        self._open: PendingBatch | None = None
+        self.ready_ms = _NEVER_MS
+        """When there will be a batch to build, if nothing more is added."""
+        self.compression_ratio = ratio
+
+    @property
+    def compression_ratio(self) -> float:
+        """The expected size of records after compression, divided by their size before."""
+        return self._ratio
+
+    @compression_ratio.setter
+    def compression_ratio(self, ratio: float) -> None:
+        self._ratio = ratio
+        batch_bytes, message_bytes = self._options.batch_bytes, self._options.max_message_bytes
+        self._payload_max = min(self._payload_within(batch_bytes), message_bytes - HEADER_BYTES)
+        self._full_bytes = self._payload_within(batch_bytes - 1) + 1
+
+    @property
+    def options(self) -> BuilderOptions:
+        return self._options
+
+    @property
+    def has_records(self) -> bool:
+        """Whether records are waiting."""
+        return self._open is not None or bool(self._closed)
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether there is a batch to build."""
+        return bool(self._closed)
+
+    @property
+    def record_count(self) -> int:
+        """The number of waiting records."""
+        return sum(map(len, self.pending()))
+
+    def pending(self) -> list[PendingBatch]:
+        """Of all waiting records, oldest first."""
+        return [*self._closed] if self._open is None else [*self._closed, self._open]
+
+    def add(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: tuple[Header, ...],
+        now_ms: int,
+    ) -> PendingBatch:
+        """Add a record, as the last one of the batch that is returned. Raises MessageTooLargeError
+        if it does not even fit a batch of its own; nothing is added then."""
         batch = self._open
         if batch is not None:
-            size = batch.size_with(numbered_record)
-            if self._has_room(size):
-                batch.add(numbered_record, size)
-                return
-        fresh = _OpenBatch(now_ms)
-        size = fresh.size_with(numbered_record)
+            timestamps = batch.timestamps
+            index = len(timestamps)
+            delta = timestamp - timestamps[0]
+            if key is None or value is None or headers or not -64 <= delta < 64:
+                size = batch.payload_bytes + _record_size(key, value, delta, index, headers)
+            else:  # what `_record_size` returns, without a call
+                size, length = len(key), len(value)
+                size += length + (5 if size < 64 else 4 + size_of_int(size))
+                size += 1 if length < 64 else 2 if length < 8192 else size_of_int(length)
+                size += 0 if index < 64 else 1 if index < 8192 else size_of_int(index) - 1
+                size += 1 if size < 64 else 2 if size < 8192 else size_of_int(size)
+                size += batch.payload_bytes
+            if size <= self._payload_max:
+                batch.keys.append(key)
+                batch.values.append(value)
+                timestamps.append(timestamp)
+                if headers:
+                    batch.headers[index] = headers
+                batch.payload_bytes = size
+                if size >= self._full_bytes:
+                    self.ready_ms = 0
+                return batch
+        return self._begin(key, value, timestamp, headers, now_ms)
+
+    def _begin(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: tuple[Header, ...],
+        now_ms: int,
+    ) -> PendingBatch:
+        size = _record_size(key, value, 0, 0, headers)
         if HEADER_BYTES + size > self._options.max_message_bytes:
             raise MessageTooLargeError(
                 f"the record needs a batch of {HEADER_BYTES + size} bytes, more than "
                 f"max.message.bytes, which is {self._options.max_message_bytes}"
             )
-        if batch is not None:
-            self._closed.append(batch)
-        fresh.add(numbered_record, size)
-        self._open = fresh
+        if self._open is not None:
+            self._closed.append(self._open)
+        batch = self._open = PendingBatch(now_ms)
+        batch.add(key, value, timestamp, headers)
+        batch.payload_bytes = size
+        self._update_ready()
+        return batch
 
-    @property
-    def record_count(self) -> int:
-        """The number of waiting records."""
-        open_count = len(self._open.records) if self._open is not None else 0
-        return open_count + sum(len(batch.records) for batch in self._closed)
-
-    def ready_in_ms(self, now_ms: int) -> int | None:
-        """How long until `drain` returns a batch if nothing more is added; None if no record is
-        waiting."""
-        if self._closed:
-            return 0
-        if self._open is None:
-            return None
-        if self._is_full(self._open):
-            return 0
-        return max(0, self._open.created_ms + self._options.linger_ms - now_ms)
-
-    def drain(self, now_ms: int) -> list[BuiltBatch]:
-        """Every batch that is ready, oldest first."""
+    def _update_ready(self) -> None:
         batch = self._open
-        if batch is not None and (
-            self._is_full(batch) or now_ms - batch.created_ms >= self._options.linger_ms
-        ):
-            return self.flush()
-        return self._take()
+        if self._closed:
+            self.ready_ms = 0
+        elif batch is None:
+            self.ready_ms = _NEVER_MS
+        elif batch.payload_bytes >= self._full_bytes:
+            self.ready_ms = 0
+        else:
+            self.ready_ms = batch.created_ms + self._options.linger_ms
 
-    def flush(self) -> list[BuiltBatch]:
-        """Batches of all waiting records, ready or not."""
+    def close_ready(self, now_ms: int) -> None:
+        """Add no more records to a batch that is full or has waited long enough."""
+        if now_ms >= self.ready_ms and (batch := self._open) is not None:
+            is_over = now_ms - batch.created_ms >= self._options.linger_ms
+            if is_over or batch.payload_bytes >= self._full_bytes:
+                self.close_all()
+
+    def close_all(self) -> None:
+        """Add no more records to any batch."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
-        return self._take()
+            self._update_ready()
 
-    def _take(self) -> list[BuiltBatch]:
-        closed, self._closed = self._closed, []
-        return [built for batch in closed for built in self._build_or_fail(batch)]
+    def build(self, fields: BatchFields) -> BuiltBatch:
+        """Encode the oldest batch that is closed; there is one. It counts as waiting until
+        `complete` is called. `fields` have the producer's identity and the batch's sequence."""
+        while True:
+            batch = self._closed[0]
+            try:
+                data = self._encode(batch, fields)
+            except Exception as error:  # affects this batch only
+                failure = AppendError(
+                    f"a batch of {len(batch)} records cannot be encoded: {error!r}"
+                )
+                failure.__cause__ = error
+                return BuiltBatch(batch, b"", failure=failure)
+            if data is not None:
+                has_all_keys = all(batch.keys) or None not in batch.keys
+                facts = BatchFacts(min(batch.timestamps), has_all_keys)
+                return BuiltBatch(batch, data, facts)
+            self._closed = deque([*batch.divide(), *list(self._closed)[1:]])
 
-    def _build_or_fail(self, batch: _OpenBatch) -> list[BuiltBatch]:
-        sequence = self._next_sequence
-        try:
-            return self._build(batch)
-        except Exception as error:  # affects this batch only
-            self._next_sequence = sequence
-            count = len(batch.records)
-            failure = AppendError(f"a batch of {count} records cannot be encoded: {error!r}")
-            failure.__cause__ = error
-            return [BuiltBatch(b"", count, failure=failure)]
-
-    def _build(self, batch: _OpenBatch) -> list[BuiltBatch]:
-        """One batch; or several, if compression made it larger than `max_message_bytes`."""
-        data = self._encode(batch.records, self._options.fields.codec)
+    def _encode(self, batch: PendingBatch, fields: BatchFields) -> Buffer | None:
+        """None if compression made it larger than `max_message_bytes`, and it can be divided."""
+        data = _encoded(batch, fields)
         if len(data) <= self._options.max_message_bytes:
-            self._update_ratio((len(data) - HEADER_BYTES) / batch.payload_bytes)
-            return [self._built(data, batch.records)]
+            if not batch.is_part:
+                self._update_ratio((len(data) - HEADER_BYTES) / batch.payload_bytes)
+            return data
         self.compression_ratio = 1.0
-        return self._split(batch.records)
+        if len(batch) > 1:
+            return None
+        return _encoded(batch, fields._replace(codec=Codec.NONE, level=None))
 
-    def _split(self, records: Sequence[Record]) -> list[BuiltBatch]:
-        """Halves, recursively, until each fits; a single record is not compressed."""
-        half = len(records) // 2
-        codec = self._options.fields.codec if half else Codec.NONE
-        data = self._encode(records, codec)
-        if len(data) <= self._options.max_message_bytes:
-            return [self._built(data, records)]
-        return [*self._split(records[:half]), *self._split(records[half:])]
+    def complete(self, built: BuiltBatch, outcome: Outcome) -> None:
+        """The batch that was built last was appended or refused."""
+        self._closed.popleft()
+        self._update_ready()
+        built.pending.complete(outcome)
 
-    def _encode(self, records: Sequence[Record], codec: Codec) -> bytes:
-        fields = self._options.fields._replace(codec=codec, base_sequence=self._next_sequence)
-        if codec is Codec.NONE:
-            fields = fields._replace(level=None)
-        numbered = [record._replace(offset=offset) for offset, record in enumerate(records)]
-        return encode_batch(numbered, fields)
-
-    def _built(self, data: bytes, records: Sequence[Record]) -> BuiltBatch:
-        if self._next_sequence >= 0:
-            self._next_sequence = advance_sequence(self._next_sequence, len(records))
-        facts = BatchFacts(
-            oldest_timestamp=min([record.timestamp for record in records]),
-            has_all_keys=None not in [record.key for record in records],
-        )
-        return BuiltBatch(data, len(records), facts)
+    def discard(self, outcome: Outcome) -> None:
+        """Complete all records without building batches."""
+        for batch in self.pending():
+            batch.complete(outcome)
+        self._closed.clear()
+        self._open = None
+        self._update_ready()
 
     def _update_ratio(self, ratio: float) -> None:
-        expected = self.compression_ratio
+        expected = self._ratio
         if ratio > expected:
             self.compression_ratio = max(expected + _RATIO_STEP_UP, ratio)
         elif ratio < expected:
             self.compression_ratio = max(expected - _RATIO_STEP_DOWN, ratio)
 
-    def _has_room(self, payload_bytes: int) -> bool:
-        return (
-            self._estimate(payload_bytes) <= self._options.batch_bytes
-            and HEADER_BYTES + payload_bytes <= self._options.max_message_bytes
-        )
+    def _payload_within(self, batch_bytes: int) -> int:
+        """The largest size of records, before compression, for which a batch is expected to have at
+        most `batch_bytes`."""
+        bytes_max = batch_bytes - HEADER_BYTES
+        if self._options.codec is Codec.NONE or bytes_max < 0:
+            return bytes_max
+        payload = int((bytes_max + 1) / (self._ratio * _RATIO_SAFETY))
+        while self._compressed(payload + 1) <= bytes_max:
+            payload += 1
+        while self._compressed(payload) > bytes_max:
+            payload -= 1
+        return payload
 
-    def _is_full(self, batch: _OpenBatch) -> bool:
-        return self._estimate(batch.payload_bytes) >= self._options.batch_bytes
-
-    def _estimate(self, payload_bytes: int) -> int:
-        """The size of a batch, as far as it is known before compression."""
-        if self._options.fields.codec is Codec.NONE:
-            return HEADER_BYTES + payload_bytes
-        return HEADER_BYTES + int(payload_bytes * self.compression_ratio * _RATIO_SAFETY)
-
-
-class _OpenBatch:
-    """Records that will become one batch, unless it has to be split."""
-
-    def __init__(self, created_ms: int) -> None:
-        self.created_ms = created_ms
-        self.records: list[Record] = []
-        self.payload_bytes = 0
-        """The exact size before compression."""
-
-    def size_with(self, record: Record) -> int:
-        """`payload_bytes` after adding `record`."""
-        base_timestamp = self.records[0].timestamp if self.records else record.timestamp
-        body = (
-            1
-            + size_of_long(record.timestamp - base_timestamp)
-            + size_of_int(len(self.records))
-            + _field_size(record.key)
-            + _field_size(record.value)
-            + size_of_int(len(record.headers))
-        )
-        for key, value in record.headers:
-            body += _field_size(key.encode()) + _field_size(value)
-        return self.payload_bytes + size_of_int(body) + body
-
-    def add(self, record: Record, payload_bytes: int) -> None:
-        self.records.append(record)
-        self.payload_bytes = payload_bytes
+    def _compressed(self, payload_bytes: int) -> int:
+        """The expected size of records after compression."""
+        return int(payload_bytes * self._ratio * _RATIO_SAFETY)
 
 
-def _field_size(data: bytes | None) -> int:
-    return size_of_int(-1) if data is None else size_of_int(len(data)) + len(data)
+def _record_size(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_delta: int,
+    offset_delta: int,
+    headers: tuple[Header, ...],
+) -> int:
+    """The size of a record in a batch: exactly what it takes when it is encoded."""
+    size = 2 if -64 <= timestamp_delta < 64 else 1 + size_of_long(timestamp_delta)
+    size += 1 if offset_delta < 64 else 2 if offset_delta < 8192 else size_of_int(offset_delta)
+    if key is None:
+        size += 1
+    else:
+        length = len(key)
+        size += length + (1 if length < 64 else size_of_int(length))
+    if value is None:
+        size += 1
+    else:
+        length = len(value)
+        size += length + (1 if length < 64 else 2 if length < 8192 else size_of_int(length))
+    size += 1 if not headers else _headers_size(headers)
+    return size + (1 if size < 64 else 2 if size < 8192 else size_of_int(size))
+
+
+def _headers_size(headers: Sequence[Header]) -> int:
+    size = size_of_int(len(headers))
+    for key, value in headers:
+        length = len(key.encode())
+        size += size_of_int(length) + length
+        size += 1 if value is None else size_of_int(len(value)) + len(value)
+    return size
+
+
+# -- encoding
+
+KERNEL_RECORDS_MIN: Final = 16
+"""In a batch: fewer are encoded faster without the kernel."""
+LOAD_KERNEL_AFTER_RECORDS: Final = 100_000
+_KERNEL: Final = "stratalog.format.encode_columns"
+
+
+class Kernel:
+    """The compiled encoder, once it is loaded."""
+
+    module: Any = None
+    records_left = LOAD_KERNEL_AFTER_RECORDS
+
+
+def _encoded(lists: RecordLists, fields: BatchFields) -> Buffer:
+    records = len(lists)
+    if records < KERNEL_RECORDS_MIN:
+        return encode_lists(lists, fields)
+    if Kernel.module is None:
+        Kernel.records_left -= records
+        if Kernel.records_left >= 0 and _KERNEL not in sys.modules:
+            return encode_lists(lists, fields)
+        Kernel.module = import_module(_KERNEL)
+    data: Buffer = Kernel.module.encode_lists(lists, fields)
+    return data
+
+
+# -- results
 
 
 class RecordMetadata(NamedTuple):
@@ -317,31 +457,28 @@ class Outcome:
 class Delivery:
     """A record that was given to a producer."""
 
-    __slots__ = ("_index", "_outcome", "_producer", "_queue", "record", "since_ms")
+    __slots__ = ("_batch", "_index", "_queue")
 
-    def __init__(
-        self, producer: Producer, queue: PartitionQueue, record: NewRecord, since_ms: int
-    ) -> None:
-        self._producer = producer
+    def __init__(self, queue: PartitionQueue, batch: PendingBatch, index: int) -> None:
         self._queue = queue
-        self._outcome: Outcome | None = None
-        self._index = 0
-        self.record: NewRecord = record
-        self.since_ms = since_ms
+        self._batch = batch
+        self._index = index
 
     @property
     def is_done(self) -> bool:
         """Whether the record was appended or rejected; until then it is waiting."""
-        return self._outcome is not None
+        return self._find()[0].outcome is not None
 
     def result(self) -> RecordMetadata:
         """The record's place in the log. If it is still waiting, it is written now.
 
         Raises the error of its batch: an AppendError or a StorageError.
         """
-        if self._outcome is None:
-            self._producer.write(self._queue, all_of_it=True)
-        outcome = self._outcome
+        batch, index = self._find()
+        if batch.outcome is None:
+            self._queue.producer.write(self._queue, all_of_it=True)
+            batch, index = self._find()
+        outcome = batch.outcome
         if outcome is None:
             raise InvalidTxnStateError(
                 "the record was not written: an earlier batch of the transaction failed"
@@ -352,46 +489,43 @@ class Delivery:
         assert outcome.info is not None
         timestamp = outcome.info.log_append_time_ms
         if timestamp == NO_TIMESTAMP:
-            timestamp = self.record.timestamp or 0
-        return RecordMetadata(*outcome.target, outcome.info.first_offset + self._index, timestamp)
+            timestamp = batch.timestamps[index]
+        return RecordMetadata(*outcome.target, outcome.info.first_offset + index, timestamp)
 
-    def complete(self, outcome: Outcome, index: int) -> None:
-        """Called by the producer: the record was at `index` of this batch."""
-        self._outcome = outcome
-        self._index = index
-        self.record = NewRecord(None, None, self.record.timestamp)  # free the key and the value
+    def _find(self) -> tuple[PendingBatch, int]:
+        """The batch that the record is in now, and its place there."""
+        batch, index = self._batch, self._index
+        while batch.moved is not None:
+            batch, index = batch.moved[index]
+        return batch, index
 
 
 class PartitionQueue:
     """The records that wait for one partition."""
 
-    def __init__(self, target: TopicPartition, options: BuilderOptions) -> None:
-        self.target = target
-        self.waiting: deque[Delivery] = deque()
-        self.options = options
-        self.builder = BatchBuilder(options)
+    __slots__ = ("builder", "producer", "target")
 
-    def add(self, delivery: Delivery) -> None:
-        self.builder.add(delivery.record, delivery.since_ms)
-        self.waiting.append(delivery)
+    def __init__(self, producer: Producer, target: TopicPartition, options: BuilderOptions) -> None:
+        self.producer = producer
+        self.target = target
+        self.builder = BatchBuilder(options)
 
     def rebuild(self, options: BuilderOptions) -> list[Outcome]:
         """Build the batches of all waiting records again, with other options. Returns the failures
         of records that these options reject."""
-        self.options = options
-        ratio = self.builder.compression_ratio
-        self.builder = BatchBuilder(options)
-        self.builder.compression_ratio = ratio
-        waiting, self.waiting = self.waiting, deque()
+        pending = self.builder.pending()
+        self.builder = BatchBuilder(options, self.builder.compression_ratio)
         rejected = []
-        for delivery in waiting:
-            try:
-                self.add(delivery)
-            except Exception as error:  # affects this record only
-                rejected.append(Outcome.failed(self.target, error))
-                delivery.complete(rejected[-1], 0)
+        for batch in pending:
+            moved = []
+            for key, value, timestamp, headers in batch.records():
+                try:
+                    new = self.builder.add(key, value, timestamp, headers, batch.created_ms)
+                except Exception as error:  # affects this record only
+                    new = PendingBatch(batch.created_ms)
+                    new.timestamps.append(timestamp)
+                    rejected.append(Outcome.failed(self.target, error))
+                    new.complete(rejected[-1])
+                moved.append((new, len(new) - 1))
+            batch.moved = moved
         return rejected
-
-    def complete(self, outcome: Outcome, record_count: int) -> None:
-        for index in range(record_count):
-            self.waiting.popleft().complete(outcome, index)

@@ -8,6 +8,7 @@ batch of bytes, then switch to another: batches are full, and the partitions eve
 from __future__ import annotations
 
 import random
+import struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,12 +26,11 @@ def murmur2(data: Buffer) -> int:
     """The 32-bit hash of Kafka's clients, as an unsigned number."""
     size = len(data)
     hashed = _SEED ^ size
-    body = size & ~3
-    for at in range(0, body, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _MIX & _UINT32_MASK
-        word = (word ^ word >> 24) * _MIX & _UINT32_MASK
-        hashed = hashed * _MIX & _UINT32_MASK ^ word
-    if tail := data[body:]:
+    for word in struct.unpack_from(f"<{size >> 2}I", data):
+        mixed = word * _MIX & _UINT32_MASK
+        mixed = (mixed ^ mixed >> 24) * _MIX & _UINT32_MASK
+        hashed = hashed * _MIX & _UINT32_MASK ^ mixed
+    if tail := data[size & ~3 :]:
         hashed = (hashed ^ int.from_bytes(tail, "little")) * _MIX & _UINT32_MASK
     hashed = (hashed ^ hashed >> 13) * _MIX & _UINT32_MASK
     return hashed ^ hashed >> 15

@@ -32,7 +32,7 @@ from stratalog.producing.batches import (
     BuilderOptions,
     BuiltBatch,
     Delivery,
-    NewRecord,
+    Kernel,
     Outcome,
     PartitionQueue,
     check_timestamp,
@@ -110,15 +110,20 @@ class SequenceNumbers:
         self._next.clear()
         self.has_failed = False
 
-    def renew_after_failure(self) -> bool:
-        """Take a new identity if a batch failed. Returns whether one did. Raises
-        InvalidTxnStateError within a transaction, which keeps its identity."""
-        if not self.has_failed:
-            return False
-        if self._is_transactional:
-            raise InvalidTxnStateError("a batch of the transaction failed: it can only be aborted")
-        self.renew()
-        return True
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more can be written: a batch of a transaction failed."""
+        return self.has_failed and self._is_transactional
+
+    def renew_after_failure(self) -> None:
+        """Take a new identity if a batch failed. Raises InvalidTxnStateError within a transaction,
+        which keeps its identity."""
+        if self.has_failed:
+            if self._is_transactional:
+                raise InvalidTxnStateError(
+                    "a batch of the transaction failed: it can only be aborted"
+                )
+            self.renew()
 
     def fields_for(self, fields: BatchFields, topic_partition: TopicPartition) -> BatchFields:
         """The fields of the next batch in this partition."""
@@ -133,6 +138,25 @@ class SequenceNumbers:
         """Count records that were appended to the partition."""
         before = self._next.get(topic_partition, 0)
         self._next[topic_partition] = advance_sequence(before, records)
+
+
+class _TopicQueues:
+    """The queues of one topic, and what is needed to choose one of them."""
+
+    __slots__ = ("by_partition", "info", "partition_count", "sticky")
+
+    def __init__(self, info: TopicInfo, sticky: StickyPartitioner) -> None:
+        self.by_partition: dict[int, PartitionQueue] = {}
+        self.sticky = sticky
+        self.use(info)
+
+    def use(self, info: TopicInfo) -> None:
+        self.info = info
+        self.partition_count = info.partition_count
+
+    def sticky_partition(self, value: bytes | None) -> int:
+        """For a record without a key."""
+        return self.sticky.choose(self.info.partitions, 0 if value is None else len(value))
 
 
 class Producer:
@@ -150,14 +174,14 @@ class Producer:
         self.options = options
         self._catalog = catalog
         self._now_ms = context.now_ms
-        self._default_config = context.config.log_config
         self._schedule = schedule
         self._sequences = sequences
         self._fields = BatchFields(codec=options.codec, level=options.level)
         self._lock = threading.RLock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._failed: list[Outcome] = []
-        self._sticky: dict[str, StickyPartitioner] = {}
+        self._topics: dict[str, _TopicQueues] = {}
+        self._partition_for_key: Callable[[bytes, int], int] = partition_for_key
         self._is_timer_set = False
         self._is_closed = False
         self._is_detached = False
@@ -176,7 +200,7 @@ class Producer:
 
     # -- appending
 
-    def append(
+    def append(  # noqa: C901 - for every record: a call more is a tenth of its time
         self,
         topic: str,
         value: bytes | None,
@@ -195,20 +219,35 @@ class Producer:
         Raises InvalidTimestampError, MessageTooLargeError or TypeError for a record that no batch
         can hold; other records are not affected.
         """
-        self.check_process()
+        if self._is_detached:
+            self.check_process()
         now_ms = self._now_ms()
-        timestamp = check_timestamp(now_ms if timestamp is None else timestamp)
-        record = NewRecord(key, value, timestamp, _headers_of(headers))
-        _check_bytes(key, "key")
-        _check_bytes(value, "value")
+        timestamp = now_ms if timestamp is None else check_timestamp(timestamp)
+        found = _headers_of(headers) if headers else ()
+        if type(key) is not bytes:
+            key = _checked_bytes(key, "key")
+        if type(value) is not bytes:
+            value = _checked_bytes(value, "value")
         with self._lock:
-            self._check_open()
-            self._renew_after_failure()
-            queue = self._queue_for(topic, record, partition)
-            delivery = Delivery(self, queue, record, now_ms)
-            queue.add(delivery)
-            self.write(queue, all_of_it=self.options.linger_ms <= 0)
-            if queue.waiting and not self._is_timer_set:
+            if self._is_closed:
+                self._check_open()
+            if self._sequences is not None:
+                self._sequences.renew_after_failure()
+            queues = self._topics.get(topic)
+            if queues is None or queues.info is not self._catalog.topics.get(topic):
+                queues = self._update_topic(topic)
+            if partition is None:
+                if key is None:
+                    partition = queues.sticky_partition(value)
+                else:
+                    partition = self._partition_for_key(key, queues.partition_count)
+            queue = queues.by_partition.get(partition) or self._add_queue(queues, partition)
+            builder = queue.builder
+            batch = builder.add(key, value, timestamp, found, now_ms)
+            delivery = Delivery(queue, batch, len(batch.timestamps) - 1)
+            if now_ms >= builder.ready_ms:
+                self.write(queue, all_of_it=False)
+            if not self._is_timer_set and builder.has_records:
                 self._set_timer(self.options.linger_ms)
             return delivery
 
@@ -216,42 +255,33 @@ class Producer:
         if self._is_closed:
             raise ValueError("the producer is closed")
 
-    def _queue_for(self, topic: str, record: NewRecord, partition: int | None) -> PartitionQueue:
+    def _update_topic(self, topic: str) -> _TopicQueues:
+        """The topic is new here, or has changed."""
         info = self.topic_info(topic)
-        if partition is None:
-            if record.key is None:
-                partition = self._sticky_partition(info, len(record.value or b""))
-            else:
-                partition = partition_for_key(record.key, info.partition_count)
-        target = TopicPartition(topic, partition)
-        queue = self._queues.get(target)
-        if queue is None:
-            self._catalog.slot(target)  # raises if there is no such partition
-            queue = self._queues[target] = PartitionQueue(target, self._builder_options(target))
-        elif queue.options.max_message_bytes != info.config.max_message_bytes:
-            self._rebuild(queue)
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = _TopicQueues(info, StickyPartitioner(self.options.batch_bytes))
+            self._topics[topic] = queues
+        queues.use(info)
+        options = self._builder_options(info)
+        for queue in queues.by_partition.values():
+            if queue.builder.options != options:
+                self._failed += queue.rebuild(options)
+        return queues
+
+    def _add_queue(self, queues: _TopicQueues, partition: int) -> PartitionQueue:
+        target = TopicPartition(queues.info.name, partition)
+        self._catalog.slot(target)  # raises if there is no such partition
+        queue = PartitionQueue(self, target, self._builder_options(queues.info))
+        queues.by_partition[partition] = self._queues[target] = queue
         return queue
 
-    def _rebuild(self, queue: PartitionQueue) -> None:
-        self._failed += queue.rebuild(self._builder_options(queue.target))
-
-    def _sticky_partition(self, info: TopicInfo, size_bytes: int) -> int:
-        sticky = self._sticky.get(info.name)
-        if sticky is None:
-            sticky = self._sticky[info.name] = StickyPartitioner(self.options.batch_bytes)
-        return sticky.choose(info.partitions, size_bytes)
-
-    def _builder_options(self, target: TopicPartition) -> BuilderOptions:
-        fields = self._fields
-        if self._sequences is not None:
-            fields = self._sequences.fields_for(fields, target)
-        topic = self._catalog.topics.get(target.topic)  # None if it was just deleted
-        config = self._default_config if topic is None else topic.config
+    def _builder_options(self, info: TopicInfo) -> BuilderOptions:
         return BuilderOptions(
             batch_bytes=self.options.batch_bytes,
             linger_ms=self.options.linger_ms,
-            max_message_bytes=config.max_message_bytes,
-            fields=fields,
+            max_message_bytes=info.config.max_message_bytes,
+            codec=self.options.codec,
         )
 
     # -- columns
@@ -331,8 +361,6 @@ class Producer:
             raise
         if self._sequences is not None:
             self._sequences.advance(target, batches.record_count)
-            if target in self._queues:
-                self._rebuild(self._queues[target])  # its next batch has another sequence now
         return info
 
     # -- writing
@@ -374,40 +402,46 @@ class Producer:
             self._is_closed = True
             for queue in self._queues.values():
                 failure = InvalidTxnStateError("aborted before the record was written")
-                queue.complete(Outcome(queue.target, None, failure), len(queue.waiting))
+                queue.builder.discard(Outcome(queue.target, None, failure))
             self._queues.clear()
+            self._topics.clear()
             self._failed.clear()
 
     def write(self, queue: PartitionQueue, *, all_of_it: bool) -> None:
         """Write the batches that are ready, or all. Deliveries and `flush` report failures."""
         self.check_process()
         with self._lock:
-            while queue.waiting:
-                if self._sequences is not None and self._sequences.has_failed:
-                    try:
-                        self._renew_after_failure()
-                    except InvalidTxnStateError:
-                        return
+            builder = queue.builder
+            if all_of_it:
+                builder.close_all()
+            else:
+                builder.close_ready(self._now_ms())
+            while builder.has_closed:
                 try:
-                    if self._write_ready(queue, all_of_it=all_of_it):
-                        return
-                except BaseException:  # interrupted: the builder no longer has what is waiting
-                    self._rebuild(queue)
-                    raise
+                    fields = self._next_fields(queue.target)
+                except InvalidTxnStateError:
+                    return
+                batch = builder.build(fields)
+                outcome = None
+                try:
+                    outcome = self._outcome_of(queue.target, batch)
+                finally:
+                    self._complete(queue, batch, outcome)
+                if Kernel.module is not None and self._partition_for_key is partition_for_key:
+                    self._use_compiled_partitioner()
 
-    def _write_ready(self, queue: PartitionQueue, *, all_of_it: bool) -> bool:
-        """False if the remaining batches must be built again, with other sequence numbers."""
-        built = queue.builder.flush() if all_of_it else queue.builder.drain(self._now_ms())
-        for batch in built:
-            interrupted = AppendError("interrupted while it was written: it may be in the log")
-            outcome = Outcome(queue.target, None, interrupted)
-            try:
-                outcome = self._outcome_of(queue.target, batch)
-            finally:
-                self._complete(queue, outcome, batch.record_count)
-            if outcome.failure is not None and self._sequences is not None:
-                return False
-        return True
+    def _use_compiled_partitioner(self) -> None:
+        """Kernels are loaded, so there are many records."""
+        from stratalog.format.hashing import partition_key  # noqa: PLC0415 - loads kernels
+
+        self._partition_for_key = partition_key
+
+    def _next_fields(self, target: TopicPartition) -> BatchFields:
+        """Of the next batch in a partition. After a failure, it has a new identity."""
+        if self._sequences is None:
+            return self._fields
+        self._sequences.renew_after_failure()
+        return self._sequences.fields_for(self._fields, target)
 
     def _outcome_of(self, target: TopicPartition, batch: BuiltBatch) -> Outcome:
         if batch.failure is not None:
@@ -417,8 +451,11 @@ class Producer:
         except Exception as error:  # affects this batch only
             return Outcome.failed(target, error)
 
-    def _complete(self, queue: PartitionQueue, outcome: Outcome, record_count: int) -> None:
-        queue.complete(outcome, record_count)
+    def _complete(self, queue: PartitionQueue, batch: BuiltBatch, outcome: Outcome | None) -> None:
+        if outcome is None:
+            interrupted = AppendError("interrupted while it was written: it may be in the log")
+            outcome = Outcome(queue.target, None, interrupted)
+        queue.builder.complete(batch, outcome)
         if outcome.failure is not None:
             self._failed.append(outcome)
             if self._sequences is not None:
@@ -436,10 +473,8 @@ class Producer:
         """Called before each batch; a transaction adds the partition here."""
 
     def _renew_after_failure(self) -> None:
-        """After a failure, continue with a new identity and everything that is waiting."""
-        if self._sequences is not None and self._sequences.renew_after_failure():
-            for queue in self._queues.values():
-                self._rebuild(queue)
+        if self._sequences is not None:
+            self._sequences.renew_after_failure()
 
     def _set_timer(self, delay_ms: int) -> None:
         self._is_timer_set = True
@@ -450,11 +485,15 @@ class Producer:
             self._is_timer_set = False
             for queue in self._queues.values():
                 self.write(queue, all_of_it=False)
+            if self._sequences is not None and self._sequences.is_final:
+                return
             now_ms = self._now_ms()
-            waits = [queue.builder.ready_in_ms(now_ms) for queue in self._queues.values()]
-            next_ms = min((wait for wait in waits if wait is not None), default=None)
-            if next_ms is not None:
-                self._set_timer(max(next_ms, 1))
+            waiting = [
+                queue.builder for queue in self._queues.values() if queue.builder.has_records
+            ]
+            if waiting:
+                ready_ms = min(builder.ready_ms for builder in waiting)
+                self._set_timer(max(ready_ms - now_ms, 1))
 
 
 def _headers_of(headers: Headers) -> tuple[Header, ...]:
@@ -465,11 +504,14 @@ def _headers_of(headers: Headers) -> tuple[Header, ...]:
     for header in found:
         if not isinstance(header.key, str):
             raise TypeError(f"the header key {header.key!r} is not a str")
-        _check_bytes(header.value, f"header {header.key!r}")
+        _checked_bytes(header.value, f"header {header.key!r}")
     return found
 
 
-def _check_bytes(value: object, what: str) -> None:
+def _checked_bytes(value: object, what: str) -> bytes | None:
     """Checked before the record shares a batch with others, which would fail with it."""
-    if value is not None and not isinstance(value, bytes):
+    if value is None:
+        return None
+    if not isinstance(value, bytes):
         raise TypeError(f"the {what} is a {type(value).__name__}, not bytes or None")
+    return bytes(value)  # not of a subclass

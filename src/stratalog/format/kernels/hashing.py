@@ -162,6 +162,26 @@ def partition_keys(
     return left
 
 
+@intrinsic
+def _address(_context: Any, data: Any) -> Any:
+    """Where the bytes of a `bytes` object begin."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.ptrtoint(array.data, ir.IntType(64))
+
+    return types.int64(data), codegen
+
+
+_BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
+
+
+@kernel(types.int64(_BYTES, types.int64), nogil=False)
+def partition_key(key: Any, partition_count: int) -> int:
+    """The partition of one key."""
+    return (_murmur2(_address(key), len(key)) & _INT32) % partition_count
+
+
 # A checksum of rows that does not depend on their order.
 
 _NULL_CRC = 0x5A17_0001

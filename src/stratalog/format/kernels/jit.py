@@ -67,8 +67,9 @@ def _how_often() -> str:
     return "this happens once, or ahead of time with 'stratalog compile-kernels'"
 
 
-def kernel(signature: object) -> Callable[[_F], _F]:
-    """Compile now, for this signature only, to run without the interpreter lock."""
+def kernel(signature: object, *, nogil: bool = True) -> Callable[[_F], _F]:
+    """Compile now, for this signature only, to run without the interpreter lock. With `nogil=False`
+    it keeps the lock, for what takes less time than to release it."""
 
     def compile_now(function: _F) -> _F:
         given = config.CACHE_DIR
@@ -77,7 +78,7 @@ def kernel(signature: object) -> Callable[[_F], _F]:
         try:
             is_cached = bool(config.CACHE_DIR)
             start = time.perf_counter()
-            compiled = _njit(signature, cache=is_cached)(function)
+            compiled = _njit(signature, cache=is_cached, nogil=nogil)(function)
             compilation.add(compiled, time.perf_counter() - start)
             return compiled
         finally:
@@ -102,9 +103,9 @@ def not_inlined(function: _F) -> _F:
     return _njit(**_NO_WRAPPERS)(function)
 
 
-def _njit(*signature: object, **options: bool | str) -> Callable[[_F], _F]:
+def _njit(*signature: object, nogil: bool = True, **options: bool | str) -> Callable[[_F], _F]:
     decorator: Callable[[_F], _F] = numba.njit(
-        *signature, nogil=True, error_model="numpy", boundscheck=False, **options
+        *signature, nogil=nogil, error_model="numpy", boundscheck=False, **options
     )
     return decorator
 
