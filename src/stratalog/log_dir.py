@@ -281,9 +281,9 @@ class LogDir(TopicReader):
     def append(
         self, topic: str, value: bytes | None, **fields: Unpack[RecordFields]
     ) -> RecordMetadata:
-        """Append one record and return its offset. Takes `key`, `headers`, `timestamp` (in
-        milliseconds) and `partition` as `Producer.append` does. To append many records, use a
-        `producer`."""
+        """Append one record and return its offset. Takes `key`, `headers`, `timestamp` (an int in
+        milliseconds, or a `datetime`) and `partition` as `Producer.append` does. To append many
+        records, use a `producer`."""
         return self._direct.append(topic, value, **fields).result()
 
     def append_columns(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from stratalog.errors import (
     AppendError,
+    InvalidArgumentError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -440,10 +444,33 @@ def test_a_timestamp_that_no_batch_can_hold_is_refused_at_the_call(
     open_logs(tmp_path).close()
 
 
-@pytest.mark.parametrize("timestamp", [1.5, "now", b"0"])
-def test_a_timestamp_is_an_integer(tmp_path: Path, timestamp: Any) -> None:
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        NOW_MS + 1,
+        np.int64(NOW_MS + 1),
+        datetime.fromtimestamp(NOW_MS // 1000, UTC) + timedelta(microseconds=1999),
+        pd.Timestamp(NOW_MS + 1, unit="ms", tz="Europe/Berlin"),
+        np.datetime64(NOW_MS + 1, "ms"),
+    ],
+    ids=["int", "numpy int", "datetime", "pandas", "numpy"],
+)
+def test_timestamps(tmp_path: Path, timestamp: Any) -> None:
+    """What is finer than a millisecond is dropped."""
     with open_logs(tmp_path) as logs:
-        with pytest.raises(TypeError):
+        assert logs.append("orders", b"x", timestamp=timestamp).timestamp == NOW_MS + 1
+        with logs.producer() as producer:
+            producer.append("orders", b"x", timestamp=timestamp)
+        with logs.transaction("shop") as txn:
+            txn.append("orders", b"x", timestamp=timestamp)
+        found = [record.timestamp for record in logs.partition("orders", 0).read()]
+        assert found == [NOW_MS + 1] * 3
+
+
+@pytest.mark.parametrize("timestamp", [1.5, "now", b"0", datetime(2026, 5, 1), pd.NaT, True])
+def test_other_timestamps_are_refused(tmp_path: Path, timestamp: Any) -> None:
+    with open_logs(tmp_path) as logs:
+        with pytest.raises(InvalidArgumentError, match=r"timestamp is .*(an int|no time zone)"):
             logs.append("orders", b"x", timestamp=timestamp)
         with pytest.raises(TypeError, match="header key 7"):
             logs.append("orders", b"x", headers=[(7, b"")])  # type: ignore[list-item]

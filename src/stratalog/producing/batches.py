@@ -18,7 +18,6 @@ An `Outcome` is the result of a batch, a `Delivery` that of one record.
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from stratalog.errors import (
     MessageTooLargeError,
     StratalogError,
 )
+from stratalog.format.arguments import milliseconds_of
 from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec
 from stratalog.format.record import BatchFields, Header, RecordLists, encode_lists
 from stratalog.format.varint import size_of_int, size_of_long
@@ -40,6 +40,7 @@ from stratalog.log.appends import BatchFacts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stratalog.format.arguments import TimeLike
     from stratalog.format.buffers import Buffer
     from stratalog.format.names import TopicPartition
     from stratalog.log.log_state import AppendInfo
@@ -66,13 +67,13 @@ class BuilderOptions:
     codec: Codec = Codec.NONE
 
 
-def check_timestamp(timestamp: int) -> int:
-    """The timestamp of a record, if Kafka's producer accepts it.
+def check_timestamp(timestamp: TimeLike) -> int:
+    """The timestamp of a record in milliseconds, if Kafka's producer accepts it.
 
     Raises InvalidTimestampError if it is negative or does not fit the 64 bits of the format, and
-    TypeError if it is not an integer.
+    InvalidArgumentError if it is not a time.
     """
-    number = operator.index(timestamp)
+    number = timestamp if type(timestamp) is int else milliseconds_of(timestamp)
     if not 0 <= number <= TIMESTAMP_MAX:
         raise InvalidTimestampError(
             f"timestamp {number} is not in 0 to {TIMESTAMP_MAX} (milliseconds since 1970)"

@@ -43,6 +43,7 @@ from stratalog.storage.locks import detach_in_children, inherited_reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from stratalog.format.arguments import TimeLike
     from stratalog.format.encode_columns import EncodedBatches
     from stratalog.log.appends import AppendRules, BatchFacts
     from stratalog.log.log_state import AppendInfo
@@ -61,7 +62,7 @@ class RecordFields(TypedDict, total=False):
 
     key: bytes | None
     headers: Headers
-    timestamp: int | None
+    timestamp: TimeLike | None
     partition: int | None
 
 
@@ -207,22 +208,23 @@ class Producer:
         *,
         key: bytes | None = None,
         headers: Headers = (),
-        timestamp: int | None = None,
+        timestamp: TimeLike | None = None,
         partition: int | None = None,
     ) -> Delivery:
-        """Append a record. `timestamp` is in milliseconds since 1970; None is now.
+        """Append a record. `timestamp` is an int in milliseconds since 1970, a `datetime` with a
+        time zone or a `numpy.datetime64` in UTC; None is now.
 
         Without `partition`, the key determines the partition, as in Kafka's own clients; without a
         key, the producer chooses one. A topic that does not exist is created if
         `auto.create.topics.enable` is set.
 
-        Raises InvalidTimestampError, MessageTooLargeError or TypeError for a record that no batch
-        can hold; other records are not affected.
+        Raises InvalidTimestampError, InvalidArgumentError, MessageTooLargeError or TypeError for a
+        record that no batch can hold; other records are not affected.
         """
         if self._is_detached:
             self.check_process()
         now_ms = self._now_ms()
-        timestamp = now_ms if timestamp is None else check_timestamp(timestamp)
+        time_ms = now_ms if timestamp is None else check_timestamp(timestamp)
         found = _headers_of(headers) if headers else ()
         if type(key) is not bytes:
             key = _checked_bytes(key, "key")
@@ -243,7 +245,7 @@ class Producer:
                     partition = self._partition_for_key(key, queues.partition_count)
             queue = queues.by_partition.get(partition) or self._add_queue(queues, partition)
             builder = queue.builder
-            batch = builder.add(key, value, timestamp, found, now_ms)
+            batch = builder.add(key, value, time_ms, found, now_ms)
             delivery = Delivery(queue, batch, len(batch.timestamps) - 1)
             if now_ms >= builder.ready_ms:
                 self.write(queue, all_of_it=False)
