@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from stratalog.errors import (
     InvalidTopicError,
     LogOfflineError,
     StorageError,
+    StratalogError,
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
 )
@@ -167,3 +169,39 @@ def test_a_deletion_that_failed_can_be_tried_again(tmp_path: Path) -> None:
         logs.delete_topic("orders")
         assert "orders" not in logs.topics
         assert [name for name in dirs_in(tmp_path) if not name.endswith("-delete")] == []
+
+
+@pytest.mark.slow
+def test_what_is_acknowledged_after_a_deletion_that_failed_survives(tmp_path: Path) -> None:
+    """Once the deletion is on disk the next writer completes it: nothing may be appended then."""
+    calls = _calls_of_a_deletion(tmp_path / "probe")
+    refused = 0
+    for at in range(calls):
+        dirs = [tmp_path / f"{at}-{name}" for name in "ab"]
+        faulty = FaultyDisk()
+        logs = open_logs(*dirs, disk=faulty.disk)
+        logs.create_topic("orders", 3)
+        faulty.fail_next(skip=at)
+        with suppress(StratalogError):
+            logs.delete_topic("orders")
+        acknowledged = set()
+        for partition in range(3):
+            with suppress(StratalogError):
+                logs.append("orders", b"after", partition=partition)
+                acknowledged.add(partition)
+        refused += "orders" in logs.topics and not acknowledged
+        kill(logs)
+        with open_logs(*dirs) as again:
+            for partition in acknowledged:
+                (record,) = again.partition("orders", partition).read()
+                assert record.value == b"after"
+    assert refused
+
+
+def _calls_of_a_deletion(path: Path) -> int:
+    faulty = FaultyDisk()
+    with open_logs(path / "a", path / "b", disk=faulty.disk) as logs:
+        logs.create_topic("orders", 3)
+        start = len(faulty.history)
+        logs.delete_topic("orders")
+        return len(faulty.history) - start

@@ -82,6 +82,7 @@ class Topic:
         self.partitions = {number: Partition() for number in range(self.kind.partitions)}
         self.pending: dict[Uid, Pending] = {}
         self.may_be_gone = False
+        self.delete_round = -1
         self.is_gone = False
 
 
@@ -136,7 +137,8 @@ class Model:
         return self.topics.setdefault(topic_id, Topic(topic, topic_id))
 
     def _delete(self, id: str) -> None:
-        self._topic(id).may_be_gone = True
+        topic = self._topic(id)
+        topic.may_be_gone, topic.delete_round = True, self.round
 
     def _deleted(self, id: str) -> None:
         self._topic(id).is_gone = True

@@ -373,7 +373,11 @@ class TopicCatalog:
 
     def delete(self, name: str) -> None:
         """Delete a topic. Its name is free at once; its files are removed after
-        `log.segment.delete.delay.ms`."""
+        `log.segment.delete.delay.ms`.
+
+        If this fails, the deletion may be on disk, and then the next writer completes it. So the
+        topic cannot be used any more: delete it again, or open the directory again.
+        """
         with self._changing():
             if not self._config.delete_topic_enable:
                 raise TopicDeletionDisabledError(
@@ -386,6 +390,7 @@ class TopicCatalog:
             before = self.store.state
             pending = PendingDelete(name, info.topic_id)
             others = tuple(delete for delete in before.deletes if delete != pending)
+            self._partitions.retire(TopicPartition(name, number) for number in info.partitions)
             self.store.update(deletes=(*others, pending))
             self._delete_partitions(pending)
             topics = dict(before.saved_topics)

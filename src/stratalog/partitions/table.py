@@ -96,7 +96,10 @@ class PartitionSlot:
         self.root.check_online()  # first: in a forked child nobody may ever release the lock
         with self._lock:
             if self._is_retired:
-                raise LogOfflineError(self.path, "the partition was deleted, or its LogDir closed")
+                raise LogOfflineError(
+                    self.path,
+                    "the partition is deleted, or is being deleted, or its LogDir is closed",
+                )
             if self.loaded is None:
                 point = self.root.load_point(self.topic_partition)
                 self.loaded = self._open(point)
@@ -227,6 +230,13 @@ class PartitionTable:
                 slot.root.drop([topic_partition])
                 self._disk.remove_tree(slot.path)
                 self._disk.fsync_dir(slot.root.path)
+
+    def retire(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Close partitions that will be deleted: nothing is acknowledged there any more."""
+        for topic_partition in topic_partitions:
+            slot = self._slots.get(topic_partition)
+            if slot is not None:
+                _close_quietly(slot.retire())
 
     def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Delete partitions: their names are free at once, their files are removed later."""
