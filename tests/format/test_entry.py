@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 
-from stratalog.errors import CorruptBatchError
-from stratalog.format.batch import BatchHeader, Entry, TimestampType, next_entry
+from stratalog.errors import CorruptBatchError, CorruptRecordError
+from stratalog.format import entry as entry_module
+from stratalog.format import record_spans
+from stratalog.format.batch import BatchHeader, Codec, Entry, TimestampType, next_entry
 from stratalog.format.entry import (
     EntryHeader,
+    RecordDecoder,
     check_entry_crc,
     header_of,
     is_entry_crc_valid,
@@ -106,3 +112,62 @@ def test_every_log_comes_back(log: GeneratedLog) -> None:
     raw = log.raw
     read = [record for entry in entries_of(raw) for record in records_of(raw, entry)]
     assert read == list(log.records)
+
+
+@settings(deadline=None)
+@given(logs(count_max=4, legacy=True))
+def test_records_from_spans(log: GeneratedLog) -> None:
+    """Built from what the kernel finds, or left to the readable decoder."""
+    for entry in entries_of(log.raw):
+        header = header_of(log.raw, entry)
+        expected = list(records_of(log.raw, entry))
+        if isinstance(header, BatchHeader) and header.record_count:
+            found = record_spans.list_records(log.raw, entry.position, header)
+            assert found == expected
+            assert {type(record) for record in found} == {Record}
+            assert [type(each) for record in found for each in record.headers] == [
+                type(each) for record in expected for each in record.headers
+            ]
+
+
+def test_unusual_batches_are_left_to_the_readable_decoder() -> None:
+    raw = bytearray(encode_batch([Record(3, 5, b"k", b"v"), Record(4, 6, None, None)]))
+    header = BatchHeader.unpack(raw)
+    good = record_spans.list_records(bytes(raw), 0, header)
+    assert good == [Record(3, 5, b"k", b"v"), Record(4, 6, None, None)]
+    for count in (-1, 0, 1, 3, 1 << 30):
+        other = header._replace(record_count=count)
+        assert record_spans.list_records(bytes(raw), 0, other) is None
+    for at in range(61, len(raw)):
+        for value in (0, 1, 2, 0x7F, 0x80, 0xFF):
+            changed = bytes(raw[:at]) + bytes([value]) + bytes(raw[at + 1 :])
+            entry = entries_of(changed)[0]
+            try:
+                expected = list(records_of(changed, entry, check_crc=False))
+            except CorruptRecordError:
+                expected = None
+            found = record_spans.list_records(changed, 0, header)
+            assert found is None or found == expected, (at, value)
+            assert found is not None or expected is None or _is_unordered(expected)
+    compressed = encode_batch([Record(3, 5, b"k", b"v")], BatchFields(codec=Codec.LZ4))
+    torn = compressed[:70] + b"\xff" + compressed[71:]
+    assert record_spans.list_records(torn, 0, BatchHeader.unpack(torn)) is None
+
+
+def _is_unordered(records: list[Record]) -> bool:
+    return any(a.offset >= b.offset for a, b in pairwise(records))
+
+
+def test_the_kernel_is_loaded_when_it_pays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = encode_batch([Record(at, 5, b"k", b"v") for at in range(6)])
+    entry = entries_of(raw)[0]
+    header = header_of(raw, entry)
+    monkeypatch.setattr(entry_module, "LOAD_SPANS_AFTER_RECORDS", 10)
+    monkeypatch.delitem(sys.modules, record_spans.__name__)
+    decoder = RecordDecoder()
+    expected = list(records_of(raw, entry))
+    is_loaded = []
+    for _ in range(4):
+        assert decoder.records_of(raw, entry, header) == expected
+        is_loaded.append(record_spans.__name__ in sys.modules)
+    assert is_loaded == [False, False, True, True]

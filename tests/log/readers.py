@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pytest
 
-from stratalog.format import record_lists
+from stratalog.format import record_spans
 from stratalog.format.batch import TimestampType
 from stratalog.format.entry import RecordDecoder
 from stratalog.format.record import Header, Record
@@ -53,7 +53,7 @@ class _Compiled(RecordDecoder):
     """Uses the kernel from the first record on."""
 
     def _loaded(self) -> Any:
-        return record_lists
+        return record_spans
 
 
 def _decoding_with(decoder: RecordDecoder) -> Reader:

@@ -104,8 +104,8 @@ def records_of(
 # All records of a batch. As for the search below, there is a readable loop, and a compiled one that
 # is ten times as fast but takes half a second to load.
 
-LOAD_LISTS_AFTER_RECORDS: Final = 100_000
-_RECORD_LISTS: Final = "stratalog.format.record_lists"
+LOAD_SPANS_AFTER_RECORDS: Final = 100_000
+_RECORD_SPANS: Final = "stratalog.format.record_spans"
 
 
 class RecordDecoder:
@@ -113,15 +113,15 @@ class RecordDecoder:
 
     def __init__(self) -> None:
         self._records_seen = 0
-        self._lists: Any = None
+        self._spans: Any = None
 
     def records_of(self, buf: bytes, entry: Entry, header: EntryHeader) -> list[Record]:
         """The records of `entry`, whose header and CRC were checked. Raises as `records_of`
         does."""
         if isinstance(header, BatchHeader):
-            lists = self._loaded()
-            if lists is not None:
-                found: list[Record] | None = lists.list_records(buf, entry.position, header)
+            spans = self._loaded()
+            if spans is not None:
+                found: list[Record] | None = spans.list_records(buf, entry.position, header)
                 if found is not None:
                     return found
         records = list(records_of(buf, entry, check_crc=False))
@@ -129,11 +129,11 @@ class RecordDecoder:
         return records
 
     def _loaded(self) -> Any:
-        if self._lists is None and (
-            self._records_seen > LOAD_LISTS_AFTER_RECORDS or _RECORD_LISTS in sys.modules
+        if self._spans is None and (
+            self._records_seen > LOAD_SPANS_AFTER_RECORDS or _RECORD_SPANS in sys.modules
         ):
-            self._lists = import_module(_RECORD_LISTS)
-        return self._lists
+            self._spans = import_module(_RECORD_SPANS)
+        return self._spans
 
 
 # The first record of a batch at or after a time, without decoding keys, values and headers. There
