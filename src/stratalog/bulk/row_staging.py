@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.bulk.target import TopicFinder
 from stratalog.commits.staged import RunStager
 from stratalog.format.batch import Codec
-from stratalog.format.encode_columns import encode_columns
+from stratalog.format.encode_columns import InputColumns, encode_rows
 from stratalog.format.hashing import checksum_rows
 from stratalog.format.record import BatchFields
 from stratalog.producing.columns import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from stratalog.bulk.options import WriteOptions
     from stratalog.bulk.target import Target
     from stratalog.commits.staged import StagedRun, StagedTopic
+    from stratalog.producing.columns import RowNumber
 
 BATCH_BYTES: Final = 64 << 10
 GATHER_BYTES: Final = 8 << 20
@@ -97,8 +98,7 @@ class RowStager:
             topic, partitioner = self._topic(name)
             now_ms = self._now_ms()
             check_rows(of_topic, name, topic.rules, now_ms, number_of)
-            for partition, part in partitioner.split(of_topic, number_of):
-                self._encode(topic, partition, part, now_ms)
+            self._encode(topic, partitioner, of_topic, now_ms, number_of)
         self._rows += portion.num_rows
 
     def _topic(self, name: str) -> tuple[StagedTopic, RowPartitioner]:
@@ -114,22 +114,31 @@ class RowStager:
         return found
 
     def _encode(
-        self, topic: StagedTopic, partition: int, rows: pa.RecordBatch, now_ms: int
+        self,
+        topic: StagedTopic,
+        partitioner: RowPartitioner,
+        rows: pa.RecordBatch,
+        now_ms: int,
+        number_of: RowNumber,
     ) -> None:
+        limits = limits_of(topic.rules, self._terms.batch_bytes)
+        checksum = checksum_rows(rows) if self._terms.has_checksums else None
+        columns = InputColumns(rows, now_ms)
+        for partition, numbers in partitioner.row_numbers(rows, number_of):
+            fields = self._fields(topic, partition, now_ms)
+            for encoded in encode_rows(columns, numbers, fields, limits, number_of):
+                self._stager.write(topic, partition, encoded.data, encoded.record_count, checksum)
+                checksum = None if checksum is None else 0  # that was of all rows
+
+    def _fields(self, topic: StagedTopic, partition: int, now_ms: int) -> BatchFields:
         rules, terms = topic.rules, self._terms
-        is_append_time = rules.is_log_append_time
-        fields = BatchFields(
+        return BatchFields(
             codec=terms.codec if rules.codec is None else rules.codec,
             level=terms.level if rules.codec is None else rules.level,
             timestamp_type=rules.timestamp_type,
-            max_timestamp=now_ms if is_append_time else None,
+            max_timestamp=now_ms if rules.is_log_append_time else None,
             base_offset=self._stager.next_offset(topic.name, partition),
         )
-        checksum = checksum_rows(rows) if terms.has_checksums else None
-        limits = limits_of(rules, terms.batch_bytes)
-        for encoded in encode_columns(rows, fields, limits, timestamp_ms=now_ms):
-            self._stager.write(topic, partition, encoded.data, encoded.record_count, checksum)
-            checksum = None if checksum is None else 0  # that was of all of them
 
 
 def stage_rows(

@@ -30,7 +30,6 @@ from stratalog.errors import (
     WriteSchemaError,
 )
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.format.column_types import numpy_column
 from stratalog.format.encode_columns import BatchLimits, InputColumns, encode_rows
 from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.format.names import TopicPartition
@@ -214,7 +213,9 @@ class Portions:
         if not rows:
             return
         size_bytes = max(_size_bytes(batch), 1)
-        step = max(1, self._size_bytes * rows // size_bytes)
+        # What is not much too large stays whole: parts of it would have to be copied together.
+        is_large = size_bytes >= 2 * self._size_bytes
+        step = max(1, self._size_bytes * rows // size_bytes) if is_large else rows
         for start in range(0, rows, step):
             part = batch.slice(start, step)
             self._gathered.append(_normalized(part))
@@ -367,22 +368,6 @@ class RowPartitioner:
         self._chooser = random.Random(seed)
         self._current = self._next(None)
         self._bytes = 0
-
-    def split(
-        self, batch: pa.RecordBatch, number_of: RowNumber = int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each partition, in order."""
-        groups = self.row_numbers(batch, number_of)
-        if len(groups) == 1:
-            yield groups[0][0], batch
-            return
-        order = np.concatenate([numbers for _, numbers in groups if numbers is not None])
-        ordered = batch.take(numpy_column(order, pa.int32()))
-        start = 0
-        for partition, numbers in groups:
-            count = 0 if numbers is None else len(numbers)
-            yield partition, ordered.slice(start, count)
-            start += count
 
     def row_numbers(
         self, batch: pa.RecordBatch, number_of: RowNumber = int
