@@ -53,9 +53,10 @@ def stage(
     job: str = JOB,
     terms: StagingOptions | None = None,
     disk: Disk | None = None,
+    syncs: bool = True,
 ) -> tuple[StagedRun, ...]:
     """What one task stages."""
-    with RunStager(disk or Disk(UNSYNCED), job, number, task) as stager:
+    with RunStager(disk or Disk(UNSYNCED), job, number, task, syncs=syncs) as stager:
         target = Target(tuple(paths))
         terms = terms or StagingOptions("orders", batch_bytes=300)
         row_stager = RowStager(stager, target, terms, task=task, now_ms=lambda: NOW_MS)

@@ -56,8 +56,8 @@ def prepared(path: Path) -> Path:
     return path
 
 
-def staged(path: Path, disk: Disk | None = None) -> StagedCommit:
-    return stage_tasks([path], TASKS, COUNT, disk=disk)
+def staged(path: Path, disk: Disk | None = None, *, syncs: bool = True) -> StagedCommit:
+    return stage_tasks([path], TASKS, COUNT, disk=disk, syncs=syncs)
 
 
 def commit_until(path: Path, commit: StagedCommit, disk: Disk) -> bool:
@@ -179,7 +179,7 @@ def test_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) 
     path.mkdir()
     simulated = SimulatedDisk(path)
     prepare(path, simulated.disk)
-    commit = staged(path, simulated.disk)
+    commit = staged(path, simulated.disk, syncs=seed % 4 > 1)
     faulty = FaultyDisk(simulated.calls, Fault(rng.randrange(1, 130), is_lasting=True, written=0.5))
     is_done = commit_until(path, commit, faulty.disk)
     simulated.crash(rng)

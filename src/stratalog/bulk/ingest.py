@@ -53,8 +53,9 @@ from stratalog.bulk.workers import (
     interrupted_once,
     interrupts_held,
 )
-from stratalog.commits.staged import StagedCommit
+from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.errors import ConfigError, InputFileError, JobError, StratalogError
+from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -295,7 +296,7 @@ def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: st
     for topic, parts in groupby(task.parts, key=_topic_of):
         own = options if topic is None or options.topic else replace(options, topic=topic)
         rows = (batch for part in parts for batch in _read(part, plan, missing))
-        runs += stage_rows(rows, own, job, 0, task.number)
+        runs += stage_rows(rows, own, RunStager(Disk(), job, 0, task.number))
     return _Staged(runs, _sum_of(missing))
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.bulk.target import TopicFinder
-from stratalog.commits.staged import RunStager
 from stratalog.format.batch import Codec
 from stratalog.format.encode_columns import InputColumns, encode_rows
 from stratalog.format.hashing import checksum_rows
@@ -27,7 +26,6 @@ from stratalog.producing.columns import (
     rows_by_topic,
     with_null_times,
 )
-from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from stratalog.bulk.options import WriteOptions
     from stratalog.bulk.target import Target
-    from stratalog.commits.staged import StagedRun, StagedTopic
+    from stratalog.commits.staged import RunStager, StagedRun, StagedTopic
     from stratalog.producing.columns import RowNumber
 
 BATCH_BYTES: Final = 64 << 10
@@ -144,13 +142,11 @@ class RowStager:
 def stage_rows(
     batches: Iterable[pa.RecordBatch],
     options: WriteOptions,
-    job: str,
-    number: int,
-    task: int,
+    stager: RunStager,
     *,
     is_stream: bool = False,
 ) -> tuple[StagedRun, ...]:
-    """Stage the rows of one task. `job`, `number` and `task` are those of `StagedName`."""
+    """Stage the rows of one task."""
     may_repeat = is_stream or options.identity is not None
     terms = StagingOptions(
         options.topic,
@@ -159,8 +155,8 @@ def stage_rows(
         options.batch_bytes,
         has_checksums=may_repeat and options.compares_content,
     )
-    with RunStager(Disk(), job, number, task) as stager:
-        rows = RowStager(stager, options.target, terms, task=task, now_ms=_now_ms)
+    with stager:
+        rows = RowStager(stager, options.target, terms, task=stager.task, now_ms=_now_ms)
         for batch in batches:
             rows.add(batch)
         return rows.finish()

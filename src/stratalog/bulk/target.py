@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stratalog.bulk.workers import interrupts_held
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import ExitStack
-    from pathlib import Path
 
     from stratalog.bulk.options import WriteOptions
     from stratalog.commits.committer import CommitResult
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 LOCK_WAIT_MS: Final = 10_000
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ class Target:
                     f"{path}: no such directory; set the option topicPartitions to create it and "
                     "missing topics"
                 )
+
+    def kernel_and_devices(self) -> tuple[str, ...] | None:
+        """Equal for two processes that see the directories through the memory of one kernel, so
+        that one can sync what the other has written. None: unknown."""
+        try:
+            devices = [str(path.stat().st_dev) for path in self.paths]
+            return (_BOOT_ID.read_text().strip(), *devices)
+        except OSError:
+            return None
 
     def check_lock(self) -> None:
         """Raise LogDirLockedError if another writer holds the lock for as long as this waits."""

@@ -158,6 +158,7 @@ class Commits:
             for slot in slots:
                 self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
             journal = plan_commit(new, ends, len(self._catalog.roots))
+            self._make_durable(new, journal, checked)
             if journal.partitions:
                 self._carry_out(self._decide(journal), journal, checked)
             self._sweep_commit(commit)
@@ -252,6 +253,30 @@ class Commits:
             seen.add(path)
             slots[run.topic_partition] = slot
         return list(slots.values()), _check_runs(found)
+
+    def _make_durable(
+        self, commit: StagedCommit, journal: Journal, checked: Mapping[Path, FileBatches]
+    ) -> None:
+        """Before the decision, in parallel: stamp large runs with the offsets that are planned for
+        them, which syncs them, and sync what tasks have left to the commit."""
+        unsynced = {run.name for run in commit.runs if not run.is_synced}
+
+        def make_durable(found: tuple[PartitionSlot, JournalRun, int]) -> None:
+            slot, run, offset = found
+            path = slot.path / run.name
+            batches = checked.get(path)
+            is_stamped = batches is not None and slot.log().stamp_file(path, batches, offset)
+            if not is_stamped and run.name in unsynced:
+                self._disk.fsync(path)
+
+        found = []
+        for part in journal.partitions:
+            slot, offset = self._catalog.slot(part.topic_partition), part.start_offset
+            for run in part.runs:
+                found.append((slot, run, offset))
+                offset += run.record_count
+        with _threads(len(found), "stratalog-sync") as pool:
+            list(pool.map(make_durable, found))
 
     def _check_topic(self, staged: StagedTopic) -> None:
         info = self._catalog.topics.get(staged.name)

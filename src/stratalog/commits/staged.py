@@ -75,6 +75,8 @@ class StagedRun:
     record_count: int
     checksum: int | None = None
     """Checksum of the rows, whatever their order and partition: `format.hashing`. None: unknown."""
+    is_synced: bool = True
+    """Whether its content is durable. Else the commit makes it so, on the same machine."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +132,12 @@ class _Run:
 class RunStager:
     """Writes the staged files of one task attempt. An exception in its block removes them."""
 
-    def __init__(self, disk: Disk, job: str, number: int, task: int) -> None:
-        """`job`, `number` and `task` are those of `StagedName`."""
+    def __init__(self, disk: Disk, job: str, number: int, task: int, *, syncs: bool = True) -> None:
+        """`job`, `number` and `task` are those of `StagedName`. Without `syncs` the files are left
+        to the commit to sync: only where tasks and commit share the memory of one kernel."""
         self._disk = disk
-        self._task = task
+        self.task = task
+        self._syncs = syncs
         self._name = str(StagedName(job, number, task, secrets.token_hex(8)))
         self._runs: dict[TopicPartition, _Run] = {}
 
@@ -186,20 +190,22 @@ class RunStager:
             self._disk.set_mode(path, self._disk.mode_of(path.parent / logs[-1]))
 
     def finish(self) -> tuple[StagedRun, ...]:
-        """Make the content of all files durable, and return their descriptions."""
+        """Make the content of all files durable, unless the commit does, and return their
+        descriptions."""
         paths = [run.path for run in self._runs.values()]
-        if paths:
+        if paths and self._syncs:
             with ThreadPoolExecutor(min(SYNC_THREADS, len(paths))) as pool:
                 list(pool.map(self._disk.fsync, paths))
         return tuple(
             StagedRun(
                 run.topic,
                 topic_partition,
-                self._task,
+                self.task,
                 self._name,
                 run.size_bytes,
                 run.record_count,
                 run.checksum,
+                self._syncs,
             )
             for topic_partition, run in self._runs.items()
         )

@@ -293,14 +293,28 @@ class Appender:
 
     # -- a file that becomes a segment
 
+    def stamp_file(self, path: Path, batches: FileBatches, base_offset: int) -> bool:
+        """False if the file could not become a segment at this offset: it is not changed then."""
+        return self._stamped(path, batches, base_offset) is not None
+
+    def _stamped(self, path: Path, batches: FileBatches, base_offset: int) -> SegmentPlan | None:
+        segments, disk = self._segments, self._segments.disk
+        plan = batches.plan(base_offset, self.leader_epoch, segments.config)
+        if plan is None or not disk.can_stand_for(path, segments.active.path):
+            return None
+        if batches.stamped != (base_offset, self.leader_epoch):
+            batches.stamped = None
+            disk.patch(path, plan.patches())
+            disk.fsync(path)
+            batches.stamped = (base_offset, self.leader_epoch)
+        return plan
+
     def install_file(self, path: Path, batches: FileBatches) -> bool:
         """False if the file cannot become a segment: nothing is appended then."""
-        segments, disk = self._segments, self._segments.disk
-        plan = batches.plan(self._offsets.end, self.leader_epoch, segments.config)
-        if plan is None or not disk.can_stand_for(path, segments.active.path):
+        disk = self._segments.disk
+        plan = self._stamped(path, batches, self._offsets.end)
+        if plan is None:
             return False
-        disk.patch(path, plan.patches())
-        disk.fsync(path)
         second_name = second_staged_name(path)
         try:
             disk.link(path, second_name)

@@ -478,6 +478,8 @@ class FileBatches:
         self.counts = array("q")
         self.max_timestamps = array("q")
         self.size_bytes = 0
+        self.stamped: tuple[int, int] | None = None
+        """The base offset and the leader epoch that the batches in the file have durably."""
 
     def add(self, header: BatchHeader) -> None:
         self.sizes.append(header.size_bytes)

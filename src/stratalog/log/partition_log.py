@@ -222,6 +222,15 @@ class PartitionLog(LogReader):
         with self._guard:
             self._appender.install(data)
 
+    def stamp_file(self, path: Path, batches: FileBatches, base_offset: int) -> bool:
+        """Write the offsets from `base_offset` on, and the leader epoch, into the batches of a file
+        that will be installed there, and make it durable. The log does not change.
+
+        False if `install_file` would refuse the file: it is not changed then. If the log's end is
+        another one when it is installed, it is stamped again.
+        """
+        return self._appender.stamp_file(path, batches, base_offset)
+
     def install_file(self, path: Path, batches: FileBatches) -> bool:
         """Make a file of ready, checked batches in the log's directory a segment of its own.
 

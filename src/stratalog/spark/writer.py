@@ -24,12 +24,13 @@ from pyspark.sql.datasource import (
 
 from stratalog.bulk.target import abandon_job, abandon_runs, commit_staged
 from stratalog.commits.journal import CommitIdentity
-from stratalog.commits.staged import StagedCommit
+from stratalog.commits.staged import RunStager, StagedCommit
 from stratalog.errors import SourceError, WriteSchemaError
 from stratalog.spark.failures import one_line_errors
 from stratalog.spark.schema import check_write_schema
 from stratalog.spark.tables import check_inserted
 from stratalog.spark.workers import freeze_imported_modules
+from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,12 +69,14 @@ class StratalogWriter(DataSourceArrowWriter):
         self._options = options
         self._job = uuid.uuid4().hex
         self._is_table = is_table
+        self._driver = options.target.kernel_and_devices()
 
     @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
         rows = check_inserted(iterator) if self._is_table else iterator
-        return StagedMessage(_stage(rows, self._options, self._job, 0))
+        stager = _stager(self._options, self._driver, self._job, 0)
+        return StagedMessage(_stage(rows, self._options, stager))
 
     @one_line_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -108,21 +111,28 @@ def _runs_of(messages: Sequence[WriterCommitMessage | None]) -> tuple[StagedRun,
     )
 
 
+def _stager(
+    options: WriteOptions, driver: tuple[str, ...] | None, job: str, number: int
+) -> RunStager:
+    """For the task of Spark that runs here. If that is the driver's machine, the driver syncs the
+    files, together with what it changes in them."""
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    is_here = driver is not None and options.target.kernel_and_devices() == driver
+    return RunStager(Disk(), job, number, task, syncs=not is_here)
+
+
 def _stage(
     batches: Iterator[pa.RecordBatch],
     options: WriteOptions,
-    job: str,
-    number: int,
+    stager: RunStager,
     *,
     is_stream: bool = False,
 ) -> tuple[StagedRun, ...]:
-    """Stage the rows of the task of Spark that runs here."""
     from stratalog.bulk.row_staging import stage_rows  # noqa: PLC0415 - loads kernels
 
     freeze_imported_modules()
-    context = TaskContext.get()
-    task = 0 if context is None else context.partitionId()
-    return stage_rows(batches, options, job, number, task, is_stream=is_stream)
+    return stage_rows(batches, options, stager, is_stream=is_stream)
 
 
 def _commit(target: Target, commit: StagedCommit) -> None:
@@ -140,13 +150,15 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         check_write(options, schema, overwrite=overwrite)
         self._options = options
+        self._driver = options.target.kernel_and_devices()
 
     @one_line_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task of a micro-batch."""
         query_id, batch_id = _task_property(QUERY_ID), _task_property(BATCH_ID)
         job = uuid.UUID(query_id).hex
-        runs = _stage(iterator, self._options, job, int(batch_id), is_stream=True)
+        stager = _stager(self._options, self._driver, job, int(batch_id))
+        runs = _stage(iterator, self._options, stager, is_stream=True)
         return StagedMessage(runs, query_id)
 
     @one_line_errors
