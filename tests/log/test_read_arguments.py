@@ -176,6 +176,20 @@ def test_other_offsets_are_refused(view: PartitionView, reader: Reader) -> None:
     assert [record.offset for record in reader(view, np.int64(3), np.int64(5))] == [3, 4]  # type: ignore[arg-type]
 
 
+@over_readers
+def test_other_limits_are_refused(view: PartitionView, reader: Reader) -> None:
+    wrong: Any
+    for wrong in ("5", 1.5, None, -1):
+        for name in ("max_records", "max_bytes"):
+            with pytest.raises(InvalidArgumentError, match=f"{name} is"):
+                reader(view, **{name: wrong})
+    for wrong in ("5", 1.5, -1, timedelta(1)):
+        with pytest.raises(InvalidArgumentError, match="timestamp_disorder_ms is"):
+            reader(view, until=BASE_TIMESTAMP, timestamp_disorder_ms=wrong)
+    found = reader(view, until=(1 << 63) - 1, timestamp_disorder_ms=5)
+    assert len(list(found)) == 40
+
+
 def test_golden_times() -> None:
     """As Kafka wrote them."""
     with PartitionView(GOLDEN_DIR / "txn" / "txn-0") as view:

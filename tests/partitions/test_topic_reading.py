@@ -105,6 +105,8 @@ def test_which_topics(logs: TopicReader) -> None:
     assert len(logs.read_columns("__transaction_state").read_all()) > 0
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'order'; topics here: "):
         logs.read_columns(["orders", "order"])
+    with pytest.raises(InvalidArgumentError, match="topics is 7"):
+        logs.read_columns(7)  # type: ignore[arg-type]
 
 
 def test_offsets(logs: TopicReader) -> None:
@@ -149,7 +151,7 @@ def test_columns(logs: TopicReader) -> None:
     assert logs.read_columns("orders", columns=["topic"]).read_all()["topic"].to_pylist() == [
         "orders"
     ] * len(ORDERS)
-    for wrong in (["values"], "value", []):
+    for wrong in (["values"], "value", [], ["value", "value"]):
         with pytest.raises(InvalidArgumentError, match="column"):
             logs.read_columns("orders", columns=wrong)
 

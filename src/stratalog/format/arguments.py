@@ -27,7 +27,7 @@ counts in UTC."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_INT64_MAX: Final = (1 << 63) - 1
+INT64_MAX: Final = (1 << 63) - 1
 
 
 def milliseconds_of(time: TimeLike, name: str = "timestamp", *, rounds_up: bool = False) -> int:
@@ -45,7 +45,7 @@ def milliseconds_of(time: TimeLike, name: str = "timestamp", *, rounds_up: bool 
         number = _of_datetime64(time, name, rounds_up=rounds_up)
     else:
         number = _integer(time, name, _TIME_HELP)
-    if abs(number) > _INT64_MAX:
+    if abs(number) > INT64_MAX:
         raise InvalidArgumentError(f"{name} is {number}, which does not fit in 64 bits")
     return number
 
@@ -86,6 +86,14 @@ def _of_datetime64(time: Any, name: str, *, rounds_up: bool) -> int:
 def offset_of(value: object, name: str) -> int:
     """An offset: an integer, also one of numpy."""
     return _integer(value, name, "use an offset (an int)")
+
+
+def count_of(value: object, name: str) -> int:
+    """A limit or a duration: an integer, 0 or more."""
+    number = _integer(value, name, "use an int")
+    if number < 0:
+        raise InvalidArgumentError(f"{name} is {number}; it cannot be negative")
+    return number
 
 
 def _integer(value: Any, name: str, help_text: str) -> int:

@@ -154,6 +154,8 @@ def _checked(columns: Collection[str]) -> Collection[str]:
     if unknown or not columns:
         wrong = f"no column named {', '.join(map(str, unknown))}" if unknown else "columns is empty"
         raise InvalidArgumentError(f"{wrong}; choose from {', '.join(known)}")
+    if len(set(columns)) < len(columns):
+        raise InvalidArgumentError(f"columns is {columns!r}; name each column once")
     return columns
 
 

@@ -30,7 +30,14 @@ from stratalog.errors import (
     SegmentGoneError,
     StratalogError,
 )
-from stratalog.format.arguments import choice_of, milliseconds_of, offset_of, word_of
+from stratalog.format.arguments import (
+    INT64_MAX,
+    choice_of,
+    count_of,
+    milliseconds_of,
+    offset_of,
+    word_of,
+)
 from stratalog.format.entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
 from stratalog.storage.trace import RecordStep
@@ -646,7 +653,8 @@ class LogReader(ABC):
         if within.since_ms is not None:
             start_offset = max(start_offset, self._offset_at(within.since_ms, limit))
         if within.until_ms is not None and times[2] is not None:
-            end = min(end, self._offset_at(within.until_ms + times[2], limit))
+            latest = within.until_ms + count_of(times[2], "timestamp_disorder_ms")
+            end = min(end, self._offset_at(min(latest, INT64_MAX), limit))
         if level is IsolationLevel.READ_COMMITTED:
             limit = self.last_stable_offset
             aborted = self.aborted_transactions(start_offset, limit)
@@ -657,8 +665,8 @@ class LogReader(ABC):
             corruption=CorruptionPolicy(
                 on_skip, partial(self.truncated_since, self.truncation_epoch)
             ),
-            bytes_max=limits[0],
-            records_max=limits[1],
+            bytes_max=count_of(limits[0], "max_bytes"),
+            records_max=count_of(limits[1], "max_records"),
             times=within,
         )
 

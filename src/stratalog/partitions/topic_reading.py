@@ -8,7 +8,7 @@ other, and only while a partition is read are its files open.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
@@ -21,7 +21,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -123,8 +123,10 @@ class TopicReader(ABC):
         known = self.partition_numbers
         if topics is None:
             names = [name for name in known if not name.startswith("__")]
-        else:
+        elif isinstance(topics, Collection):
             names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+        else:
+            raise InvalidArgumentError(f"topics is {topics!r}; use a name or a list of names")
         for name in names:
             if name not in known:
                 shown = ", ".join(list(known)[:10]) or "none"
