@@ -117,6 +117,7 @@ def test_the_directory_of_a_broker(tmp_path: Path) -> None:
     inside("topic", "delete", "orders", "-d", path, "--yes")
 
 
+@pytest.mark.slow
 def test_a_locked_directory_is_one_line(tmp_path: Path) -> None:
     with LogDir.open(tmp_path) as logs:
         logs.create_topic("orders")
@@ -207,6 +208,7 @@ def test_a_topic_is_deleted_with_its_files(tmp_path: Path) -> None:
     assert row == {"kind": "deleted", "topic": "payments", "partitions": 1, "sizeBytes": 0}
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nobody_can_confirm(tmp_path: Path) -> None:
     create(tmp_path)
     result = stratalog("topic", "delete", "orders", "-d", tmp_path)

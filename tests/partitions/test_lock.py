@@ -151,6 +151,7 @@ def test_a_refusal_can_be_pickled(tmp_path: Path) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+@pytest.mark.slow
 def test_a_long_wait_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     other, _ = _started([sys.executable, "-c", OTHER_WRITER, str(tmp_path)])
     with pytest.raises(LogDirLockedError):
