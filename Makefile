@@ -7,8 +7,9 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 EXTRAS := spark,test,lint,dist
-# Processes that pytest spreads over; `make test WORKERS=0` runs in one, for a debugger.
-WORKERS ?= auto
+# Processes that pytest spreads over, one more than cores, because two of them mostly wait for JVMs;
+# `make test WORKERS=0` runs in one, for a debugger.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 # How many times as many seeds, kills and examples `make test-long` tries.
 EFFORT ?= 10
 # Of `make torture`: how long, and the seed of a run that is to be repeated.
