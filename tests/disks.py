@@ -325,7 +325,6 @@ class FaultyDisk:
             chmod=self._counted("chmod"),
             map=self._map,
             drop_cache=self._inner.drop_cache,
-            start_writeback=self._inner.start_writeback,
         )
         self.disk = Disk(self.calls)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import resource
 from itertools import pairwise
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.row_staging import StagingOptions
 from stratalog.bulk.target import NewTopics, Target
-from stratalog.commits import staged
 from stratalog.config import BrokerConfig
 from stratalog.errors import (
     InvalidRecordError,
@@ -32,7 +30,7 @@ from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.producing.columns import RowPartitioner
 from stratalog.producing.partitioner import murmur2, partition_for_key
-from stratalog.storage.disk import Disk, SystemCalls
+from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs, rows, stage
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of
@@ -303,39 +301,6 @@ def test_what_is_gathered_is_bounded(logs_dir: Path, monkeypatch: pytest.MonkeyP
 
 
 # -- targets
-
-
-def test_the_disk_writes_while_the_task_goes_on(
-    logs_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every byte is asked for once and only when it is there, in whole pages."""
-    monkeypatch.setattr(staged, "WRITEBACK_BYTES", 4096)
-    monkeypatch.setattr(row_stager, "GATHER_BYTES", 5000)
-    asked: dict[int, list[tuple[int, int]]] = {}
-    is_finished = False
-
-    def start_writeback(fd: int, start: int, size_bytes: int) -> None:
-        found = os.fstat(fd)
-        assert start + size_bytes <= found.st_size
-        asked.setdefault(found.st_ino, []).append((start, size_bytes))
-        assert not is_finished
-
-    def fsync(_fd: int) -> None:
-        nonlocal is_finished
-        is_finished = True
-
-    disk = Disk(SystemCalls(start_writeback=start_writeback, fsync=fsync))
-    batches = [rows(number * 100, 100) for number in range(40)]
-    runs = stage([logs_dir], batches, disk=disk, terms=StagingOptions("orders"))
-    assert is_finished
-    for run in runs:
-        path = dict(run.topic.dirs)[run.topic_partition.partition] / run.name
-        parts = asked[path.stat().st_ino]
-        assert len(parts) > 1
-        ends = [start + size_bytes for start, size_bytes in parts]
-        assert [start for start, _ in parts] == [0, *ends[:-1]]
-        assert run.size_bytes - 4096 < ends[-1] <= run.size_bytes
-        assert all(size_bytes % 4096 == 0 for _, size_bytes in parts)
 
 
 def test_targets(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from stratalog.commits import install
-from stratalog.commits.journal import JournalFile, plan_commit
+from stratalog.commits.journal import JOURNAL_FILE, JournalFile, plan_commit
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitError, CommitPendingError
 from stratalog.maintenance.verify.directory import verify_partition
@@ -50,6 +52,43 @@ def append_in_segments(logs: LogDir, commit: StagedCommit, runs: dict[str, bytes
         log.roll()
         for batch in batches_of(runs[f"{run.topic_partition}/{run.name}"]):
             log.append(batch)
+
+
+@pytest.mark.parametrize("segment_bytes_min", [1, 1 << 20])
+@pytest.mark.parametrize("syncs", [True, False])
+def test_every_staged_file_is_synced_before_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segment_bytes_min: int, syncs: bool
+) -> None:
+    """By its task or by the commit; a file that becomes a segment, after its offsets are written
+    and not again."""
+    monkeypatch.setattr(install, "SEGMENT_BYTES_MIN", segment_bytes_min)
+    calls: list[tuple[str, int]] = []
+
+    def fsync(fd: int) -> None:
+        calls.append(("fsync", os.fstat(fd).st_ino))
+
+    def rename(source: Path, target: Path) -> None:
+        calls.append((target.name, 0))
+        source.replace(target)
+
+    disk = Disk(replace(UNSYNCED, fsync=fsync, rename=rename))
+    with open_logs(tmp_path) as logs:
+        logs.create_topic("orders", 2)
+    commit = stage_tasks([tmp_path], 2, disk=disk, syncs=syncs)
+    files = {path.stat().st_ino for path in tmp_path.rglob("*.staged")}
+    assert len(files) == len(commit.runs) == 4
+    by_tasks = [inode for _, inode in calls if inode in files]
+    assert sorted(by_tasks) == (sorted(files) if syncs else [])
+    calls.clear()
+    with open_logs(tmp_path, disk=disk) as logs:
+        logs.commits.commit(commit)
+    decision = calls.index((JOURNAL_FILE, 0))
+    before = sorted(inode for _, inode in calls[:decision] if inode in files)
+    is_large = segment_bytes_min == 1
+    assert before == (sorted(files) if is_large or not syncs else [])
+    if is_large:  # the last segment of a log is synced once more when the log is closed
+        later = [inode for _, inode in calls[decision:] if inode in files]
+        assert len(later) <= 2
 
 
 @pytest.mark.slow

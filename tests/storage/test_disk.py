@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import DiskFullError, FsyncError, LockedError, StorageError
-from stratalog.storage import disk as system_calls
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 from tests.effort import scaled
@@ -30,20 +29,6 @@ def path(tmp_path: Path) -> Path:
 
 
 # -- appending
-
-
-def test_writeback_begins_early(path: Path) -> None:
-    """The kernel takes the call with these arguments; where it does not, nothing fails."""
-    function = system_calls._sync_file_range()
-    if sys.platform == "linux":
-        assert function is not None
-    with Disk().open_append(path) as file:
-        file.write(bytes(10_000))
-        file.start_writeback(4096, 8192)
-        if function is not None:
-            assert function(file._fd, 4096, 4096, system_calls._SYNC_FILE_RANGE_WRITE) == 0
-            assert function(file._fd, 0, 4096, 1 << 30) == -1
-    SystemCalls().start_writeback(-1, 0, 4096)
 
 
 def test_appends_follow_each_other(path: Path) -> None:

@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from stratalog.commits.journal import CommitIdentity
     from stratalog.format.buffers import Buffer
     from stratalog.log.appends import AppendRules
-    from stratalog.storage.disk import AppendFile, Disk
+    from stratalog.storage.disk import Disk
 
 STALE_MS: Final = 24 * 60 * 60 * 1000
 """When staged files of other jobs are removed. Whether such a job still runs cannot be seen from
 here. Removing them is safe even if it does: a commit with a missing file is refused before anything
 is decided."""
 SYNC_THREADS: Final = 4
-WRITEBACK_BYTES: Final = 1 << 20
-"""How much of a run is written to the disk at a time while the task continues, so that little is
-left for the fsync at its end. A multiple of the page size, so that no page is written twice."""
 _LOG_SUFFIX: Final = FileKind.LOG.value
 _CHECKSUM_VALUES: Final = 1 << 62
 
@@ -120,13 +117,6 @@ class _Run:
     size_bytes: int = 0
     record_count: int = 0
     checksum: int | None = 0
-    written_back_bytes: int = 0
-
-    def start_writeback(self, file: AppendFile) -> None:
-        start, end = self.written_back_bytes, file.size_bytes // WRITEBACK_BYTES * WRITEBACK_BYTES
-        if end > start:
-            file.start_writeback(start, end)
-            self.written_back_bytes = end
 
 
 class RunStager:
@@ -174,7 +164,6 @@ class RunStager:
         size_bytes = run.size_bytes
         with self._disk.open_append(run.path, size_bytes=size_bytes, is_new=not size_bytes) as file:
             file.write(data)
-            run.start_writeback(file)
         if not size_bytes:
             self._copy_mode_of_segments(run.path)
         run.size_bytes += len(data)

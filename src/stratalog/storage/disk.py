@@ -18,9 +18,8 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from stratalog.errors import AccessDeniedError, DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_SYNC_FILE_RANGE_WRITE: Final = 2
-"""Linux: start writing what is dirty, and wait for nothing."""
 
 
 def _drop_cache(fd: int) -> None:
@@ -45,30 +42,11 @@ def _utime(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def _start_writeback(fd: int, start: int, size_bytes: int) -> None:
-    sync_file_range = _sync_file_range()
-    if sync_file_range is not None:
-        sync_file_range(fd, start, size_bytes, _SYNC_FILE_RANGE_WRITE)
-
-
-@cache
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """The C library's function; None where there is none."""
-    import ctypes  # noqa: PLC0415 - for bulk writes only
-
-    function: Any = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    return function  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True, kw_only=True)
 class SystemCalls:
     """The calls that change a disk, or make changes durable. Each raises OSError.
 
     `drop_cache` has the next read of the file come from the disk, but for what is not written yet.
-    `start_writeback` only asks the kernel to begin early with what an fsync would wait for. It is
-    no fsync, reports no failure, and does nothing where the system has no such call.
     """
 
     open: Callable[[Path, int, int], int] = os.open
@@ -87,7 +65,6 @@ class SystemCalls:
     chmod: Callable[[Path, int], None] = os.chmod
     map: Callable[[int, int], mmap.mmap] = mmap.mmap
     drop_cache: Callable[[int], None] = _drop_cache
-    start_writeback: Callable[[int, int, int], None] = _start_writeback
 
 
 @contextmanager
@@ -181,11 +158,6 @@ class AppendFile:
         self._calls.ftruncate(self._fd, self.size_bytes)
         if self._allocated_bytes > self.size_bytes:
             self._calls.ftruncate(self._fd, self._allocated_bytes)
-
-    def start_writeback(self, start: int, end: int) -> None:
-        """Have the kernel begin to write bytes [start, end) to the disk, without waiting. Only an
-        fsync makes them durable, and reports what went wrong."""
-        self._calls.start_writeback(self._fd, start, end - start)
 
     def fsync(self) -> bool:
         """All that was written is on disk afterwards. A failure is final for this handle.
