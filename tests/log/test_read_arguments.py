@@ -13,7 +13,7 @@ import pytest
 from stratalog.bulk.export import FileSpec
 from stratalog.bulk.input_files import FileSource
 from stratalog.bulk.options import ReadOptions, WriteOptions
-from stratalog.errors import InvalidArgumentError
+from stratalog.errors import CorruptBatchError, InvalidArgumentError
 from stratalog.format.batch import Codec
 from stratalog.format.record import Record, encode_batch
 from stratalog.log.partition_view import PartitionView
@@ -26,6 +26,7 @@ from tests.opening import open_logs
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stratalog.log.reader import Skipped
     from tests.log.readers import Reader
 
 START = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # BASE_TIMESTAMP
@@ -147,6 +148,22 @@ def test_late_records_are_found(tmp_path: Path, reader: Reader) -> None:
     assert [record.timestamp for record in found] == [10, 20, 12]
     found = reader(view, until=26, timestamp_disorder_ms=4)
     assert [record.timestamp for record in found] == [10, 20]
+
+
+@over_readers
+def test_corruption_where_a_time_begins(tmp_path: Path, reader: Reader) -> None:
+    """The lookup by time ends in a corrupt batch: an error, or skipped like any other."""
+    batches = [encode_batch([Record(at, at, None, b"v")]) for at in range(10)]
+    batches[5] = batches[5][:-1] + b"?"
+    path = write_partition(tmp_path / "t-0", {0: b"".join(batches)})
+    with pytest.raises(CorruptBatchError):
+        list(reader(PartitionView(path), since=5))
+    skipped: list[Skipped] = []
+    found = reader(PartitionView(path), since=5, until=8, on_skip=skipped.append)
+    assert [record.offset for record in found] == [6, 7]
+    found = reader(PartitionView(path), until=5, timestamp_disorder_ms=0, on_skip=skipped.append)
+    assert [record.offset for record in found] == [0, 1, 2, 3, 4]
+    assert {report.first_offset for report in skipped} == {5}
 
 
 @over_readers

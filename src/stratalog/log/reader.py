@@ -650,11 +650,10 @@ class LogReader(ABC):
         self._check_range(start_offset)
         limit = self.high_watermark
         aborted: list[AbortedTxn] = []
-        if within.since_ms is not None:
-            start_offset = max(start_offset, self._offset_at(within.since_ms, limit))
-        if within.until_ms is not None and times[2] is not None:
-            latest = within.until_ms + count_of(times[2], "timestamp_disorder_ms")
-            end = min(end, self._offset_at(min(latest, INT64_MAX), limit))
+        if not within.is_all:
+            disorder_ms = None if times[2] is None else count_of(times[2], "timestamp_disorder_ms")
+            first, last = self._narrowed(within, disorder_ms, skips=on_skip is not None)
+            start_offset, end = max(start_offset, first), min(end, last)
         if level is IsolationLevel.READ_COMMITTED:
             limit = self.last_stable_offset
             aborted = self.aborted_transactions(start_offset, limit)
@@ -670,9 +669,25 @@ class LogReader(ABC):
             times=within,
         )
 
-    def _offset_at(self, timestamp: int, default: int) -> int:
+    def _narrowed(
+        self, within: TimeRange, disorder_ms: int | None, *, skips: bool
+    ) -> tuple[int, int]:
+        """From where to where records can have these timestamps. Corruption that is to be skipped
+        may keep the bounds from being found; then there are none."""
+        first, end = 0, NO_LIMIT
+        try:
+            if within.since_ms is not None:
+                first = self._offset_at(within.since_ms)
+            if within.until_ms is not None and disorder_ms is not None:
+                end = self._offset_at(min(within.until_ms + disorder_ms, INT64_MAX))
+        except CorruptError:
+            if not skips:
+                raise
+        return first, end
+
+    def _offset_at(self, timestamp: int) -> int:
         found = self.find_time(timestamp)
-        return default if found is None else found.offset
+        return self.high_watermark if found is None else found.offset
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:
