@@ -199,6 +199,30 @@ def test_lingering_records_are_written_by_the_clock(tmp_path: Path) -> None:
         assert second.is_done
 
 
+def test_a_busy_producer_is_not_disturbed_by_its_clock(tmp_path: Path) -> None:
+    """Batches that fill up in time are written by whoever appends; the clock only looks again."""
+    clock = Clock()
+    with open_logs(tmp_path, clock=clock) as logs:
+        producer = logs.producer(linger_ms=10, batch_bytes=300)
+        deliveries = []
+        for _ in range(20):
+            deliveries += [producer.append("orders", bytes(50)) for _ in range(4)]
+            clock.advance(4)
+            logs.run_pending_tasks()
+        assert [delivery.is_done for delivery in deliveries] == [True] * 76 + [False] * 4
+        clock.advance(10)
+        logs.run_pending_tasks()
+        assert all(delivery.is_done for delivery in deliveries)
+        clock.advance(1)
+        logs.run_pending_tasks()
+        last = producer.append("orders", b"x")  # the clock had stopped, and runs again
+        clock.advance(10)
+        logs.run_pending_tasks()
+        assert last.is_done
+        counts = {header.record_count for header in headers_in(tmp_path / "orders-0")[:-2]}
+        assert counts == {4}
+
+
 def test_lingering_records_are_written_by_a_thread(tmp_path: Path) -> None:
     with LogDir.open(tmp_path) as logs:
         producer = logs.producer(linger_ms=20)

@@ -29,7 +29,7 @@ from stratalog.format.column_types import numpy_column
 from stratalog.format.compression import compress
 from stratalog.format.kernels import encode
 from stratalog.format.kernels.memory import COPY_SLACK_BYTES
-from stratalog.format.record import BatchFields, seal_batch
+from stratalog.format.record import BatchFields, seal_batch, with_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence, Sized
@@ -299,14 +299,14 @@ class _Encoder:
         compressed = [self._compressed(batch) for batch in encoded.batches]
         return EncodedBatches(bytearray().join(compressed), [*map(len, compressed)], record_count)
 
-    def _compressed(self, batch: memoryview) -> bytes:
+    def _compressed(self, batch: memoryview) -> Buffer:
         """With its records compressed; or uncompressed, if only that is within the limit."""
-        fields, header = self._fields, BatchHeader.unpack(batch)
-        payload = bytes(batch[HEADER_BYTES:])
-        sealed = seal_batch(header, compress(fields.codec, payload, level=fields.level))
+        codec, payload = self._fields.codec, bytes(batch[HEADER_BYTES:])
+        sealed = with_payload(batch, compress(codec, payload, level=self._fields.level))
         if len(sealed) <= self._bytes_max:
             return sealed
-        return seal_batch(header._replace(attributes=header.attributes & ~fields.codec), payload)
+        header = BatchHeader.unpack(batch)
+        return seal_batch(header._replace(attributes=header.attributes & ~codec), payload)
 
     def _fill(self, values: dict[int, int]) -> None:
         for slot, value in values.items():
@@ -343,7 +343,7 @@ def encode_lists(lists: RecordLists, fields: BatchFields) -> Buffer:
     if fields.codec is Codec.NONE:
         return batch
     payload = compress(fields.codec, bytes(batch[HEADER_BYTES:]), level=fields.level)
-    return seal_batch(BatchHeader.unpack(batch), payload)
+    return with_payload(batch, payload)
 
 
 class _ListColumn:

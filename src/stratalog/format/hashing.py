@@ -12,8 +12,11 @@ import pyarrow as pa
 
 from stratalog.format.kernels import hashing as kernel
 from stratalog.format.kernels import hashing as key_column
+from stratalog.format.kernels.jit import entry_point
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 _SECRET: Final = (0x5741_7453_6C6F_6721, 0x2143_6F75_6E74_696E)
@@ -59,8 +62,8 @@ def partition_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.
     )
 
 
-partition_key: Final = kernel.partition_key
-"""The partition of one key (`bytes`, of no subclass) among so many: murmur2, as above."""
+partition_key: Final[Callable[[bytes, int], int]] = entry_point(kernel.partition_key)
+"""The partition of one key among so many: murmur2, as above."""
 
 
 def checksum_rows(batch: pa.RecordBatch) -> int:

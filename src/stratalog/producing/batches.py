@@ -298,7 +298,7 @@ class BatchBuilder:
         """None if compression made it larger than `max_message_bytes`, and it can be divided."""
         data = _encoded(batch, fields)
         if len(data) <= self._options.max_message_bytes:
-            if not batch.is_part:
+            if fields.codec is not Codec.NONE and not batch.is_part:
                 self._update_ratio((len(data) - HEADER_BYTES) / batch.payload_bytes)
             return data
         self.compression_ratio = 1.0

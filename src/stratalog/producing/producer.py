@@ -248,7 +248,8 @@ class Producer:
             batch = builder.add(key, value, time_ms, found, now_ms)
             delivery = Delivery(queue, batch, len(batch.timestamps) - 1)
             if now_ms >= builder.ready_ms:
-                self.write(queue, all_of_it=False)
+                builder.close_ready(now_ms)
+                self._write_closed(queue)
             if not self._is_timer_set and builder.has_records:
                 self._set_timer(self.options.linger_ms)
             return delivery
@@ -413,24 +414,27 @@ class Producer:
         """Write the batches that are ready, or all. Deliveries and `flush` report failures."""
         self.check_process()
         with self._lock:
-            builder = queue.builder
             if all_of_it:
-                builder.close_all()
+                queue.builder.close_all()
             else:
-                builder.close_ready(self._now_ms())
-            while builder.has_closed:
-                try:
-                    fields = self._next_fields(queue.target)
-                except InvalidTxnStateError:
-                    return
-                batch = builder.build(fields)
-                outcome = None
-                try:
-                    outcome = self._outcome_of(queue.target, batch)
-                finally:
-                    self._complete(queue, batch, outcome)
-                if Kernel.module is not None and self._partition_for_key is partition_for_key:
-                    self._use_compiled_partitioner()
+                queue.builder.close_ready(self._now_ms())
+            self._write_closed(queue)
+
+    def _write_closed(self, queue: PartitionQueue) -> None:
+        builder, target = queue.builder, queue.target
+        while builder.has_closed:
+            try:
+                fields = self._next_fields(target)
+            except InvalidTxnStateError:
+                return
+            batch = builder.build(fields)
+            outcome = None
+            try:
+                outcome = self._outcome_of(target, batch)
+            finally:
+                self._complete(queue, batch, outcome)
+            if Kernel.module is not None and self._partition_for_key is partition_for_key:
+                self._use_compiled_partitioner()
 
     def _use_compiled_partitioner(self) -> None:
         """Kernels are loaded, so there are many records."""
@@ -483,19 +487,27 @@ class Producer:
         self._schedule.after(delay_ms, "lingering batches", self._write_lingering)
 
     def _write_lingering(self) -> None:
+        wait_ms = self._wait_ms()
+        if wait_ms is not None and wait_ms > 0:  # whoever appends has written what was ready
+            self._set_timer(wait_ms)
+            return
         with self._lock:
             self._is_timer_set = False
             for queue in self._queues.values():
                 self.write(queue, all_of_it=False)
-            if self._sequences is not None and self._sequences.is_final:
-                return
-            now_ms = self._now_ms()
-            waiting = [
-                queue.builder for queue in self._queues.values() if queue.builder.has_records
-            ]
-            if waiting:
-                ready_ms = min(builder.ready_ms for builder in waiting)
-                self._set_timer(max(ready_ms - now_ms, 1))
+            wait_ms = self._wait_ms()
+            is_final = self._sequences is not None and self._sequences.is_final
+            if wait_ms is not None and not is_final:
+                self._set_timer(max(wait_ms, 1))
+
+    def _wait_ms(self) -> int | None:
+        """How long until a batch is ready; None if no record is waiting. Needs no lock: a record
+        that is added meanwhile is ready later than one that was there."""
+        builders = [queue.builder for queue in list(self._queues.values())]
+        waiting = [builder.ready_ms for builder in builders if builder.has_records]
+        if not waiting:
+            return None
+        return min(min(waiting) - self._now_ms(), max(self.options.linger_ms, 1))
 
 
 def _headers_of(headers: Headers) -> tuple[Header, ...]:

@@ -16,7 +16,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numba
 from numba.core import config
@@ -85,6 +85,13 @@ def kernel(signature: object, *, nogil: bool = True) -> Callable[[_F], _F]:
             config.CACHE_DIR = given
 
     return compile_now
+
+
+def entry_point(compiled: _F) -> _F:
+    """The machine code of a kernel, to be called without numba's look at the arguments, which takes
+    longer than a short kernel. Arguments of other types raise TypeError."""
+    (overload,) = cast("Any", compiled).overloads.values()
+    return cast("_F", overload.entry_point)
 
 
 def inlined(function: _F) -> _F:
