@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from stratalog.bulk.export import FileSpec
@@ -77,6 +78,8 @@ def test_enums_of_other_parameters_are_refused(aborted: Path, tmp_path: Path) ->
                 logs.producer(compression=compression)
             with pytest.raises(InvalidArgumentError, match="compression is"):
                 logs.transaction("x", compression=compression)
+            with pytest.raises(InvalidArgumentError, match="compression is"):
+                logs.append_columns("t", pa.table({"value": ["x"]}), compression=compression)
     with pytest.raises(InvalidArgumentError, match="isolation is"):
         ReadOptions((aborted,), isolation=wrong)
     committed: Any = "read_committed"
