@@ -46,7 +46,7 @@ class Logs:
     def renew(self) -> None:
         self.close()
         shutil.rmtree(self._home, ignore_errors=True)
-        self._open = LogDir.open(self._home, now_ms=lambda: TIMESTAMP_MS)
+        self._open = LogDir.open(self._home)
         self._open.create_topic("bench", PARTITIONS)
 
     @property
