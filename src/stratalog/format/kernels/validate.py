@@ -39,7 +39,7 @@ from stratalog.format.batch import (
     RECORD_COUNT_AT,
 )
 from stratalog.format.kernels.crc import batch_crc
-from stratalog.format.kernels.jit import inlined, kernel, not_inlined
+from stratalog.format.kernels.jit import entry_point, inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
     load_be_i16,
     load_be_i32,
@@ -105,7 +105,7 @@ class Terms:
         """`validate` for one uncompressed batch: the same, faster."""
         size = len(buf)
         _pack_assign(self._slots, 8 * NEXT_OFFSET, next_offset, leader_epoch, now_ms, size)
-        return _validate(pa.py_buffer(buf).address, size, 0, 0, self.address, 1) == 1
+        return _validate_now(pa.py_buffer(buf).address, size, 0, 0, self.address, 1) == 1
 
     def set_sizes(self, sizes: Sequence[int]) -> None:
         """Of all batches of the append."""
@@ -226,6 +226,9 @@ def _validate(
         next_offset += load_be_i32(batch + RECORD_COUNT_AT)
         batch += size
     return count
+
+
+_validate_now = entry_point(_validate)
 
 
 def validate(
