@@ -130,5 +130,6 @@ def test_a_record_that_is_appended_is_encoded_once_and_not_decoded(tmp_path: Pat
         ]
     assert not DECODERS.intersection(calls)
     encoding = calls_of(lambda: encode_batch(*BATCHES["one"]))
-    assert calls.count("encode_batch") == 1
+    assert calls.count("encode_lists") == 1
+    assert "encode_batch" not in calls
     assert calls.count("crc32c") == encoding.count("crc32c") > 0
