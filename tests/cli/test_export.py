@@ -96,7 +96,7 @@ def test_an_internal_topic_of_several_partitions_when_named(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="is not empty; choose another, or --append to it"):
+    with pytest.raises(ConfigError, match="is not empty; choose another, or set appends=True"):
         inside("export", MULTISEG, "--to", tmp_path)
     result = stratalog("export", MULTISEG, "--to", tmp_path / "o", "--option", "splitByte=1")
     assert result.status == 2

@@ -591,7 +591,7 @@ def _check_target(target: Path, spec: FileSpec) -> None:
     if spec.appends:
         return
     if any(target.iterdir()):
-        raise ConfigError("target", f"{target} is not empty; choose another, or --append to it")
+        raise ConfigError("target", f"{target} is not empty; choose another, or set appends=True")
 
 
 def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: str) -> _Done:

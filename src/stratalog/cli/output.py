@@ -55,6 +55,8 @@ _FLAGS: Final = {
     "topicPartitions: ": "--partitions: ",
     "the topic option": "--topic",
     "create_in_broker_dir=True": "--create-in-broker-dir",
+    "set appends=True": "use --append",
+    "use incremental=True": "use --incremental",
     "fail_on_data_loss=False": "--skip-lost",
     "incremental=True": "--incremental",
 }
