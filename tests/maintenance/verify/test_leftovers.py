@@ -19,7 +19,10 @@ from tests.handmade import Head, Rec, batch, plain, write_segment
 from tests.log.written_log import NOW_MS, PRODUCER, Setup, sent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.golden.cases import GoldenCase
 
 ABORT = bytes(4)
 END_OF_TRANSACTION = bytes(6)
@@ -237,3 +240,29 @@ def test_an_index_entry_that_begins_after_data_of_its_transaction_is_an_error(
         log = write_segment(path, 0, plain(0, 1), *data, abort_marker(8))
     log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 6, 8, 9).pack())
     assert severities(path, Fault.TXN_INDEX_MISMATCH) == {Severity.ERROR}
+
+
+@pytest.mark.parametrize("side_file", [".index", ".timeindex", ".txnindex"])
+def test_a_swap_that_was_interrupted_after_the_log_was_renamed(
+    tmp_path: Path, golden: Callable[[str], GoldenCase], side_file: str
+) -> None:
+    """The next writer drops the suffix of the side files; until then they count as they are."""
+    path = golden("txn").copy_to(tmp_path) / "txn-0"
+    before = verify_partition(path, threads=1)
+    file = next(each for each in sorted(path.iterdir()) if each.suffix == side_file)
+    file.rename(file.with_name(file.name + ".swap"))
+    after = verify_partition(path, threads=1)
+    assert after.at_least(Severity.WARNING) == before.at_least(Severity.WARNING)
+    assert after.counts.index_entries == before.counts.index_entries
+
+
+def test_side_files_next_to_unfinished_ones_do_not_count(
+    tmp_path: Path, golden: Callable[[str], GoldenCase]
+) -> None:
+    """They belong to a replacement that the next writer undoes."""
+    path = golden("txn").copy_to(tmp_path) / "txn-0"
+    file = next(each for each in sorted(path.iterdir()) if each.suffix == ".txnindex")
+    file.rename(file.with_name(file.name + ".swap"))
+    (path / f"{file.stem}.log.cleaned").touch()
+    codes = {finding.code for finding in verify_partition(path, threads=1).findings}
+    assert Fault.TXN_INDEX_MISSING_ENTRY.code in codes

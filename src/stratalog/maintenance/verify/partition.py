@@ -184,6 +184,7 @@ def _tasks(
     for offset in stray_snapshots(offsets, bases):
         what = "of a deleted segment" if offset < bases[0] else "of no existing segment"
         findings.add(Fault.STRAY_SNAPSHOT, paths[offset], what)
+    swapped = _swapped_side_files(listing)
     tasks = []
     for slot, segment in enumerate(segments):
         next_base = bases[slot + 1] if slot + 1 < len(bases) else None
@@ -202,9 +203,25 @@ def _tasks(
                 epochs=epochs,
                 snapshot_before=paths.get(segment.base_offset),
                 snapshots=tuple((offset, paths[offset]) for offset in above),
+                swapped=swapped.get(segment.base_offset, ()),
             )
         )
     return tuple(tasks)
+
+
+def _swapped_side_files(listing: Listing) -> dict[int, tuple[str, ...]]:
+    """Side files whose log has its final name already, by base offset. Next to unfinished files
+    they are of a replacement that will be undone."""
+    files = [(each.file.base_offset, each.file.kind, each.file.state) for each in listing.files]
+    if any(state is FileState.CLEANED for _, _, state in files):
+        return {}
+    found: dict[int, tuple[str, ...]] = {}
+    logs = {base for base, kind, state in files if (kind, state) == (FileKind.LOG, FileState.LIVE)}
+    for base, kind, state in files:
+        is_replaced = (base, FileKind.LOG, FileState.SWAP) in files
+        if state is FileState.SWAP and base in logs and base is not None and not is_replaced:
+            found[base] = (*found.get(base, ()), kind.value)
+    return found
 
 
 def _check_early_snapshots(

@@ -22,7 +22,7 @@ from stratalog.errors import SegmentGoneError
 from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH, PEEK_BYTES, peek
 from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import BatchTable, Stop, first_offsets, scan_batches
-from stratalog.format.names import FileKind
+from stratalog.format.names import FileKind, FileState
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.log.listing import list_partition
 from stratalog.log.segment_list import SegmentList
@@ -273,6 +273,9 @@ class VerifyTask:
     """The producer snapshot at the base offset."""
     snapshots: tuple[tuple[int, str], ...] = ()
     """Those above the base offset, up to the next segment's, by offset."""
+    swapped: tuple[str, ...] = ()
+    """Extensions of side files that still end in `.swap`: compaction was interrupted after it had
+    renamed the log, and the next writer renames them."""
 
 
 class SegmentReport(NamedTuple):
@@ -376,16 +379,22 @@ class _SegmentCheck:
         findings, base = self._findings, self._task.base_offset
         data = self._read(FileKind.OFFSET_INDEX)
         if data is not None:
-            path = self._segment.sibling(FileKind.OFFSET_INDEX.value)
+            path = self._side_file(FileKind.OFFSET_INDEX)
             self._offset_index = OffsetIndexCheck(path, data, base, findings)
         data = self._read(FileKind.TIME_INDEX)
         if data is not None:
-            path = self._segment.sibling(FileKind.TIME_INDEX.value)
+            path = self._side_file(FileKind.TIME_INDEX)
             self._time_index = TimeIndexCheck(path, data, base, findings)
+
+    def _side_file(self, kind: FileKind) -> Path:
+        path = self._segment.sibling(kind.value)
+        if kind.value in self._task.swapped:
+            return path.with_name(path.name + FileState.SWAP.value)
+        return path
 
     def _read(self, kind: FileKind) -> bytes | None:
         try:
-            data = self._segment.sibling(kind.value).read_bytes()
+            data = self._side_file(kind).read_bytes()
         except FileNotFoundError:
             return None
         self._counts = self._counts._replace(files=self._counts.files + 1)
@@ -543,16 +552,16 @@ class _SegmentCheck:
 
     def _report_missing(self) -> None:
         if self._offset_index is None:
-            path = self._segment.sibling(FileKind.OFFSET_INDEX.value)
+            path = self._side_file(FileKind.OFFSET_INDEX)
             self._findings.add(Fault.MISSING_INDEX, path, "no offset index")
         if self._time_index is None:
-            path = self._segment.sibling(FileKind.TIME_INDEX.value)
+            path = self._side_file(FileKind.TIME_INDEX)
             is_old = self._first_magic == 0
             severity = Severity.NOTE if is_old else None
             self._findings.add(Fault.MISSING_INDEX, path, "no time index", severity=severity)
 
     def _check_txn_index(self) -> int:
-        path, data = self._segment.sibling(FileKind.TXN_INDEX.value), self._aborted_before
+        path, data = self._side_file(FileKind.TXN_INDEX), self._aborted_before
         # A broker that truncates a log before its only abort leaves an empty file: that is right.
         return check_txn_index(
             TxnIndexBytes(path, data or b"", self._read_again(path)),
