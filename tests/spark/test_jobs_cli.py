@@ -59,5 +59,5 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
     assert missing.status == 1
     (line,) = missing.stderr.splitlines()
     assert line.startswith(
-        f"stratalog: error: {tmp_path / 'nowhere'}: no such directory; set the option "
+        f"stratalog: error: {tmp_path / 'nowhere'}: no such directory; set --partitions to "
     )
