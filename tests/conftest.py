@@ -28,6 +28,7 @@ settings.register_profile(
 settings.load_profile("stratalog")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spread the tests over processes so that all processes end at about the same time.
 
