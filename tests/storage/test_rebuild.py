@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import OffsetOverflowError
-from stratalog.format.record import BatchFields
+from stratalog.format.legacy import encode_legacy
+from stratalog.format.record import BatchFields, Record
 from stratalog.storage import index_view as rebuild
 from stratalog.storage import recovery as segment_recovery
 from stratalog.storage.index_view import is_bulk_worth_it, rebuild_indexes
@@ -99,6 +100,17 @@ def test_generated_and_damaged_logs(
     cut = data.draw(st.integers(0, 30) | st.just(0), label="cut")
     path = tmp_path_factory.mktemp("damaged") / "00000000000000000000.log"
     path.write_bytes(raw[: len(raw) - cut])
+    same_answers(path, 0)
+
+
+def test_a_timestamp_that_ends_behind_the_first_window(tmp_path: Path) -> None:
+    """The walk reads 47 bytes first: a message of magic 0 and the beginning of one of magic 1."""
+    old = encode_legacy([Record(0, -1, None, None)], 0)
+    dated = encode_legacy([Record(1, 1_700_000_000_000, None, None)], 1)
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(old + dated)
+    assert len(old) == 26
+    assert rebuilt(path, 0)[2] == 1_700_000_000_000
     same_answers(path, 0)
 
 

@@ -312,6 +312,7 @@ _LEGACY = struct.Struct(
 )
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_AT = 18
+_LEGACY_TIMESTAMP_END = _LEGACY_TIMESTAMP_AT + _LEGACY_TIMESTAMP.size
 _MAGIC_1_BYTES_MIN = 22
 
 PEEK_BYTES: Final = _PEEK.size
@@ -354,7 +355,7 @@ def peek(buf: Buffer, at: int = 0) -> Peek | None:
             return Peek(offset, offset + delta, max_timestamp, length + PREFIX_BYTES, magic)
     elif len(buf) - at >= CLASSIFY_BYTES:
         offset, length, magic = _LEGACY.unpack_from(buf, at)
-        if magic >= MAGIC_2:
+        if magic >= MAGIC_2 or (magic == 1 and len(buf) - at < _LEGACY_TIMESTAMP_END):
             return None
     else:
         return None
@@ -362,6 +363,6 @@ def peek(buf: Buffer, at: int = 0) -> Peek | None:
 
 
 def _legacy_timestamp(buf: Buffer, at: int, magic: int) -> int:
-    if magic != 1 or len(buf) - at < _LEGACY_TIMESTAMP_AT + _LEGACY_TIMESTAMP.size:
+    if magic != 1:
         return NO_TIMESTAMP
     return int(_LEGACY_TIMESTAMP.unpack_from(buf, at + _LEGACY_TIMESTAMP_AT)[0])
