@@ -595,3 +595,24 @@ def test_a_lowered_limit_refuses_what_waits_and_is_too_large_now(tmp_path: Path)
         with pytest.raises(MessageTooLargeError):
             large.result()
         producer.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"linger_ms": "a"},
+        {"linger_ms": -1},
+        {"batch_bytes": -1},
+        {"batch_bytes": 1.5},
+        {"compression": "gzip", "compression_level": 99},
+        {"compression": "snappy", "compression_level": 1},
+        {"compression": "zip"},
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing(tmp_path: Path, options: dict[str, Any]) -> None:
+    with open_logs(tmp_path) as logs:
+        with pytest.raises(InvalidArgumentError):
+            logs.producer(**options)
+        with pytest.raises(InvalidArgumentError):
+            logs.transactional_producer("t", **options)

@@ -189,7 +189,7 @@ class BatchBuilder:
         return sum(map(len, self.pending()))
 
     def pending(self) -> list[PendingBatch]:
-        """Of all waiting records, oldest first."""
+        """The batches of all waiting records, oldest first."""
         return [*self._closed] if self._open is None else [*self._closed, self._open]
 
     def add(

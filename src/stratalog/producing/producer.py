@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 from stratalog.errors import (
     AppendError,
+    InvalidArgumentError,
     InvalidTopicError,
     InvalidTxnStateError,
     LogOfflineError,
+    UnsupportedError,
 )
-from stratalog.format.arguments import choice_of
+from stratalog.format.arguments import choice_of, count_of
 from stratalog.format.batch import Codec, advance_sequence
+from stratalog.format.compression import compress
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header
 from stratalog.producing.batches import (
@@ -82,9 +85,15 @@ class ProducerOptions:
     def of(
         cls, linger_ms: int, batch_bytes: int, compression: Codec | str, level: int | None
     ) -> Self:
-        """`compression` may be a codec's name."""
+        """`compression` may be a codec's name. Raises InvalidArgumentError."""
         codec = choice_of(Codec, compression, "compression")
-        return cls(linger_ms, batch_bytes, codec, level)
+        if level is not None and codec is not Codec.NONE:
+            try:
+                compress(codec, b"", level=level)
+            except UnsupportedError as error:
+                raise InvalidArgumentError(f"compression_level is {level!r}: {error}") from None
+        linger_ms = count_of(linger_ms, "linger_ms")
+        return cls(linger_ms, count_of(batch_bytes, "batch_bytes"), codec, level)
 
 
 class SequenceNumbers:
