@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptRecordError, StratalogError, UnknownGroupRecordError
-from stratalog.format.messages.group_records import read_group_record
+from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.messages.schema import to_json
 
 
@@ -24,7 +24,10 @@ def compact(value: str) -> str:
 
 
 def _json(key: str, value: str | None) -> tuple[str, str | None]:
-    found = read_group_record(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
+    raw = bytes.fromhex(key), None if value is None else bytes.fromhex(value)
+    found = read_group_record(*raw)
+    plain = read_group_record(*raw, decode_members=False)
+    assert encode_group_record(*plain[:2], plain.value, plain.value_version or 0) == raw
     return (
         to_json({"type": str(found.type_id), "data": found.key}),
         None
@@ -165,10 +168,10 @@ TOPICS_JSON = f'[{{"topicId":"{UUID_JSON}","partitions":[0,2]}}]'
         (
             5,
             text("g") + text("m"),
-            f"00 00 01 01 01 00 ffffffff 00 01 00 0a 01 02 {compact('range')} 02 ff 00 00",
+            f"00 00 01 01 01 00 ffffffff 00 01 00 10 01 00001770 02 {compact('range')} 02 ff 00 00",
             '{"instanceId":null,"rackId":null,"clientId":"","clientHost":"",'
             '"subscribedTopicNames":[],"subscribedTopicRegex":null,"rebalanceTimeoutMs":-1,'
-            '"serverAssignor":null,"classicMemberMetadata":{"supportedProtocols":'
+            '"serverAssignor":null,"classicMemberMetadata":{"sessionTimeoutMs":6000,"supportedProtocols":'
             '[{"name":"range","metadata":"/w=="}]}}',
         ),
         (6, text("g"), "0000000b 00", '{"assignmentEpoch":11}'),

@@ -13,7 +13,14 @@ from stratalog.errors import (
     UnknownGroupRecordError,
     UnsupportedError,
 )
-from stratalog.format.messages.schema import Array, Field, Message, Value, read_message
+from stratalog.format.messages.schema import (
+    Array,
+    Field,
+    Message,
+    Value,
+    read_message,
+    write_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +32,7 @@ _TOPIC_PARTITIONS = (Field("topicId", "uuid"), Field("partitions", Array("int32"
 _PARTITIONS_OF_TOPIC = (Field("topic", "string"), Field("partitions", Array("int32")))
 _RACKS = (Field("partition", "int32"), Field("racks", Array("string")))
 _CLASSIC_MEMBER = (
+    Field("sessionTimeoutMs", "int32"),
     Field(
         "supportedProtocols",
         Array((Field("name", "string"), Field("metadata", "bytes"))),
@@ -191,11 +199,13 @@ class GroupRecord(NamedTuple):
     value: dict[str, Value] | None
 
 
-def read_group_record(key: bytes, value: bytes | None) -> GroupRecord:
+def read_group_record(
+    key: bytes, value: bytes | None, *, decode_members: bool = True
+) -> GroupRecord:
     """What a record of `__consumer_offsets` says.
 
     Members of a consumer group carry their subscription and assignment as bytes of the consumer
-    protocol; they are decoded too, and stay bytes where that fails.
+    protocol. With `decode_members` they are decoded too, and stay bytes where that fails.
     """
     type_id = _read_prefix(key, "key")
     if type_id not in _RECORDS:
@@ -206,11 +216,45 @@ def read_group_record(key: bytes, value: bytes | None) -> GroupRecord:
         return GroupRecord(type_id, key_fields, None, None)
     version = _read_prefix(value, "value")
     fields = _read_body(record.value, value, version, "value")
-    if type_id == GROUP_METADATA_TYPE and fields["protocolType"] == _CONSUMER_PROTOCOL:
+    is_classic = type_id == GROUP_METADATA_TYPE
+    if decode_members and is_classic and fields["protocolType"] == _CONSUMER_PROTOCOL:
         for member in fields["members"]:
             _decode_in_place(member, "subscription", CONSUMER_SUBSCRIPTION)
             _decode_in_place(member, "assignment", CONSUMER_ASSIGNMENT)
     return GroupRecord(type_id, key_fields, version, fields)
+
+
+def encode_group_record(
+    type_id: int, key: Mapping[str, Value], value: Mapping[str, Value] | None, version: int = 0
+) -> tuple[bytes, bytes | None]:
+    """The key and value of a record; no value is a tombstone. `version` is the value's."""
+    record = _RECORDS[type_id]
+    key_bytes = _prefixed(type_id, write_message(record.key, key, type_id))
+    if value is None:
+        return key_bytes, None
+    return key_bytes, _prefixed(version, write_message(record.value, value, version))
+
+
+def read_consumer_protocol(message: Message, data: bytes) -> dict[str, Value]:
+    """A subscription or assignment as consumers exchange it: a version, then the fields.
+
+    A newer version than is known is read as the newest known one, as consumers do.
+    """
+    return read_message(message, data, _TYPE_BYTES, consumer_protocol_version(message, data))[0]
+
+
+def consumer_protocol_version(message: Message, data: bytes) -> int:
+    """The version in which a subscription or assignment is read."""
+    return min(_read_prefix(data, message.name), message.version_max)
+
+
+def write_consumer_protocol(message: Message, fields: Mapping[str, Value], version: int) -> bytes:
+    """The other way round of `read_consumer_protocol`."""
+    return _prefixed(version, write_message(message, fields, version))
+
+
+def _prefixed(version: int, message: bytes) -> bytes:
+    return version.to_bytes(_TYPE_BYTES, signed=True) + message
 
 
 def _read_prefix(data: bytes, name: str) -> int:

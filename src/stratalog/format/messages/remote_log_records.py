@@ -1,7 +1,8 @@
 """Records of `__remote_log_metadata`: which segments a broker has in remote storage.
 
-A value is the record's type and version (varints), then the fields; it has no key. Every type is
-flexible from version 0. Shown as Kafka shows the objects that it makes of them.
+A value is a frame version (1), the record's type and version (all varints), then the fields; it has
+no key. Every type is flexible from version 0. Shown as Kafka shows the objects that it makes of
+them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from stratalog.format.messages.schema import Array, Field, Message, Value, read_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FRAME_VERSION: Final = 1
 SEGMENT, SEGMENT_UPDATE, PARTITION_DELETE = range(3)
 
 SEGMENT_STATES: Final = (
@@ -92,7 +94,10 @@ class RemoteLogRecord(NamedTuple):
 
 def read_remote_log_record(value: bytes) -> RemoteLogRecord:
     """What a record of `__remote_log_metadata` says."""
-    type_id, at = varint.read_unsigned(value, 0, len(value))
+    frame_version, at = varint.read_unsigned(value, 0, len(value))
+    if frame_version != FRAME_VERSION:
+        raise UnsupportedError(f"unknown frame version {frame_version} of remote log metadata")
+    type_id, at = varint.read_unsigned(value, at, len(value))
     version, at = varint.read_unsigned(value, at, len(value))
     if type_id not in _RECORDS:
         raise UnsupportedError(f"unknown type {type_id} of remote log metadata")

@@ -2,10 +2,14 @@
 
 A message is read straight into a dict in the order of its fields, with only what the version has:
 ints, floats, bools, strings, bytes, None, lists and dicts. A uuid is its base64 text. As in Kafka's
-JSON, a tagged field that has its default is left out.
+JSON, a tagged field that has its default is left out. The other way round, a field that the dict
+lacks is written with its default.
 
 Flexible versions write lengths as varint(length + 1) and end every struct with tagged fields; the
 others write int16 lengths for strings, int32 for bytes and arrays. Unknown tags are skipped.
+
+Each version of a message is compiled once, when it is first needed: what depends on the version is
+decided then, and neighbours of fixed size share one `struct`.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ from __future__ import annotations
 import math
 import struct
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptRecordError, LimitExceededError, UnsupportedError
@@ -21,7 +27,9 @@ from stratalog.format import varint
 from stratalog.format.java_text import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sized
+
+    from stratalog.format.buffers import Buffer
 
 VERSION_MAX: Final = 0x7FFF
 STRING_BYTES_MAX: Final = 0x7FFF
@@ -38,6 +46,7 @@ FIXED: Final[Mapping[str, struct.Struct]] = {
     "float64": struct.Struct(">d"),
     "uuid": struct.Struct(">16s"),
 }
+_SIZED: Final = frozenset({"string", "bytes", "records"})
 
 
 class Array(NamedTuple):
@@ -56,14 +65,15 @@ class Field(NamedTuple):
     nullable_since: int = VERSION_MAX + 1
     tag: int | None = None
     default: Value = None
-    """Value of a tagged field that is not written."""
+    """Value of a field that is not given. A tagged one that has it is not written."""
 
 
 Struct: TypeAlias = tuple[Field, ...]
 Kind: TypeAlias = "str | Array | Struct"
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Message:
     """A message with all the versions that are read here."""
 
     name: str
@@ -71,108 +81,416 @@ class Message(NamedTuple):
     version_max: int = 0
     flexible_since: int = VERSION_MAX + 1
     version_min: int = 0
+    _compiled: dict[int, _Codec] = field(default_factory=dict, init=False, repr=False)
+
+    def is_flexible(self, version: int) -> bool:
+        return version >= self.flexible_since
+
+    def codec(self, version: int, verb: str) -> _Codec:
+        """What reads and writes this version; `verb` says in an error what was tried."""
+        codec = self._compiled.get(version)
+        if codec is None:
+            if not self.version_min <= version <= self.version_max:
+                raise UnsupportedError(f"Can't {verb} version {version} of {self.name}")
+            compiler = _Compiler(version, is_flexible=self.is_flexible(version))
+            codec = self._compiled[version] = compiler.codec_of_struct(self.fields)
+        return codec
+
+
+class Output(bytearray):
+    """What is being written. Records that are not in memory are not copied into it; they are noted
+    with the position where they belong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere: list[tuple[int, Sized]] = []
+
+
+_Read: TypeAlias = "Callable[[Buffer, int], tuple[Value, int]]"
+_Write: TypeAlias = "Callable[[Output, Value], None]"
+
+
+class _Codec(NamedTuple):
+    read: _Read
+    write: _Write
 
 
 def read_message(
-    message: Message, data: bytes, at: int, version: int
+    message: Message, data: Buffer, at: int, version: int
 ) -> tuple[dict[str, Value], int]:
-    """The message at `at`, and the position after it."""
-    if not message.version_min <= version <= message.version_max:
-        raise UnsupportedError(f"Can't read version {version} of {message.name}")
-    reader = _MessageReader(data, at, version, is_flexible=version >= message.flexible_since)
-    return reader.read_struct(message.fields), reader.at
+    """The message at `at`, and the position after it. Fields of kind "records" are views."""
+    return message.codec(version, "read").read(data, at)
 
 
-class _MessageReader:
-    def __init__(self, data: bytes, at: int, version: int, *, is_flexible: bool) -> None:
-        self.data = data
-        self.at = at
-        self.version = version
-        self.is_flexible = is_flexible
+def write_message(message: Message, values: Mapping[str, Value], version: int) -> bytes:
+    """The message in the given version."""
+    out = Output()
+    write_into(out, message, values, version)
+    return bytes(out)
 
-    @property
-    def left_bytes(self) -> int:
-        return len(self.data) - self.at
 
-    def read_struct(self, fields: Struct) -> dict[str, Value]:
-        present = [field for field in fields if field.since <= self.version <= field.until]
-        plain = {field.name: self._read(field) for field in present if field.tag is None}
-        tagged = self._read_tagged(present) if self.is_flexible else {}
-        values = {**plain, **tagged}
-        return {field.name: values[field.name] for field in present if field.name in values}
+def write_into(out: Output, message: Message, values: Mapping[str, Value], version: int) -> None:
+    """Append the message in the given version."""
+    message.codec(version, "write").write(out, values)
 
-    def _read_tagged(self, present: list[Field]) -> dict[str, Value]:
-        by_tag = {field.tag: field for field in present if field.tag is not None}
-        values = {}
-        for _ in range(self._read_unsigned()):
-            tag, size = self._read_unsigned(), self._read_unsigned()
-            field = by_tag.get(tag)
-            if field is None:
-                self._take(size)
+
+# -- compiling a version
+
+
+_Step: TypeAlias = "Callable[[Buffer, int, dict[str, Value]], int]"
+_WriteStep: TypeAlias = "Callable[[Output, Mapping[str, Value]], None]"
+
+
+class _Compiler:
+    """Functions for the fields of one version."""
+
+    def __init__(self, version: int, *, is_flexible: bool) -> None:
+        self._version = version
+        self._is_flexible = is_flexible
+
+    def codec_of_struct(self, fields: Struct) -> _Codec:
+        present = [each for each in fields if each.since <= self._version <= each.until]
+        plain = [each for each in present if each.tag is None]
+        tagged = [(each, self._codec(each)) for each in present if each.tag is not None]
+        reads: list[_Step] = []
+        writes: list[_WriteStep] = []
+        for is_run, group in groupby(plain, key=_is_in_run):
+            if is_run:
+                run = tuple(group)
+                reads.append(_run_reader(run))
+                writes.append(_run_writer(run))
                 continue
-            value = self._read(field)
-            if value != field.default:
-                values[field.name] = value
-        return values
+            for each in group:
+                codec = self._codec(each)
+                reads.append(_field_reader(each.name, codec.read))
+                writes.append(_field_writer(each, codec.write))
+        if self._is_flexible:
+            reads.append(_tags_reader(tagged))
+            writes.append(_tags_writer(tagged))
+        is_sorted = present[len(plain) :] == [each for each, _ in tagged]
+        names = () if is_sorted else tuple(each.name for each in present)
+        return _Codec(_struct_reader(tuple(reads), names), _struct_writer(tuple(writes)))
 
-    def _read(self, field: Field) -> Value:
-        kind = field.kind
-        if isinstance(kind, str) and kind in FIXED:
-            return self._read_fixed(kind)
-        if isinstance(kind, tuple) and not isinstance(kind, Array):
-            is_nullable = self.version >= field.nullable_since
-            return None if is_nullable and self._read_fixed("int8") < 0 else self.read_struct(kind)
-        length = self._read_length(kind)
-        if length < 0:
-            if self.version < field.nullable_since:
-                raise self._wrong(f"non-nullable field {field.name} was serialized as null")
-            return None
+    def _codec(self, of: Field) -> _Codec:
+        kind, is_nullable = of.kind, self._version >= of.nullable_since
         if isinstance(kind, Array):
-            return self._read_array(kind, field, length)
-        if kind == "bytes":
-            return self._take(length)
-        if length > STRING_BYTES_MAX:
-            raise self._wrong(f"string field {field.name} had invalid length {length}")
-        return decode_utf8(self._take(length))
+            return self._codec_of_array(of.name, self._codec(_element(of, kind)), is_nullable)
+        if not isinstance(kind, str):
+            codec = self.codec_of_struct(kind)
+            return _nullable_struct(codec) if is_nullable else codec
+        if kind in _SIZED:
+            return self._codec_of_sized(of.name, kind, is_nullable)
+        return _UUID if kind == "uuid" else _codec_of_fixed(kind)
 
-    def _read_array(self, kind: Array, field: Field, length: int) -> list[Value]:
-        if length > self.left_bytes:
-            raise self._wrong(
-                f"Tried to allocate a collection of size {length}, but there are only "
-                f"{self.left_bytes} bytes remaining."
-            )
-        element = Field(f"{field.name} element", kind.element)
-        return [self._read(element) for _ in range(length)]
+    def _codec_of_array(self, name: str, element: _Codec, is_nullable: bool) -> _Codec:
+        lengths = _COMPACT if self._is_flexible else _INT32_LENGTH
 
-    def _read_length(self, kind: Kind) -> int:
-        """Length of a string, bytes or an array; negative means null."""
-        if self.is_flexible:
-            return self._read_unsigned() - 1
-        return int(self._read_fixed("int16" if kind == "string" else "int32"))
+        def read(data: Buffer, at: int) -> tuple[Value, int]:
+            length, at = lengths.read(data, at)
+            if length < 0:
+                _check_null(name, is_nullable, at)
+                return None, at
+            left_bytes = len(data) - at
+            if length > left_bytes:
+                raise CorruptRecordError(
+                    f"Tried to allocate a collection of size {length}, but there are only "
+                    f"{left_bytes} bytes remaining.",
+                    position=at,
+                )
+            items = []
+            for _ in range(length):
+                item, at = element.read(data, at)
+                items.append(item)
+            return items, at
 
-    def _read_fixed(self, kind: str) -> Value:
-        layout = FIXED[kind]
-        if self.left_bytes < layout.size:
-            raise self._wrong(f"{self.left_bytes} bytes are too few for an {kind}")
-        (value,) = layout.unpack_from(self.data, self.at)
-        self.at += layout.size
-        return uuid_text(value) if kind == "uuid" else value
+        def write(out: Output, value: Value) -> None:
+            if value is None:
+                self._check_nullable(name, is_nullable)
+                lengths.write(out, -1)
+                return
+            lengths.write(out, len(value))
+            for item in value:
+                element.write(out, item)
 
-    def _read_unsigned(self) -> int:
-        value, self.at = varint.read_unsigned(self.data, self.at, len(self.data))
-        return value & 0xFFFF_FFFF
+        return _Codec(read, write)
 
-    def _take(self, size: int) -> bytes:
-        if size > self.left_bytes:
-            raise self._wrong(
-                f"Error reading byte array of {size} byte(s): "
-                f"only {self.left_bytes} byte(s) available"
-            )
-        self.at += size
-        return self.data[self.at - size : self.at]
+    def _codec_of_sized(self, name: str, kind: str, is_nullable: bool) -> _Codec:
+        lengths = _INT16_LENGTH if kind == "string" else _INT32_LENGTH
+        lengths = _COMPACT if self._is_flexible else lengths
+        take, put = _SIZED_VALUES[kind]
 
-    def _wrong(self, reason: str) -> CorruptRecordError:
-        return CorruptRecordError(reason, position=self.at)
+        def read(data: Buffer, at: int) -> tuple[Value, int]:
+            length, at = lengths.read(data, at)
+            if length < 0:
+                _check_null(name, is_nullable, at)
+                return None, at
+            if length > STRING_BYTES_MAX and kind == "string":
+                raise CorruptRecordError(
+                    f"string field {name} had invalid length {length}", position=at
+                )
+            end = _checked_end(data, at, length)
+            return take(data, at, end), end
+
+        def write(out: Output, value: Value) -> None:
+            if value is None:
+                self._check_nullable(name, is_nullable)
+                lengths.write(out, -1)
+                return
+            raw = value.encode() if kind == "string" else value
+            if len(raw) > STRING_BYTES_MAX and kind == "string":
+                raise LimitExceededError(f"{name} is {len(raw)} bytes, too long for a string")
+            lengths.write(out, len(raw))
+            put(out, raw)
+
+        return _Codec(read, write)
+
+    def _check_nullable(self, name: str, is_nullable: bool) -> None:
+        if not is_nullable:
+            raise UnsupportedError(f"{name} cannot be null in version {self._version}")
+
+
+def _is_in_run(of: Field) -> bool:
+    """Whether the field is a number, which its neighbours are read together with."""
+    return isinstance(of.kind, str) and of.kind in FIXED and of.kind != "uuid"
+
+
+def _element(of: Field, kind: Array) -> Field:
+    return Field(f"{of.name} element", kind.element)
+
+
+def _struct_reader(steps: tuple[_Step, ...], names: tuple[str, ...]) -> _Read:
+    """`names` is the order of the fields, if tagged ones are not the last."""
+
+    def read(data: Buffer, at: int) -> tuple[Value, int]:
+        values: dict[str, Value] = {}
+        for step in steps:
+            at = step(data, at, values)
+        if names:
+            values = {name: values[name] for name in names if name in values}
+        return values, at
+
+    return read
+
+
+def _struct_writer(steps: tuple[_WriteStep, ...]) -> _Write:
+    def write(out: Output, values: Value) -> None:
+        for step in steps:
+            step(out, values)
+
+    return write
+
+
+def _field_reader(name: str, read: _Read) -> _Step:
+    def step(data: Buffer, at: int, values: dict[str, Value]) -> int:
+        values[name], at = read(data, at)
+        return at
+
+    return step
+
+
+def _field_writer(of: Field, write: _Write) -> _WriteStep:
+    name, default = of.name, of.default
+
+    def step(out: Output, values: Mapping[str, Value]) -> None:
+        write(out, values.get(name, default))
+
+    return step
+
+
+def _run_layout(run: tuple[Field, ...]) -> struct.Struct:
+    return struct.Struct(">" + "".join(FIXED[str(each.kind)].format[1:] for each in run))
+
+
+def _run_reader(run: tuple[Field, ...]) -> _Step:
+    """Reads neighbours of fixed size."""
+    names, layout = tuple(each.name for each in run), _run_layout(run)
+    unpack, size_bytes = layout.unpack_from, layout.size
+
+    def step(data: Buffer, at: int, values: dict[str, Value]) -> int:
+        try:
+            values.update(zip(names, unpack(data, at), strict=True))
+        except struct.error:
+            raise _too_short(run, data, at) from None
+        return at + size_bytes
+
+    return step
+
+
+def _too_short(run: Iterable[Field], data: Buffer, at: int) -> CorruptRecordError:
+    """The error for the first field that the data has no bytes for."""
+    for each in run:
+        kind = str(each.kind)
+        if len(data) - at < FIXED[kind].size:
+            break
+        at += FIXED[kind].size
+    return CorruptRecordError(f"{len(data) - at} bytes are too few for an {kind}", position=at)
+
+
+def _run_writer(run: tuple[Field, ...]) -> _WriteStep:
+    fields, pack = tuple((each.name, each.default) for each in run), _run_layout(run).pack
+
+    def step(out: Output, values: Mapping[str, Value]) -> None:
+        out += pack(*[values.get(name, default) for name, default in fields])
+
+    return step
+
+
+def _codec_of_fixed(kind: str) -> _Codec:
+    layout = FIXED[kind]
+    alone = (Field("", kind),)
+
+    def read(data: Buffer, at: int) -> tuple[Value, int]:
+        try:
+            return layout.unpack_from(data, at)[0], at + layout.size
+        except struct.error:
+            raise _too_short(alone, data, at) from None
+
+    def write(out: Output, value: Value) -> None:
+        out += layout.pack(value)
+
+    return _Codec(read, write)
+
+
+def _uuid_codec() -> _Codec:
+    raw = _codec_of_fixed("uuid")
+
+    def read(data: Buffer, at: int) -> tuple[Value, int]:
+        value, at = raw.read(data, at)
+        return uuid_text(value), at
+
+    def write(out: Output, value: Value) -> None:
+        out += uuid_bytes(value)
+
+    return _Codec(read, write)
+
+
+def _nullable_struct(codec: _Codec) -> _Codec:
+    def read(data: Buffer, at: int) -> tuple[Value, int]:
+        mark, at = _INT8.read(data, at)
+        return (None, at) if mark < 0 else codec.read(data, at)
+
+    def write(out: Output, value: Value) -> None:
+        _INT8.write(out, -1 if value is None else 1)
+        if value is not None:
+            codec.write(out, value)
+
+    return _Codec(read, write)
+
+
+def _tags_reader(tagged: list[tuple[Field, _Codec]]) -> _Step:
+    by_tag = {each.tag: (each.name, each.default, codec.read) for each, codec in tagged}
+
+    def step(data: Buffer, at: int, values: dict[str, Value]) -> int:
+        count, at = _read_unsigned(data, at)
+        for _ in range(count):
+            tag, at = _read_unsigned(data, at)
+            size_bytes, at = _read_unsigned(data, at)
+            known = by_tag.get(tag)
+            if known is None:
+                at = _checked_end(data, at, size_bytes)
+                continue
+            name, default, read = known
+            value, at = read(data, at)
+            if value != default:
+                values[name] = value
+        return at
+
+    return step
+
+
+def _tags_writer(tagged: list[tuple[Field, _Codec]]) -> _WriteStep:
+    by_tag = sorted((each.tag or 0, each.name, each.default, codec) for each, codec in tagged)
+
+    def step(out: Output, values: Mapping[str, Value]) -> None:
+        given = []
+        for tag, name, default, codec in by_tag:
+            value = values.get(name, default)
+            if value != default:
+                raw = Output()
+                codec.write(raw, value)
+                given.append((tag, raw))
+        varint.write_unsigned(out, len(given))
+        for tag, raw in given:
+            varint.write_unsigned(out, tag)
+            varint.write_unsigned(out, len(raw))
+            out += raw
+
+    return step if by_tag else _write_no_tags
+
+
+def _write_no_tags(out: Output, _: Mapping[str, Value]) -> None:
+    out.append(0)
+
+
+def _read_unsigned(data: Buffer, at: int) -> tuple[int, int]:
+    value, at = varint.read_unsigned(data, at, len(data))
+    return value & 0xFFFF_FFFF, at
+
+
+def _compact_length() -> _Codec:
+    """Length + 1 as a varint; zero means null."""
+
+    def read(data: Buffer, at: int) -> tuple[Value, int]:
+        value, at = _read_unsigned(data, at)
+        return value - 1, at
+
+    def write(out: Output, value: Value) -> None:
+        varint.write_unsigned(out, value + 1)
+
+    return _Codec(read, write)
+
+
+def _check_null(name: str, is_nullable: bool, at: int) -> None:
+    if not is_nullable:
+        raise CorruptRecordError(f"non-nullable field {name} was serialized as null", position=at)
+
+
+def _checked_end(data: Buffer, at: int, size_bytes: int) -> int:
+    left_bytes = len(data) - at
+    if size_bytes > left_bytes:
+        raise CorruptRecordError(
+            f"Error reading byte array of {size_bytes} byte(s): "
+            f"only {left_bytes} byte(s) available",
+            position=at,
+        )
+    return at + size_bytes
+
+
+def _take_text(data: Buffer, at: int, end: int) -> str:
+    return decode_utf8(bytes(data[at:end]))
+
+
+def _take_bytes(data: Buffer, at: int, end: int) -> bytes:
+    return bytes(data[at:end])
+
+
+def _take_view(data: Buffer, at: int, end: int) -> memoryview:
+    return memoryview(data)[at:end]
+
+
+def _put(out: Output, raw: Buffer) -> None:
+    out += raw
+
+
+def _put_records(out: Output, records: Value) -> None:
+    if isinstance(records, bytes | bytearray | memoryview):
+        out += records
+    else:
+        out.elsewhere.append((len(out), records))
+
+
+_SIZED_VALUES: Final[Mapping[str, tuple[Callable[..., Value], Callable[..., None]]]] = {
+    "string": (_take_text, _put),
+    "bytes": (_take_bytes, _put),
+    "records": (_take_view, _put_records),
+}
+_INT8: Final = _codec_of_fixed("int8")
+_INT16_LENGTH: Final = _codec_of_fixed("int16")
+_INT32_LENGTH: Final = _codec_of_fixed("int32")
+_COMPACT: Final = _compact_length()
+
+
+# -- text
 
 
 def uuid_bytes(text: str) -> bytes:
@@ -229,88 +547,4 @@ def double_text(value: float) -> str:
     return f"{'-' * sign}{first}.{fraction}E{exponent + len(digits) - 1}"
 
 
-# The other way round of `schema.read_message`: a dict of values into Kafka's message bytes.
-
-
-def write_message(message: Message, values: Mapping[str, Value], version: int) -> bytes:
-    """The message in the given version. Every field of that version must have a value, except a
-    tagged one, which then has its default."""
-    if not message.version_min <= version <= message.version_max:
-        raise UnsupportedError(f"Can't write version {version} of {message.name}")
-    writer = _MessageWriter(version, is_flexible=version >= message.flexible_since)
-    writer.write_struct(message.fields, values)
-    return bytes(writer.out)
-
-
-class _MessageWriter:
-    def __init__(self, version: int, *, is_flexible: bool) -> None:
-        self.out = bytearray()
-        self.version = version
-        self.is_flexible = is_flexible
-
-    def write_struct(self, fields: Struct, values: Mapping[str, Value]) -> None:
-        tagged = []
-        for field in fields:
-            if not field.since <= self.version <= field.until:
-                continue
-            if field.tag is None:
-                self._write(field, values[field.name])
-            elif values.get(field.name, field.default) != field.default:
-                tagged.append((field, values[field.name]))
-        if self.is_flexible:
-            self._write_tagged(tagged)
-
-    def _write_tagged(self, fields: list[tuple[Field, Value]]) -> None:
-        self._write_unsigned(len(fields))
-        for field, value in sorted(fields, key=lambda item: item[0].tag or 0):
-            inner = _MessageWriter(self.version, is_flexible=True)
-            inner._write(field, value)
-            self._write_unsigned(field.tag or 0)
-            self._write_unsigned(len(inner.out))
-            self.out += inner.out
-
-    def _write(self, field: Field, value: Value) -> None:
-        kind = field.kind
-        if isinstance(kind, str) and kind in FIXED:
-            raw = uuid_bytes(value) if kind == "uuid" else value
-            self.out += FIXED[kind].pack(raw)
-        elif isinstance(kind, tuple) and not isinstance(kind, Array):
-            self._write_nested(field, kind, value)
-        elif value is None:
-            self._check_nullable(field)
-            self._write_length(kind, -1)
-        elif isinstance(kind, Array):
-            self._write_length(kind, len(value))
-            element = Field(f"{field.name} element", kind.element)
-            for item in value:
-                self._write(element, item)
-        else:
-            self._write_sized(field, kind, value)
-
-    def _write_nested(self, field: Field, fields: Struct, value: Value) -> None:
-        if self.version >= field.nullable_since:
-            self.out += FIXED["int8"].pack(-1 if value is None else 1)
-            if value is None:
-                return
-        self.write_struct(fields, value)
-
-    def _write_sized(self, field: Field, kind: Kind, value: Value) -> None:
-        raw = value.encode() if kind == "string" else value
-        if kind == "string" and len(raw) > STRING_BYTES_MAX:
-            raise LimitExceededError(f"{field.name} is {len(raw)} bytes, too long for a string")
-        self._write_length(kind, len(raw))
-        self.out += raw
-
-    def _write_length(self, kind: Kind, length: int) -> None:
-        """Write the length of a string, bytes or an array; -1 means null."""
-        if self.is_flexible:
-            self._write_unsigned(length + 1)
-        else:
-            self.out += FIXED["int16" if kind == "string" else "int32"].pack(length)
-
-    def _write_unsigned(self, value: int) -> None:
-        varint.write_unsigned(self.out, value)
-
-    def _check_nullable(self, field: Field) -> None:
-        if self.version < field.nullable_since:
-            raise UnsupportedError(f"{field.name} cannot be null in version {self.version}")
+_UUID: Final = _uuid_codec()

@@ -64,6 +64,9 @@ class TransactionState(NamedTuple):
     previous_producer_id: int = -1
     next_producer_id: int = -1
     client_transaction_version: int = 0
+    last_producer_epoch: int = -1
+    """The epoch before the last one that a client was given. Not in the record: lost by a restart,
+    as in Kafka."""
 
 
 def key_version(key: bytes) -> int:

@@ -1,0 +1,1 @@
+"""Every request and response, as tables of fields; one descriptor covers all versions."""

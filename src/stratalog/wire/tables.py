@@ -1,0 +1,124 @@
+"""The tables of messages: text in, descriptors out.
+
+    ProduceRequest 3-13 flexible 9+
+      transactionalId: string?
+      acks: int16
+      topicData: []{}
+        name: string 3-12
+        topicId: uuid 13+
+
+A message begins with its name and its versions. Below it are its fields, those of a struct indented
+further: name, kind, versions. `[]` is an array, `{}` a struct; `?` allows null, `null 2+` allows it
+from that version on; `tag 0` makes it a tagged field; `= -1` is its default. Without, a field
+marked `?` is null, any other zero or empty. Field names are Kafka's.
+
+A table is read when the first message of its module is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from stratalog.format.messages.schema import VERSION_MAX, Array, Field, Message, uuid_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.format.messages.schema import Kind, Struct, Value
+
+ZERO_UUID: Final = uuid_text(bytes(16))
+
+_MODULES: Final = ("records", "cluster", "groups", "transactions", "admin", "security")
+_MESSAGE: Final = re.compile(r"(\w+) (\d+)-(\d+)(?: flexible (\d+)\+)?")
+_FIELD: Final = re.compile(
+    r"(?P<indent> +)(?P<name>\w+): (?P<array>\[\])?(?P<kind>\w+|\{\})(?P<null>\?)?"
+    r"(?: (?P<since>\d+)(?P<until>\+|-\d+)?)?(?: null (?P<null_since>\d+)\+)?"
+    r"(?: tag (?P<tag>\d+))?(?: = (?P<default>.+))?"
+)
+_ZEROS: Final[dict[str, Value]] = {
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "uuid": ZERO_UUID,
+}
+_INDENT: Final = 2
+
+
+@cache
+def messages_of(module: str) -> dict[str, Message]:
+    """The messages of one module of `wire.messages`, by name."""
+    table: str = import_module(f"stratalog.wire.messages.{module}").TABLE
+    paragraphs = table.strip().split("\n\n")
+    return {message.name: message for message in map(_parse_message, paragraphs)}
+
+
+@cache
+def message_named(name: str) -> Message:
+    """A message by its name, such as "FetchResponse"."""
+    return next(messages_of(module)[name] for module in _MODULES if name in messages_of(module))
+
+
+def _parse_message(paragraph: str) -> Message:
+    head, *lines = paragraph.splitlines()
+    match = _MESSAGE.fullmatch(head)
+    assert match is not None, head
+    name, version_min, version_max, flexible_since = match.groups()
+    matches = [_FIELD.fullmatch(line) for line in lines]
+    rows = [row for row in matches if row is not None]
+    assert len(rows) == len(lines), name
+    return Message(
+        name,
+        tuple(_parse_fields(rows, _INDENT)),
+        version_max=int(version_max),
+        flexible_since=VERSION_MAX + 1 if flexible_since is None else int(flexible_since),
+        version_min=int(version_min),
+    )
+
+
+def _parse_fields(rows: list[re.Match[str]], indent: int) -> Iterator[Field]:
+    """The fields at this indent, with those below them."""
+    starts = [at for at, row in enumerate(rows) if len(row["indent"]) == indent]
+    for start, end in pairwise([*starts, len(rows)]):
+        yield _parse_field(rows[start], tuple(_parse_fields(rows[start + 1 : end], indent + 2)))
+
+
+def _parse_field(row: re.Match[str], below: Struct) -> Field:
+    kind: Kind = below if row["kind"] == "{}" else row["kind"]
+    kind = Array(kind) if row["array"] else kind
+    since, until = _versions_of(row)
+    nullable_since = VERSION_MAX + 1
+    if row["null"]:
+        nullable_since = since
+    elif row["null_since"]:
+        nullable_since = int(row["null_since"])
+    tag = None if row["tag"] is None else int(row["tag"])
+    default = _default_of(kind, is_nullable=bool(row["null"]))
+    if row["default"] is not None:
+        default = json.loads(row["default"])
+    return Field(row["name"], kind, since, until, nullable_since, tag, default)
+
+
+def _versions_of(row: re.Match[str]) -> tuple[int, int]:
+    """Without versions, a field has those of what contains it."""
+    if row["since"] is None:
+        return 0, VERSION_MAX
+    since, until = int(row["since"]), row["until"]
+    if until is None:
+        return since, since
+    return since, VERSION_MAX if until == "+" else int(until[1:])
+
+
+def _default_of(kind: Kind, *, is_nullable: bool) -> Value:
+    if is_nullable:
+        return None
+    if isinstance(kind, Array):
+        return []
+    if isinstance(kind, str):
+        return _ZEROS.get(kind, 0)
+    return {each.name: each.default for each in kind}
