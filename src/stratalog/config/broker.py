@@ -32,6 +32,7 @@ from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
 from stratalog.config.values import (
     DAY_MS,
     HOUR_MS,
+    INT_MAX,
     LONG_MAX,
     MINUTE_MS,
     Boolean,
@@ -61,6 +62,23 @@ class BrokerConfig:
         integer(), 1, "Default number of replicas of a new topic; only 1 is supported here."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics may be deleted.")
+    group_consumer_heartbeat_interval_ms: int = setting(
+        integer(1), 5_000, "Time between two heartbeats of a member of a consumer group."
+    )
+    group_consumer_max_size: int = setting(integer(1), INT_MAX, "Most members of a consumer group.")
+    group_consumer_session_timeout_ms: int = setting(
+        integer(1), 45_000, "Time without a heartbeat after which a consumer group drops a member."
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        integer(), 3_000, "Time that an empty group waits for more members after its first."
+    )
+    group_max_session_timeout_ms: int = setting(
+        integer(), 30 * MINUTE_MS, "Longest session time-out that a member may ask for."
+    )
+    group_max_size: int = setting(integer(1), INT_MAX, "Most members of a classic group.")
+    group_min_session_timeout_ms: int = setting(
+        integer(), 6_000, "Shortest session time-out that a member may ask for."
+    )
     log_cleaner_backoff_ms: int = setting(
         long_integer(0), 15_000, "Pause of the cleaner when there is nothing to compact."
     )
@@ -124,7 +142,6 @@ class BrokerConfig:
         integer(),
         4096,
         "Largest metadata that a client may attach to a committed offset.",
-        is_carried=True,
     )
     offsets_commit_timeout_ms: int = setting(
         integer(1),
@@ -142,13 +159,11 @@ class BrokerConfig:
         long_integer(1),
         10 * MINUTE_MS,
         "Time between two checks for expired offsets.",
-        is_carried=True,
     )
     offsets_retention_minutes: int = setting(
         integer(1),
         7 * 24 * 60,
         "Minutes that the offsets of an empty group are kept.",
-        is_carried=True,
     )
     offsets_topic_compression_codec: int = setting(
         integer(0, 4),
@@ -160,7 +175,6 @@ class BrokerConfig:
         integer(1),
         50,
         "Partitions of the offsets topic; fixed once it exists.",
-        is_carried=True,
     )
     offsets_topic_replication_factor: int = setting(
         short_integer(1), 3, "Replicas of the offsets topic.", is_carried=True
@@ -169,7 +183,6 @@ class BrokerConfig:
         integer(1),
         100 * _MIB,
         "`segment.bytes` of the offsets topic.",
-        is_carried=True,
     )
     producer_id_expiration_check_interval_ms: int = setting(
         integer(1), 10 * MINUTE_MS, "Time between two checks for expired producers."
@@ -190,7 +203,6 @@ class BrokerConfig:
         Boolean(),
         True,
         "Whether an append asks the coordinator if the partition is part of the transaction.",
-        is_carried=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         integer(1), HOUR_MS, "Time between two checks for expired transactional ids."
@@ -251,10 +263,26 @@ class BrokerConfig:
         return cls(**values, log_config=log_config, topic_settings=names, others=tuple(others))
 
     @classmethod
-    def from_properties_file(cls, path: Path) -> BrokerConfig:
+    def of(
+        cls,
+        config: BrokerConfig | Mapping[str, object] | Path | str | None,
+        defaults: Mapping[str, object] | None = None,
+    ) -> BrokerConfig:
+        """A config, the properties of one, or a `server.properties` file. `defaults` are used
+        instead of Kafka's, unless `config` is complete already."""
+        if isinstance(config, BrokerConfig):
+            return config
+        if isinstance(config, Path | str):
+            return cls.from_properties_file(Path(config), defaults)
+        return cls.parse({**(defaults or {}), **(config or {})})
+
+    @classmethod
+    def from_properties_file(
+        cls, path: Path, defaults: Mapping[str, object] | None = None
+    ) -> BrokerConfig:
         """The config in a `server.properties` file; an error names the file and the setting."""
         try:
-            return cls.parse(read_properties(path))
+            return cls.of(read_properties(path), defaults)
         except ConfigError as error:
             raise error.located(path) from None
 

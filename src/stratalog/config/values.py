@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 MINUTE_MS = 60 * 1000

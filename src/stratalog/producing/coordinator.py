@@ -7,8 +7,10 @@ Invariants:
 * writing its prepared state decides a transaction. From then on its markers are written, and again
   after a failure or a crash, until all of them are in the logs;
 * of all producers that ever used a transactional id, only the latest can write;
-* no two transactions have the same producer id and epoch. So a marker that is written twice,
-  because the first was forgotten, cannot end a later transaction.
+* no two transactions of producers in this process, or of clients of version 2, have the same
+  producer id and epoch. So a marker that is written twice, because the first was forgotten, cannot
+  end a later transaction. Older clients keep their epoch; as in Kafka, their next transaction
+  begins only when all markers of the last one are written.
 
 Opening the directory for writing aborts timed-out transactions: a producer that died with its
 process would otherwise hold back the last stable offset for ever. In a directory of a Kafka cluster
@@ -23,23 +25,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog.errors import (
+    ConcurrentTransactionsError,
     InvalidNameError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
-    InvalidTxnStateError,
-    ProducerFencedError,
     StratalogError,
 )
 from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
+from stratalog.log.producers import EPOCH_PER_TRANSACTION
 from stratalog.partitions.state import FIRST_PRODUCER_ID
 from stratalog.producing import transaction_log as steps
 from stratalog.producing.transaction_log import ProducerIdentity, TransactionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Callable, Iterable, Set
 
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
@@ -63,6 +66,10 @@ class OpenTransaction(NamedTuple):
     """Whether commit or abort is decided; only markers are missing."""
 
 
+MarkerListener: TypeAlias = "Callable[[TopicPartition, ProducerIdentity, bool], None]"
+"""Partition, producer id and epoch of the marker, and whether it commits."""
+
+
 class TransactionCoordinator:
     """Begins and ends transactions. Thread-safe."""
 
@@ -74,8 +81,11 @@ class TransactionCoordinator:
         self._states = TransactionLog(catalog, context)
         self._lock = threading.RLock()
         self._started_here: dict[str, ProducerIdentity] = {}
+        self._known: set[str] = set()  # ids whose producers started since the directory was opened
+        self.marker_listeners: list[MarkerListener] = []
+        """Called, by whatever thread ends a transaction, after each marker was written."""
 
-    # -- requests of producers
+    # -- requests of producers in this process
 
     def init_producer(
         self,
@@ -84,8 +94,8 @@ class TransactionCoordinator:
         *,
         expected: ProducerIdentity | None = None,
     ) -> ProducerIdentity:
-        """Make the caller the only producer of the id (Kafka's InitProducerId), and end the
-        transaction that its predecessor left open.
+        """Make the caller the only producer of the id, and end the transaction that its predecessor
+        left open. Closing the directory aborts its open transaction.
 
         With `expected`, raises ProducerFencedError unless the predecessor has this identity.
         """
@@ -95,11 +105,131 @@ class TransactionCoordinator:
             if expected is not None:
                 self._state_for(transactional_id, expected)
             self._end_if_open(transactional_id)
-            identity = self._next_identity(transactional_id)
-            started = steps.started(identity, timeout_ms, self._context.now_ms())
-            self._states.write(transactional_id, started)
+            identity = self._start(transactional_id, timeout_ms, None)
             self._started_here[transactional_id] = identity
             return identity
+
+    def end(
+        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, flush: bool
+    ) -> None:
+        """End the producer's transaction. With `flush`, it survives a crash of the machine."""
+        with self._lock:
+            state = self._state_for(transactional_id, identity)
+            if steps.is_idle(state):
+                return  # it wrote nothing
+            steps.is_ended(state, identity, commit=commit)
+            if state.status is TransactionStatus.ONGOING:
+                state = self._decide(transactional_id, state, commit=commit, flush=flush)
+            self._finish(transactional_id, state, flush=flush)
+
+    # -- requests of producers that a broker serves
+
+    def new_producer_id(self) -> int:
+        """For a producer without a transactional id."""
+        return self._ids.take()
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None = None
+    ) -> ProducerIdentity:
+        """Kafka's InitProducerId. With `expected`, the current producer of the id asks for its next
+        epoch, and gets the same one again if it repeats the request.
+
+        Aborts the transaction that is still open, and raises ConcurrentTransactionsError then:
+        clients try again. Raises ProducerFencedError if another producer has taken over.
+        """
+        timeout_ms = self._check_timeout(transactional_id, timeout_ms)
+        with self._lock:
+            self._states.create()
+            state = self._states.find(transactional_id)
+            if state is not None:
+                if expected is not None:
+                    steps.is_repeated_start(state, expected)
+                if self._end_if_open(transactional_id, by_itself=expected is not None):
+                    raise ConcurrentTransactionsError(
+                        f"the last transaction of {transactional_id!r} was still open"
+                    )
+            return self._start(transactional_id, timeout_ms, expected)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        client_version: int = 0,
+    ) -> None:
+        """The producer is about to write to these partitions. `client_version` is 2 if it does not
+        announce them (Produce from version 12 on).
+
+        Raises ProducerFencedError, or ConcurrentTransactionsError while the last transaction ends.
+        """
+        with self._lock:
+            state = self._state_for(transactional_id, identity)
+            self._check_not_ending(transactional_id, state)
+            added = set(partitions).difference(steps.partitions_of(state))
+            if added:
+                now_ms = self._context.now_ms()
+                after = steps.with_partitions(state, sorted(added), now_ms, client_version)
+                self._states.write(transactional_id, after)
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, bool]:
+        """Whether each of these partitions is part of the producer's open transaction. Raises as
+        `add_partitions` does."""
+        with self._lock:
+            state = self._state_for(transactional_id, identity)
+            self._check_not_ending(transactional_id, state)
+            known = set(steps.partitions_of(state))
+            return {each: each in known for each in partitions}
+
+    def end_transaction(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        *,
+        commit: bool,
+        client_version: int = 0,
+    ) -> ProducerIdentity:
+        """Kafka's EndTxn. Returns what the producer continues with: for clients of version 2, whose
+        transactions have an epoch each, another identity.
+
+        The end is decided when this returns. Should a marker be missing, because it could not be
+        written, `abort_timed_out` writes it later.
+        """
+        with self._lock:
+            state = self._find(transactional_id)
+            if steps.is_ended(state, identity, commit=commit, client_version=client_version):
+                return steps.identity_of(state)
+            if not steps.is_prepared(state):
+                state = self._decide(
+                    transactional_id, state, commit=commit, client_version=client_version
+                )
+            try:
+                self._finish(transactional_id, state)
+            except StratalogError as error:
+                _log.warning("writing a marker failed, and will be retried: %s", error)
+            return steps.identity_of(steps.completed(state, 0))
+
+    def states(self) -> list[tuple[str, TransactionState]]:
+        """All transactional ids and their states."""
+        with self._lock:
+            return list(self._states.all())
+
+    def find(self, transactional_id: str) -> TransactionState | None:
+        """The state of a transactional id; None if it is not known."""
+        with self._lock:
+            return self._states.find(transactional_id)
+
+    # -- both
+
+    def add_partition(
+        self, transactional_id: str, identity: ProducerIdentity, topic_partition: TopicPartition
+    ) -> None:
+        """The producer is about to write to this partition."""
+        self.add_partitions(transactional_id, identity, (topic_partition,))
 
     def _check_timeout(self, transactional_id: str, timeout_ms: int | None) -> int:
         if not transactional_id:
@@ -113,48 +243,39 @@ class TransactionCoordinator:
             )
         return timeout_ms
 
-    def _next_identity(self, transactional_id: str) -> ProducerIdentity:
+    def _start(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
+    ) -> ProducerIdentity:
+        state, now_ms = self._states.find(transactional_id), self._context.now_ms()
+        if state is None:
+            after = steps.started(ProducerIdentity(self._ids.take(), 0), timeout_ms, now_ms)
+        else:
+            is_known = self._was_clean or transactional_id in self._known
+            is_usable = is_known and steps.has_epochs_left(state)
+            new_id = None if is_usable else self._ids.take()
+            after = steps.restarted(state, expected, timeout_ms, now_ms, new_id)
+        self._states.write(transactional_id, after)
+        self._known.add(transactional_id)
+        return steps.identity_of(after)
+
+    def _find(self, transactional_id: str) -> TransactionState:
         state = self._states.find(transactional_id)
-        is_known = self._was_clean or transactional_id in self._started_here
-        if state is None or not is_known or not steps.has_epochs_left(state):
-            return ProducerIdentity(self._ids.take(), 0)
-        return ProducerIdentity(state.producer_id, state.producer_epoch + 1)
-
-    def add_partition(
-        self, transactional_id: str, identity: ProducerIdentity, topic_partition: TopicPartition
-    ) -> None:
-        """The producer is about to write to this partition."""
-        with self._lock:
-            state = self._state_for(transactional_id, identity)
-            if steps.is_prepared(state):
-                raise InvalidTxnStateError(f"the transaction of {transactional_id!r} is ending")
-            after = steps.with_partition(state, topic_partition, self._context.now_ms())
-            self._states.write(transactional_id, after)
-
-    def end(
-        self, transactional_id: str, identity: ProducerIdentity, *, commit: bool, flush: bool
-    ) -> None:
-        """End the producer's transaction. With `flush`, it survives a crash of the machine."""
-        with self._lock:
-            state = self._state_for(transactional_id, identity)
-            if steps.is_idle(state):
-                return  # it wrote nothing
-            if state.status is TransactionStatus.ONGOING:
-                state = self._decide(transactional_id, state, commit=commit, flush=flush)
-            elif commit != (state.status is TransactionStatus.PREPARE_COMMIT):
-                raise InvalidTxnStateError(
-                    f"the transaction of {transactional_id!r} is already {state.status.kafka_name}"
-                )
-            self._finish(transactional_id, state, flush=flush)
-
-    def _state_for(self, transactional_id: str, identity: ProducerIdentity) -> TransactionState:
-        state = self._states.find(transactional_id)
-        if state is None or steps.identity_of(state) != identity:
-            raise ProducerFencedError(
-                f"another producer uses the transactional id {transactional_id!r} now, or its "
-                "transaction timed out"
+        if state is None:
+            raise InvalidProducerIdMappingError(
+                f"the transactional id {transactional_id!r} is not known, or has expired"
             )
         return state
+
+    def _state_for(self, transactional_id: str, identity: ProducerIdentity) -> TransactionState:
+        state = self._find(transactional_id)
+        steps.check_identity(state, identity)
+        return state
+
+    def _check_not_ending(self, transactional_id: str, state: TransactionState) -> None:
+        if steps.is_prepared(state):
+            raise ConcurrentTransactionsError(
+                f"the last transaction of {transactional_id!r} is still ending"
+            )
 
     # -- transactions that are still open
 
@@ -218,7 +339,7 @@ class TransactionCoordinator:
                 is_ours = identity.producer_id >= FIRST_PRODUCER_ID
                 if is_ours and (identity, slot.topic_partition) not in known:
                     _log.warning("%s: aborted a transaction whose state was lost", slot.path)
-                    slot.log().end_transaction(*identity, commit=False, coordinator_epoch=epoch)
+                    self._append_marker(slot, identity, commit=False, coordinator_epoch=epoch)
 
     def abort_timed_out(self) -> None:
         """Abort timed-out transactions, and write missing markers. A failure does not stop the
@@ -276,24 +397,40 @@ class TransactionCoordinator:
 
     # -- ending
 
-    def _end_if_open(self, transactional_id: str) -> bool:
+    def _end_if_open(self, transactional_id: str, *, by_itself: bool = False) -> bool:
         state = self._states.find(transactional_id)
         if state is None or steps.is_idle(state):
             return False
         if not self._is_reachable(state):
             self._catalog.check_complete(f"end the transaction of {transactional_id!r}")
         if not steps.is_prepared(state):
-            state = self._decide(transactional_id, steps.fenced(state), commit=False)
+            fenced = steps.fenced(state, by_itself=by_itself)
+            state = self._decide(transactional_id, fenced, commit=False)
         self._finish(transactional_id, state)
         return True
 
     def _decide(
-        self, transactional_id: str, state: TransactionState, *, commit: bool, flush: bool = False
+        self,
+        transactional_id: str,
+        state: TransactionState,
+        *,
+        commit: bool,
+        flush: bool = False,
+        client_version: int = 0,
     ) -> TransactionState:
         if flush:  # a durable decision to commit needs durable data
             for slot in self._slots_of(state):
                 slot.log().flush()
-        decided = steps.prepared(state, commit=commit, now_ms=self._context.now_ms())
+        has_own_epoch = client_version >= EPOCH_PER_TRANSACTION
+        decided = steps.prepared(
+            state,
+            commit=commit,
+            now_ms=self._context.now_ms(),
+            client_version=client_version,
+            next_producer_id=(
+                self._ids.take() if has_own_epoch and not steps.has_epochs_left(state) else -1
+            ),
+        )
         self._states.write(transactional_id, decided)
         if flush:
             self._states.flush(transactional_id)
@@ -318,17 +455,41 @@ class TransactionCoordinator:
     def _write_marker(
         self, slot: PartitionSlot, state: TransactionState, coordinator_epoch: int, *, flush: bool
     ) -> None:
-        log = slot.log()
+        identity, commit = (
+            steps.identity_of(state),
+            state.status is TransactionStatus.PREPARE_COMMIT,
+        )
         try:
-            log.end_transaction(
-                *steps.identity_of(state),
-                commit=state.status is TransactionStatus.PREPARE_COMMIT,
-                coordinator_epoch=coordinator_epoch,
-            )
+            self._append_marker(slot, identity, commit=commit, coordinator_epoch=coordinator_epoch)
         except InvalidProducerEpochError:
             return  # a later transaction has started there, so the marker is in the log
         if flush:
-            log.flush()
+            slot.log().flush()
+
+    def write_marker(
+        self,
+        topic_partition: TopicPartition,
+        identity: ProducerIdentity,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+    ) -> None:
+        """Kafka's WriteTxnMarkers: end whatever transaction the producer has in this partition."""
+        with self._lock:
+            slot = self._catalog.slot(topic_partition)
+            self._append_marker(slot, identity, commit=commit, coordinator_epoch=coordinator_epoch)
+
+    def _append_marker(
+        self,
+        slot: PartitionSlot,
+        identity: ProducerIdentity,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+    ) -> None:
+        slot.log().end_transaction(*identity, commit=commit, coordinator_epoch=coordinator_epoch)
+        for listener in self.marker_listeners:
+            listener(slot.topic_partition, identity, commit)
 
     def _slots_of(self, state: TransactionState) -> list[PartitionSlot]:
         """Partitions of the transaction; deleted ones need no marker."""

@@ -13,7 +13,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import StratalogError
+from stratalog.errors import (
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StratalogError,
+)
 from stratalog.format.messages.transaction_records import (
     TransactionState,
     TransactionStatus,
@@ -26,15 +31,18 @@ from stratalog.format.messages.transaction_records import (
 from stratalog.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.appends import AppendOrigin
+from stratalog.log.producers import EPOCH_PER_TRANSACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
 
 EPOCH_MAX: Final = (1 << 15) - 1
+NO_EPOCH: Final = -1
+_NO_ID: Final = -1
 _NOT_STARTED: Final = -1
 
 _IDLE: Final = frozenset(
@@ -44,6 +52,10 @@ _IDLE: Final = frozenset(
         TransactionStatus.COMPLETE_ABORT,
     }
 )
+_COMPLETE: Final = {
+    True: TransactionStatus.COMPLETE_COMMIT,
+    False: TransactionStatus.COMPLETE_ABORT,
+}
 _PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
 
 
@@ -70,7 +82,11 @@ def is_prepared(state: TransactionState) -> bool:
 
 def has_epochs_left(state: TransactionState) -> bool:
     """The last epoch is reserved to fence the last producer."""
-    return state.producer_epoch < EPOCH_MAX - 1
+    return _has_next(state.producer_epoch)
+
+
+def _has_next(epoch: int) -> bool:
+    return epoch < EPOCH_MAX - 1
 
 
 def partitions_of(state: TransactionState) -> Iterator[TopicPartition]:
@@ -93,36 +109,169 @@ def started(identity: ProducerIdentity, timeout_ms: int, now_ms: int) -> Transac
     )
 
 
-def with_partition(
-    state: TransactionState, topic_partition: TopicPartition, now_ms: int
+def restarted(
+    state: TransactionState,
+    expected: ProducerIdentity | None,
+    timeout_ms: int,
+    now_ms: int,
+    new_producer_id: int | None,
 ) -> TransactionState:
-    """The transaction, started now if none is open, is about to write to a partition."""
+    """The producer of an idle transactional id starts again, with the next epoch or with a new
+    producer id.
+
+    With `expected`, it is the same client that asks for another epoch: if it repeats its last
+    request, because the answer was lost, it gets the same answer.
+    """
+    if expected is not None and is_repeated_start(state, expected):
+        identity, last_epoch = identity_of(state), state.last_producer_epoch
+    else:
+        last_epoch = NO_EPOCH if expected is None else state.producer_epoch
+        if new_producer_id is None:
+            identity = ProducerIdentity(state.producer_id, state.producer_epoch + 1)
+        else:
+            identity = ProducerIdentity(new_producer_id, 0)
+    is_same_id = identity.producer_id == state.producer_id
+    previous_id = state.previous_producer_id if is_same_id else state.producer_id
+    return started(identity, timeout_ms, now_ms)._replace(
+        previous_producer_id=previous_id, last_producer_epoch=last_epoch
+    )
+
+
+def is_repeated_start(state: TransactionState, expected: ProducerIdentity) -> bool:
+    """Whether a producer that says it has `expected` got its present identity by this request
+    before. Raises ProducerFencedError if it has another identity than it says."""
+    if expected == identity_of(state):
+        return False
+    is_known = expected.producer_id in {state.producer_id, state.previous_producer_id}
+    if is_known and expected.producer_epoch == state.last_producer_epoch != NO_EPOCH:
+        return True
+    raise ProducerFencedError(f"the producer is {identity_of(state)} now, not {expected}")
+
+
+def check_identity(state: TransactionState, identity: ProducerIdentity) -> None:
+    """Raise ProducerFencedError unless the producer is the current one of the transactional id."""
+    if state.producer_id != identity.producer_id:
+        raise InvalidProducerIdMappingError(
+            f"the transactional id has the producer id {state.producer_id} now, not "
+            f"{identity.producer_id}: another producer uses it"
+        )
+    if state.producer_epoch != identity.producer_epoch:
+        raise ProducerFencedError(
+            f"producer {identity.producer_id} has epoch {state.producer_epoch} now, not "
+            f"{identity.producer_epoch}: another producer uses its transactional id, or its "
+            "transaction timed out"
+        )
+
+
+def with_partitions(
+    state: TransactionState,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
+    client_version: int = 0,
+) -> TransactionState:
+    """The transaction, started now if none is open, is about to write to these partitions."""
     by_topic = {} if is_idle(state) else {topic: set(ids) for topic, ids in state.partitions}
-    by_topic.setdefault(topic_partition.topic, set()).add(topic_partition.partition)
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, set()).add(partition)
     return state._replace(
         status=TransactionStatus.ONGOING,
         partitions=tuple((topic, tuple(sorted(ids))) for topic, ids in by_topic.items()),
         last_update_timestamp=now_ms,
         start_timestamp=now_ms if is_idle(state) else state.start_timestamp,
+        client_transaction_version=client_version,
     )
 
 
-def fenced(state: TransactionState) -> TransactionState:
-    """The producer is fenced: its further writes are rejected."""
-    return state._replace(producer_epoch=state.producer_epoch + 1)
+def fenced(state: TransactionState, *, by_itself: bool = False) -> TransactionState:
+    """The producer is fenced: its further writes are rejected. If it asked for it itself, it may
+    ask for its new epoch."""
+    return state._replace(
+        producer_epoch=state.producer_epoch + 1,
+        last_producer_epoch=state.producer_epoch if by_itself else NO_EPOCH,
+        client_transaction_version=0,
+    )
 
 
-def prepared(state: TransactionState, *, commit: bool, now_ms: int) -> TransactionState:
-    """The decision. Once this is written, the transaction ends this way, whatever happens."""
-    status = TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT
-    return state._replace(status=status, last_update_timestamp=now_ms)
+def is_ended(
+    state: TransactionState, identity: ProducerIdentity, *, commit: bool, client_version: int = 0
+) -> bool:
+    """Whether a request to end the transaction repeats one that was carried out. False: it is to
+    be carried out now.
+
+    Clients of version 2 get a new epoch with each end, so one that repeats a request has the epoch
+    before. They may also abort a transaction that wrote nothing. Raises InvalidTxnStateError,
+    ProducerFencedError or InvalidProducerIdMappingError.
+    """
+    is_repeated = client_version >= EPOCH_PER_TRANSACTION and _has_next_epoch(state, identity)
+    if not is_repeated:
+        check_identity(state, identity)
+    if is_prepared(state):
+        if commit is (state.status is TransactionStatus.PREPARE_COMMIT):
+            return False  # a marker is still missing
+    elif state.status is TransactionStatus.ONGOING:
+        if not is_repeated:
+            return False
+        raise ProducerFencedError("a later transaction of the producer is open")
+    elif is_repeated or client_version < EPOCH_PER_TRANSACTION:
+        if state.status is _COMPLETE[commit]:
+            return True
+    elif not commit:
+        return False
+    raise InvalidTxnStateError(
+        f"cannot {'commit' if commit else 'abort'}: the transaction is {state.status.kafka_name}"
+    )
+
+
+def _has_next_epoch(state: TransactionState, identity: ProducerIdentity) -> bool:
+    """Whether the state is that after the end of this producer's transaction."""
+    if state.client_transaction_version < EPOCH_PER_TRANSACTION:
+        return False
+    if state.producer_id == identity.producer_id:
+        return state.producer_epoch == identity.producer_epoch + 1
+    was_last = not _has_next(identity.producer_epoch) and state.producer_epoch == 0
+    return was_last and state.previous_producer_id == identity.producer_id
+
+
+def prepared(
+    state: TransactionState,
+    *,
+    commit: bool,
+    now_ms: int,
+    client_version: int = 0,
+    next_producer_id: int = _NO_ID,
+) -> TransactionState:
+    """The decision. Once this is written, the transaction ends this way, whatever happens.
+
+    For clients of version 2 the next epoch begins with it; if there is none left,
+    `next_producer_id` is what the producer continues with.
+    """
+    ending = state._replace(
+        status=TransactionStatus.PREPARE_COMMIT if commit else TransactionStatus.PREPARE_ABORT,
+        last_update_timestamp=now_ms,
+        start_timestamp=now_ms if is_idle(state) else state.start_timestamp,
+        client_transaction_version=client_version,
+    )
+    if client_version < EPOCH_PER_TRANSACTION:
+        return ending
+    return ending._replace(
+        producer_epoch=state.producer_epoch + 1,
+        last_producer_epoch=state.producer_epoch,
+        next_producer_id=next_producer_id,
+    )
 
 
 def completed(state: TransactionState, now_ms: int) -> TransactionState:
     """All markers are written."""
     is_commit = state.status is TransactionStatus.PREPARE_COMMIT
-    status = TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
-    return state._replace(status=status, partitions=(), last_update_timestamp=now_ms)
+    ended = state._replace(status=_COMPLETE[is_commit], partitions=(), last_update_timestamp=now_ms)
+    if state.next_producer_id == _NO_ID:
+        return ended
+    return ended._replace(
+        producer_id=state.next_producer_id,
+        producer_epoch=0,
+        previous_producer_id=state.producer_id,
+        next_producer_id=_NO_ID,
+    )
 
 
 _KEY_VERSION: Final = 0
@@ -192,7 +341,7 @@ class TransactionLog:
             0,
             self._context.now_ms(),
             key=encode_transactional_id(transactional_id),
-            value=None if state is None else encode_transaction_state(state),
+            value=None if state is None else _encode(state),
         )
         self._log(partition).append(
             encode_batch([record], BatchFields()), origin=AppendOrigin.COORDINATOR
@@ -224,6 +373,12 @@ class TransactionLog:
             states = {} if slot.is_empty else _read_states(slot.log())
             self._states[partition] = states
         return states
+
+
+def _encode(state: TransactionState) -> bytes:
+    """In version 0, which every Kafka reads, unless the state has what only version 1 can say."""
+    newer = (state.previous_producer_id, state.next_producer_id, state.client_transaction_version)
+    return encode_transaction_state(state, version=0 if newer == (_NO_ID, _NO_ID, 0) else 1)
 
 
 def _read_states(log: PartitionLog) -> dict[str, TransactionState]:

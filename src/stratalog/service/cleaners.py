@@ -438,12 +438,9 @@ class CleaningWorker:
     def worker(self) -> Callable[[], bool]:
         """For one thread. Each call cleans the dirtiest log, then deletes old segments of compacted
         logs, and returns whether a log was cleaned."""
-        cleaner: Cleaner | None = None
+        cleaner = _CleanerOnDemand(self._config)
 
         def work() -> bool:
-            nonlocal cleaner
-            if cleaner is None:
-                cleaner = self._new_cleaner()
             try:
                 report = self._manager.clean_dirtiest(cleaner)
                 self._manager.delete_old()
@@ -452,19 +449,6 @@ class CleaningWorker:
             return report is not None
 
         return work
-
-    def _new_cleaner(self) -> Cleaner:
-        """With one thread's share of the memory and of the I/O rate."""
-        from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels
-
-        config = self._config
-        threads = max(1, config.log_cleaner_threads)
-        share_bytes = config.log_cleaner_dedupe_buffer_size // threads
-        return Cleaner(
-            share_bytes,
-            load_factor=config.log_cleaner_io_buffer_load_factor,
-            throttle=Throttle(config.log_cleaner_io_max_bytes_per_second / threads),
-        )
 
     def interrupt(self) -> None:
         """Stop all passes in progress; returns once they have ended."""
@@ -485,3 +469,36 @@ class CleaningWorker:
                 self._health.record_success(CLEANING, state.topic_partition)
             else:
                 self._health.record(CLEANING, state.topic_partition, state.error)
+
+
+class _CleanerOnDemand:
+    """A cleaner with one thread's share of the memory and of the I/O rate. Its kernels, and that
+    memory, are loaded once there is something to clean: a service may never need them."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._loaded: Cleaner | None = None
+
+    def clean(
+        self,
+        log: PartitionLog,
+        selection: CleaningPlan,
+        *,
+        on_progress: Callable[[int], None] = _ignore,
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> CleaningResult:
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded.clean(log, selection, on_progress=on_progress, may_go_on=may_go_on)
+
+    def _load(self) -> Cleaner:
+        from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels
+
+        config = self._config
+        threads = max(1, config.log_cleaner_threads)
+        share_bytes = config.log_cleaner_dedupe_buffer_size // threads
+        return Cleaner(
+            share_bytes,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            throttle=Throttle(config.log_cleaner_io_max_bytes_per_second / threads),
+        )

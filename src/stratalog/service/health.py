@@ -88,3 +88,13 @@ class Health:
         with self._lock:
             found = [failure for (of, _), failure in self._failures.items() if of == subject]
         return tuple(sorted(found, key=lambda failure: failure.at_ms))
+
+    def unresolved(self) -> list[tuple[Subject, Failure]]:
+        """The failures after which the task has not succeeded, oldest first."""
+        with self._lock:
+            found = [
+                (subject, failure)
+                for (subject, _), failure in self._failures.items()
+                if not failure.is_resolved
+            ]
+        return sorted(found, key=lambda each: each[1].at_ms)

@@ -1,0 +1,174 @@
+"""`__consumer_offsets`: the records of all groups, in Kafka's own topic and formats.
+
+The hash of a group's id determines its partition. The last record of a key counts; a tombstone
+removes it. Records of a transaction count from its commit marker on. A broker that starts reads
+every partition that has a record.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.errors import StratalogError
+from stratalog.format.control import ControlType, read_end_marker
+from stratalog.format.entry import RecordDecoder
+from stratalog.format.messages.group_records import encode_group_record, read_group_record
+from stratalog.format.names import CONSUMER_OFFSETS_TOPIC
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.appends import AppendOrigin
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.reader import CorruptionPolicy, batches_of
+from stratalog.producing.transaction_log import java_abs, java_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stratalog.broker.groups.coordinator import GroupCoordinator
+    from stratalog.broker.groups.environment import GroupRecordWrite, TransactionalProducer
+    from stratalog.broker.logs import Logs
+    from stratalog.format.messages.group_records import GroupRecord
+    from stratalog.log.reader import LogReader
+
+_log = logging.getLogger(__name__)
+
+
+class OffsetsTopic:
+    """Reads and writes the topic. Over read-only logs, what is written is kept in memory only: by
+    the groups themselves."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        create: Callable[[], None],
+        now_ms: Callable[[], int],
+        on_append: Callable[[str, int], None],
+    ) -> None:
+        self._logs = logs
+        self._create = create
+        self._now_ms = now_ms
+        self._on_append = on_append
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition with the group's records. Creates the topic if it is missing."""
+        info = self._logs.find_topic(CONSUMER_OFFSETS_TOPIC)
+        if info is None:
+            self._create()
+            info = self._logs.find_topic(CONSUMER_OFFSETS_TOPIC)
+        count = 1 if info is None else info.partition_count
+        return java_abs(java_hash(group_id)) % count
+
+    def append(
+        self,
+        group_id: str,
+        records: Sequence[GroupRecordWrite],
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        """Store the records as one batch, or raise a StratalogError and store nothing."""
+        if self._logs.is_read_only:
+            return
+        partition = self.partition_for(group_id)
+        log = self._logs.find(CONSUMER_OFFSETS_TOPIC, partition)
+        assert isinstance(log, PartitionLog)  # it is there, and not read-only
+        log.append(self._batch(records, producer), origin=AppendOrigin.COORDINATOR)
+        self._on_append(CONSUMER_OFFSETS_TOPIC, partition)
+
+    def _batch(
+        self, records: Sequence[GroupRecordWrite], producer: TransactionalProducer | None
+    ) -> bytes:
+        now_ms = self._now_ms()
+        encoded = [
+            Record(number, now_ms, *encode_group_record(*record))
+            for number, record in enumerate(records)
+        ]
+        if producer is None:
+            return encode_batch(encoded)
+        fields = BatchFields(
+            is_transactional=True,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+        )
+        return encode_batch(encoded, fields)
+
+    def load(self, coordinator: GroupCoordinator) -> None:
+        """Hand everything in the topic to the coordinator, and let it begin."""
+        info = self._logs.find_topic(CONSUMER_OFFSETS_TOPIC)
+        for partition in () if info is None else info.partitions:
+            if self._logs.is_empty(CONSUMER_OFFSETS_TOPIC, partition):
+                continue
+            log = self._logs.find(CONSUMER_OFFSETS_TOPIC, partition)
+            if log is not None:
+                for record, producer_id in _latest_records(log):
+                    coordinator.apply(record, producer_id)
+        coordinator.resume(with_members=not self._logs.is_read_only)
+
+
+class _Stored(NamedTuple):
+    """The last value of a key, and how many records came before it."""
+
+    value: bytes | None
+    order: int
+
+
+class _Latest:
+    """The last record of each key, and of each key in an open transaction."""
+
+    def __init__(self) -> None:
+        self.committed: dict[bytes, _Stored] = {}
+        self.pending: dict[int, dict[bytes, _Stored]] = {}
+        self._order = 0
+
+    def put(self, record: Record, producer_id: int | None) -> None:
+        if record.key is None:
+            return
+        self._order += 1
+        into = self.committed if producer_id is None else self.pending.setdefault(producer_id, {})
+        into[record.key] = _Stored(record.value, self._order)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        ended = self.pending.pop(producer_id, {})
+        for key, stored in ended.items() if commit else ():
+            before = self.committed.get(key)
+            if before is None or before.order < stored.order:
+                self.committed[key] = stored
+
+
+_NO_PRODUCER: Final = None
+
+
+def _latest_records(log: LogReader) -> Iterator[tuple[GroupRecord, int | None]]:
+    """What counts in a partition, and the producer of what is pending. Decodes only that."""
+    latest = _read_latest(log)
+    yield from _decoded(latest.committed, _NO_PRODUCER, log)
+    for producer_id, records in latest.pending.items():
+        yield from _decoded(records, producer_id, log)
+
+
+def _decoded(
+    stored: dict[bytes, _Stored], producer_id: int | None, log: LogReader
+) -> Iterator[tuple[GroupRecord, int | None]]:
+    for key, (value, _) in sorted(stored.items(), key=lambda item: item[1].order):
+        if value is None:
+            continue
+        try:
+            yield read_group_record(key, value, decode_members=False), producer_id
+        except StratalogError as error:  # of a later Kafka, or not written by one
+            _log.warning("%s: skipped a record of a group: %s", log, error)
+
+
+def _read_latest(log: LogReader) -> _Latest:
+    latest, decoder = _Latest(), RecordDecoder()
+    for part in log.parts_from(log.log_start_offset):
+        for batch in batches_of(part, CorruptionPolicy(None, lambda: False)):
+            header = batch.header
+            records = decoder.records_of(batch.buf, batch.entry, header)
+            if header.is_control:
+                marker = read_end_marker(records[0]) if records else None
+                if marker is not None:
+                    is_commit = marker.type is ControlType.COMMIT
+                    latest.end_transaction(header.producer_id, commit=is_commit)
+                continue
+            producer_id = header.producer_id if header.is_transactional else _NO_PRODUCER
+            for record in records:
+                latest.put(record, producer_id)
+    return latest

@@ -1,0 +1,211 @@
+"""A request on its way through the broker: what a handler gets, and what it may return.
+
+A handler takes a `Request` and returns the body of the answer, a `Deferred` if the answer comes
+later, or None if the client expects none (acks=0). It may raise RequestError or any other error
+with Kafka's `code`: the answer then has that code. CloseConnection closes the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from stratalog.errors import FrameError, StratalogError
+from stratalog.wire.apis import SERVED, ApiKey
+from stratalog.wire.error_codes import ErrorCode
+from stratalog.wire.frames import read_request, read_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stratalog.broker.context import Address
+    from stratalog.broker.security.sasl import SaslConversation
+    from stratalog.format.buffers import Buffer
+    from stratalog.format.messages.schema import Field
+    from stratalog.wire.frames import Body
+
+_log = logging.getLogger(__name__)
+
+
+REQUEST_BYTES_MAX: Final = 100 << 20
+"""Kafka's default of `socket.request.max.bytes`."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What the broker knows of a connection's other side."""
+
+    host: str
+    """The client's address."""
+    listener: str = "PLAINTEXT"
+    """The listener that the connection came in on."""
+    principal: str = "User:ANONYMOUS"
+    advertised: Address | None = None
+    """Where this client reaches the broker again."""
+    sasl: SaslConversation | None = None
+    """The log-in; None on a listener without SASL."""
+    expires_ms: float | None = None
+    """When the client must log in again, by the reactor's clock."""
+    request_bytes_max: int = REQUEST_BYTES_MAX
+    """Largest request that is accepted now."""
+    logged_in_bytes_max: int = REQUEST_BYTES_MAX
+    """Largest request that is accepted after the log-in."""
+    on_bare_frame: Callable[[bytes, Session], bytes] | None = None
+    """Answers frames that have no header, in an old form of log-in."""
+    closes_after_answer: bool = False
+    """Set by a handler whose answer is the last one."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """What handlers keep for this connection, by a key of theirs: a log-in that is under way."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of a client."""
+
+    api: ApiKey
+    version: int
+    client_id: str
+    body: Body
+    session: Session
+
+
+class Deferred:
+    """An answer that comes later. All of it happens in the reactor's thread."""
+
+    __slots__ = ("_send", "body", "is_done", "on_closed")
+
+    def __init__(self, on_closed: Callable[[], None] | None = None) -> None:
+        self.on_closed = on_closed
+        """Called if the client has gone before the answer: nobody waits for it any more."""
+        self.is_done = False
+        self.body: Body | None = None
+        self._send: Callable[[Body | None], None] | None = None
+
+    def answer(self, body: Body | None) -> None:
+        """Send the answer (None: the request gets none). Only the first call counts."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.body = body
+        if self._send is not None:
+            self._send(body)
+
+    def then(self, send: Callable[[Body | None], None]) -> None:
+        """For the connection: where the answer goes."""
+        self._send = send
+        if self.is_done:
+            send(self.body)
+
+    def client_gone(self) -> None:
+        """For the connection: nobody waits any more."""
+        if not self.is_done:
+            self.is_done = True
+            if self.on_closed is not None:
+                self.on_closed()
+
+
+class CloseConnection(Exception):
+    """Close the connection without an answer; the message is logged."""
+
+
+Answer: TypeAlias = "Body | Deferred | None"
+Handler: TypeAlias = "Callable[[Request], Answer]"
+Handlers: TypeAlias = "Mapping[ApiKey, Handler]"
+
+
+class Call(NamedTuple):
+    """A request that was handled, with what its answer's frame needs."""
+
+    api: ApiKey
+    version: int
+    correlation_id: int
+    answer: Answer
+
+
+class Dispatcher:
+    """Takes frames to their handlers."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self.may_call: Callable[[Request], bool] = _always
+        """Whether the session may call this API now; if not, the connection is closed. The place
+        for a listener that demands a log-in first."""
+
+    def register(self, handlers: Handlers) -> None:
+        """Serve these APIs."""
+        for api, handler in handlers.items():
+            assert api in SERVED, api
+            self._handlers[api] = handler
+
+    @property
+    def apis(self) -> list[ApiKey]:
+        """What is served, by key."""
+        return sorted(map(ApiKey, self._handlers))
+
+    def call(self, frame: Buffer, session: Session) -> Call:
+        """Handle one request. Raises CloseConnection."""
+        try:
+            return self._call(frame, session)
+        except FrameError as error:
+            raise CloseConnection(str(error)) from None
+
+    def _call(self, frame: Buffer, session: Session) -> Call:
+        key, version, correlation_id = read_start(frame)
+        handler = self._handlers.get(key)
+        if handler is None:
+            raise CloseConnection(f"API key {key} (version {version}) is not served")
+        api = ApiKey(key)
+        if version not in SERVED[api]:
+            if api is ApiKey.API_VERSIONS:
+                return Call(api, 0, correlation_id, _unsupported_version())
+            raise CloseConnection(f"{api.title} version {version} is not served")
+        header, body = read_request(frame)
+        request = Request(api, version, header.client_id, body, session)
+        if not self.may_call(request):
+            raise CloseConnection(f"{api.title} is not allowed before authentication")
+        return Call(api, version, correlation_id, _answer(handler, request))
+
+
+def _always(_: Request) -> bool:
+    return True
+
+
+def _answer(handler: Handler, request: Request) -> Answer:
+    """A handler that fails never leaves the client waiting."""
+    try:
+        return handler(request)
+    except CloseConnection:
+        raise
+    except StratalogError as error:
+        code = getattr(error, "code", None)
+        if code is None:
+            _log.exception("%s failed", request.api.title)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return error_body(request, int(code), str(error))
+    except Exception:
+        _log.exception("%s v%d failed", request.api.title, request.version)
+        return error_body(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+
+
+def error_body(request: Request, code: int, message: str | None) -> Body:
+    """An answer that has nothing but an error. Raises CloseConnection if the API has no place for
+    one."""
+    names = {field.name for field in request.api.response.fields if _has(field, request.version)}
+    if "errorCode" not in names:
+        raise CloseConnection(f"{request.api.title} v{request.version}: error {code}: {message}")
+    return {"errorCode": int(code), "errorMessage": message}
+
+
+def _has(of: Field, version: int) -> bool:
+    return of.since <= version <= of.until
+
+
+_VERSIONS: Final = SERVED[ApiKey.API_VERSIONS]
+
+
+def _unsupported_version() -> Body:
+    """Kafka's answer to a version of ApiVersions that it does not know: which ones it does."""
+    first, last = _VERSIONS
+    versions = {"apiKey": int(ApiKey.API_VERSIONS), "minVersion": first, "maxVersion": last}
+    return {"errorCode": int(ErrorCode.UNSUPPORTED_VERSION), "apiKeys": [versions]}

@@ -1,0 +1,1 @@
+"""Who may do what: listeners, TLS, SASL, credentials, ACLs."""

@@ -1,0 +1,396 @@
+"""Transactions: InitProducerId, AddPartitionsToTxn, EndTxn and what shows and repairs them.
+
+The coordinator is that of the log directory (`producing.coordinator`): it has all states and rules.
+Here are the requests. A transaction has ended, markers included, when EndTxn is answered.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import (
+    ConcurrentTransactionsError,
+    ProducerFencedError,
+    RequestError,
+    StratalogError,
+)
+from stratalog.format.messages.transaction_records import TransactionStatus
+from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.producers import EPOCH_PER_TRANSACTION
+from stratalog.producing.transaction_log import ProducerIdentity
+from stratalog.wire.apis import ApiKey
+from stratalog.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from stratalog.broker.context import BrokerContext
+    from stratalog.broker.requests import Handlers, Request
+    from stratalog.format.messages.transaction_records import TransactionState
+    from stratalog.producing.coordinator import MarkerListener, TransactionCoordinator
+    from stratalog.wire.frames import Body
+
+_NO_IDENTITY: Final = ProducerIdentity(-1, -1)
+# The first version of each request whose clients know PRODUCER_FENCED; older ones get
+# INVALID_PRODUCER_EPOCH.
+_FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+_END_WITH_EPOCH_SINCE: Final = 5
+_MANY_TRANSACTIONS_SINCE: Final = 4
+_PRODUCE_ABORTABLE_SINCE: Final = 11
+_PRODUCE_ADDS_SINCE: Final = 12
+_STATE_NAMES: Final = frozenset(status.kafka_name for status in TransactionStatus)
+
+
+def join_transaction(
+    context: BrokerContext,
+    log: PartitionLog,
+    transactional_id: str,
+    identity: ProducerIdentity,
+    version: int,
+) -> None:
+    """Before a transactional batch is appended: make sure that its partition is part of the
+    producer's transaction, or nobody would ever end it there.
+
+    `version` is that of Produce, or of Produce when the request at hand was the newest. From
+    version 12 on the broker adds the partition; older clients add it themselves before. Raises
+    RequestError.
+    """
+    known = log.producers.producers.get(identity.producer_id)
+    if known is not None and known.has_open_txn and known.producer_epoch >= identity.producer_epoch:
+        return  # it is part of it, or fenced: the log refuses the batch itself
+    coordinator, at = coordinator_of(context), log.topic_partition
+    try:
+        if version >= _PRODUCE_ADDS_SINCE:
+            coordinator.add_partitions(
+                transactional_id, identity, [at], client_version=EPOCH_PER_TRANSACTION
+            )
+        elif (
+            context.config.transaction_partition_verification_enable
+            and not coordinator.verify_partitions(transactional_id, identity, [at])[at]
+        ):
+            is_known = version >= _PRODUCE_ABORTABLE_SINCE
+            raise RequestError(
+                ErrorCode.TRANSACTION_ABORTABLE if is_known else ErrorCode.INVALID_TXN_STATE
+            )
+    except ConcurrentTransactionsError as error:  # of these two errors, producers retry the other
+        raise RequestError(ErrorCode.NOT_ENOUGH_REPLICAS, str(error)) from None
+    except ProducerFencedError as error:
+        is_fenced = error.code == ErrorCode.PRODUCER_FENCED
+        code = ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else error.code
+        raise RequestError(code) from None
+
+
+def coordinator_of(context: BrokerContext) -> TransactionCoordinator:
+    """The coordinator of the log directories that are served. Raises RequestError if they are
+    read-only."""
+    return context.logs.log_dir.coordinator
+
+
+class TransactionHandlers:
+    """The handlers of this module."""
+
+    def __init__(self, context: BrokerContext, offsets_partition: Callable[[str], int]) -> None:
+        """`offsets_partition` is the partition of `__consumer_offsets` that has a group."""
+        self._context = context
+        self._offsets_partition = offsets_partition
+        self.on_marker: list[MarkerListener] = [self._notify]
+        """Called in the reactor's thread after a marker was written."""
+        if not context.logs.is_read_only:
+            self._coordinator.marker_listeners.append(self._marker_written)
+
+    @property
+    def _coordinator(self) -> TransactionCoordinator:
+        return coordinator_of(self._context)
+
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
+            ApiKey.END_TXN: self.end,
+            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
+            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
+            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
+            ApiKey.LIST_TRANSACTIONS: self.list,
+        }
+
+    # -- markers
+
+    def _marker_written(self, at: TopicPartition, identity: ProducerIdentity, commit: bool) -> None:
+        if self._context.reactor.is_own_thread:
+            self._tell(at, identity, commit=commit)
+        else:
+            self._context.reactor.call_soon(lambda: self._tell(at, identity, commit=commit))
+
+    def _tell(self, at: TopicPartition, identity: ProducerIdentity, *, commit: bool) -> None:
+        for listener in self.on_marker:
+            listener(at, identity, commit)
+
+    def _notify(self, at: TopicPartition, _identity: ProducerIdentity, _commit: bool) -> None:
+        self._context.changes.notify(*at)
+
+    # -- what producers ask for
+
+    def init_producer_id(self, request: Request) -> Body:
+        body = request.body
+        transactional_id = body["transactionalId"]
+        if transactional_id is None:
+            return {"producerId": self._coordinator.new_producer_id(), "producerEpoch": 0}
+        expected = ProducerIdentity(body.get("producerId", -1), body.get("producerEpoch", -1))
+        try:
+            if not transactional_id or (expected.producer_id < 0) != (expected.producer_epoch < 0):
+                raise RequestError(ErrorCode.INVALID_REQUEST)
+            identity = self._coordinator.init_producer_id(
+                transactional_id,
+                body["transactionTimeoutMs"],
+                None if expected == _NO_IDENTITY else expected,
+            )
+        except StratalogError as error:
+            code = _code_of(error, request)
+            return {"errorCode": code, "producerId": -1, "producerEpoch": -1}
+        return {"producerId": identity.producer_id, "producerEpoch": identity.producer_epoch}
+
+    def add_partitions(self, request: Request) -> Body:
+        body = request.body
+        if request.version < _MANY_TRANSACTIONS_SINCE:
+            identity = ProducerIdentity(
+                body["v3AndBelowProducerId"], body["v3AndBelowProducerEpoch"]
+            )
+            results = self._added(
+                request,
+                body["v3AndBelowTransactionalId"],
+                identity,
+                body["v3AndBelowTopics"],
+            )
+            return {"resultsByTopicV3AndBelow": results}
+        return {
+            "resultsByTransaction": [
+                {
+                    "transactionalId": each["transactionalId"],
+                    "topicResults": self._added_by_broker(request, each),
+                }
+                for each in body["transactions"]
+            ]
+        }
+
+    def _added_by_broker(self, request: Request, transaction: Body) -> list[Body]:
+        identity = _identity_in(transaction)
+        transactional_id, topics = transaction["transactionalId"], transaction["topics"]
+        if not transaction["verifyOnly"]:
+            return self._added(request, transactional_id, identity, topics)
+        partitions = _partitions_in(topics)
+        try:
+            verified = self._coordinator.verify_partitions(transactional_id, identity, partitions)
+        except StratalogError as error:
+            code = _code_of(error, request)
+            return _results(topics, lambda _: code)
+        return _results(
+            topics, lambda at: 0 if verified[at] else int(ErrorCode.TRANSACTION_ABORTABLE)
+        )
+
+    def _added(
+        self,
+        request: Request,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        topics: list[Body],
+    ) -> list[Body]:
+        partitions = _partitions_in(topics)
+        unknown = {at for at in partitions if self._context.logs.find(*at) is None}
+        if unknown:
+            attempted = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+            missing = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return _results(topics, lambda at: missing if at in unknown else attempted)
+        code = 0
+        try:
+            self._coordinator.add_partitions(transactional_id, identity, partitions)
+        except StratalogError as error:
+            code = _code_of(error, request)
+        return _results(topics, lambda _: code)
+
+    def add_offsets(self, request: Request) -> Body:
+        body = request.body
+        try:
+            number = self._offsets_partition(body["groupId"])
+            at = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+            self._coordinator.add_partitions(body["transactionalId"], _identity_in(body), [at])
+        except StratalogError as error:
+            return {"errorCode": _code_of(error, request)}
+        return {}
+
+    def end(self, request: Request) -> Body:
+        body = request.body
+        has_epochs = request.version >= _END_WITH_EPOCH_SINCE
+        try:
+            identity = self._coordinator.end_transaction(
+                body["transactionalId"],
+                _identity_in(body),
+                commit=body["committed"],
+                client_version=EPOCH_PER_TRANSACTION if has_epochs else 0,
+            )
+        except StratalogError as error:
+            return {"errorCode": _code_of(error, request), "producerId": -1, "producerEpoch": -1}
+        return {"producerId": identity.producer_id, "producerEpoch": identity.producer_epoch}
+
+    # -- what shows and repairs transactions
+
+    def write_markers(self, request: Request) -> Body:
+        return {
+            "markers": [
+                {
+                    "producerId": marker["producerId"],
+                    "topics": [
+                        {
+                            "name": topic["name"],
+                            "partitions": [
+                                {
+                                    "partitionIndex": number,
+                                    "errorCode": self._written(
+                                        marker, TopicPartition(topic["name"], number)
+                                    ),
+                                }
+                                for number in topic["partitionIndexes"]
+                            ],
+                        }
+                        for topic in marker["topics"]
+                    ],
+                }
+                for marker in request.body["markers"]
+            ]
+        }
+
+    def _written(self, marker: Body, at: TopicPartition) -> int:
+        try:
+            self._coordinator.write_marker(
+                at,
+                _identity_in(marker),
+                commit=marker["transactionResult"],
+                coordinator_epoch=marker["coordinatorEpoch"],
+            )
+        except StratalogError as error:
+            return int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
+        return 0
+
+    def describe_producers(self, request: Request) -> Body:
+        return {
+            "topics": [
+                {
+                    "name": topic["name"],
+                    "partitions": [
+                        self._producers(topic["name"], number)
+                        for number in topic["partitionIndexes"]
+                    ],
+                }
+                for topic in request.body["topics"]
+            ]
+        }
+
+    def _producers(self, topic: str, partition: int) -> Body:
+        log = self._context.logs.find(topic, partition)
+        if not isinstance(log, PartitionLog):
+            code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return {"partitionIndex": partition, "errorCode": code, "activeProducers": []}
+        return {
+            "partitionIndex": partition,
+            "activeProducers": [
+                {
+                    "producerId": producer.producer_id,
+                    "producerEpoch": producer.producer_epoch,
+                    "lastSequence": producer.last_sequence,
+                    "lastTimestamp": producer.last_timestamp,
+                    "coordinatorEpoch": producer.coordinator_epoch,
+                    "currentTxnStartOffset": producer.open_txn_first_offset,
+                }
+                for producer in list(log.producers.producers.values())
+            ],
+        }
+
+    def describe(self, request: Request) -> Body:
+        return {"transactionStates": [self._described(i) for i in request.body["transactionalIds"]]}
+
+    def _described(self, transactional_id: str) -> Body:
+        state = None
+        if transactional_id and not self._context.logs.is_read_only:
+            state = self._coordinator.find(transactional_id)
+        if state is None:
+            is_valid = bool(transactional_id)
+            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if is_valid else ErrorCode.INVALID_REQUEST
+            return {"transactionalId": transactional_id, "errorCode": int(code)}
+        return {
+            "transactionalId": transactional_id,
+            "transactionState": state.status.kafka_name,
+            "transactionTimeoutMs": state.timeout_ms,
+            "transactionStartTimeMs": state.start_timestamp,
+            "producerId": state.producer_id,
+            "producerEpoch": state.producer_epoch,
+            "topics": [
+                {"topic": topic, "partitions": list(numbers)} for topic, numbers in state.partitions
+            ],
+        }
+
+    def list(self, request: Request) -> Body:
+        body = request.body
+        names = body["stateFilters"]
+        return {
+            "unknownStateFilters": [name for name in names if name not in _STATE_NAMES],
+            "transactionStates": [
+                {
+                    "transactionalId": transactional_id,
+                    "producerId": state.producer_id,
+                    "transactionState": state.status.kafka_name,
+                }
+                for transactional_id, state in self._coordinator.states()
+                if _is_wanted(state, body)
+            ],
+        }
+
+
+def _is_wanted(state: TransactionState, filters: Body) -> bool:
+    names, producer_ids = filters["stateFilters"], filters["producerIdFilters"]
+    longer_than_ms = filters.get("durationFilter", -1)
+    age_ms = time.time_ns() // 1_000_000 - state.start_timestamp
+    return (
+        (not names or state.status.kafka_name in names)
+        and (not producer_ids or state.producer_id in producer_ids)
+        and (longer_than_ms < 0 or age_ms > longer_than_ms)
+    )
+
+
+def _identity_in(body: Body) -> ProducerIdentity:
+    return ProducerIdentity(body["producerId"], body["producerEpoch"])
+
+
+def _partitions_in(topics: Iterable[Body]) -> list[TopicPartition]:
+    return [
+        TopicPartition(each["name"], number) for each in topics for number in each["partitions"]
+    ]
+
+
+def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -> list[Body]:
+    return [
+        {
+            "name": topic["name"],
+            "resultsByPartition": [
+                {
+                    "partitionIndex": number,
+                    "partitionErrorCode": code_of(TopicPartition(topic["name"], number)),
+                }
+                for number in topic["partitions"]
+            ],
+        }
+        for topic in topics
+    ]
+
+
+def _code_of(error: StratalogError, request: Request) -> int:
+    code = int(getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR))
+    if code == ErrorCode.PRODUCER_FENCED and request.version < _FENCED_SINCE[request.api]:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    return code

@@ -1,0 +1,172 @@
+"""`stratalog serve`: log directories behind Kafka's protocol, for any Kafka client."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path  # Typer reads the annotations
+from typing import Annotated, Literal
+
+import typer
+
+from stratalog.cli.arguments import JsonOption, ServerPropertiesOption, setting_values
+from stratalog.cli.output import json_line, report_line
+
+FAILS_WHEN = "a directory could not be opened, a port is taken, or closing the logs failed"
+DEFAULT_PORT = 9092
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR",
+            help="Log directories; created if missing, unless --read-only is given.",
+            show_default=False,
+        ),
+    ],
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of a listener on --host; 0 lets the system choose one. Without it the "
+            f"configured listeners count, else {DEFAULT_PORT}.",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; loopback if not given.")
+    ] = None,
+    listeners: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="Kafka's setting, instead of --host and --port: SASL_SSL://0.0.0.0:9093,...",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="Take no lock and never write: for a dead broker's disk, a copy, or a directory "
+            "that a broker is writing to.",
+        ),
+    ] = False,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME=VALUE",
+            help="Set a Kafka broker setting, such as auto.create.topics.enable=false. Repeatable.",
+        ),
+    ] = None,
+    server_properties: ServerPropertiesOption = None,
+    users: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Users of SASL listeners, a line NAME=PASSWORD each."),
+    ] = None,
+    acls: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="ACLs; only super.users need none.")
+    ] = None,
+    allow_anonymous: Annotated[
+        bool,
+        typer.Option(
+            "--allow-anonymous",
+            help="Allow a listener that other machines reach without authentication.",
+        ),
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Serve /metrics (Prometheus) and /health on this port."
+        ),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Format of what is logged.")
+    ] = "text",
+    as_json: JsonOption = False,
+) -> None:
+    """Serve log directories to Kafka clients, as a cluster of one broker.
+
+    Producers, consumers, groups, transactions and admin clients work as with Apache Kafka; the
+    files are Kafka's. Runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. The
+    directories are locked meanwhile, so this fails while a broker is running, unless --read-only is
+    given; then producers are refused, and what groups commit is kept in memory.
+
+    Settings are a broker's, by Kafka's names: --server-properties, then --config. Only loopback is
+    served unless --host or --listeners says otherwise; an address that other machines reach
+    requires authentication or --allow-anonymous. Errors and warnings go to standard error.
+
+    \b
+    Examples:
+      stratalog serve data
+      stratalog serve data --port 0 --json
+      stratalog serve /mnt/dead-broker/kafka-logs --read-only --port 9092
+      stratalog serve data -c num.partitions=3 -c group.initial.rebalance.delay.ms=3000
+      stratalog serve data --listeners SASL_PLAINTEXT://0.0.0.0:9092 --users users.properties
+
+    With --json there is one object of kind broker once clients can connect.
+    """
+    from stratalog.broker.broker import Broker  # noqa: PLC0415  # heavy
+    from stratalog.broker.log_lines import log_to_stderr  # noqa: PLC0415
+    from stratalog.config.broker import read_properties  # noqa: PLC0415
+
+    if listeners is not None and (host is not None or port is not None):
+        raise typer.BadParameter("--listeners is given instead of --host and --port, not with them")
+    settings: dict[str, object] = {}
+    if server_properties is not None:
+        settings |= read_properties(server_properties)
+    settings |= setting_values("--config", config or [])
+    if listeners is None and port is None and "listeners" not in settings:
+        port = DEFAULT_PORT
+    broker = Broker(
+        *directories,
+        host=host,
+        port=port,
+        listeners=listeners,
+        config=settings,
+        read_only=read_only,
+        users=users,
+        acls=acls,
+        allow_anonymous=allow_anonymous,
+        metrics_port=metrics_port,
+    )
+    # Other commands end when their output pipe is closed; here a client's socket must not do that.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    _allow_many_open_files()
+    log_to_stderr(log_format, "WARNING")
+    with broker:
+        gc.freeze()  # what was loaded stays: no collection has to look at it again
+        metrics = None if metrics_port is None else broker.metrics_address
+        _announce(broker.bootstrap_servers, metrics, directories, as_json=as_json)
+        stopping.wait()
+
+
+def _allow_many_open_files() -> None:
+    """A partition in use takes up to four, and many systems start programs with a limit of 1,024.
+    A JVM raises it too."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _announce(
+    bootstrap_servers: str, metrics: str | None, directories: list[Path], *, as_json: bool
+) -> None:
+    paths = list(map(str, directories))
+    if as_json:
+        row = {"kind": "broker", "bootstrapServers": bootstrap_servers, "directories": paths}
+        if metrics is not None:
+            row["metricsAddress"] = metrics
+        print(json_line(row), flush=True)
+    else:
+        report_line(f"stratalog: serving {', '.join(paths)} at {bootstrap_servers}")
+        if metrics is not None:
+            report_line(f"stratalog: metrics at http://{metrics}/metrics")
