@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import NotALogDirError
-from stratalog.format.names import RootFile
+from stratalog.format.checkpoint import decode_offsets
+from stratalog.format.names import RootFile, TopicPartition
+from stratalog.storage import log_dir_scan
 from stratalog.storage.log_dir_scan import scan_log_dir
 
 if TYPE_CHECKING:
@@ -75,3 +77,27 @@ def test_what_is_wrong_with_the_path_is_said(tmp_path: Path) -> None:
         scan_log_dir(tmp_path / "orders-0" / SEGMENT)
     with pytest.raises(NotALogDirError, match=r"orders-0: not a log directory but a partition"):
         scan_log_dir(tmp_path / "orders-0")
+
+
+def test_a_checkpoint_is_decoded_once_for_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the work grows with the square of the number of partitions."""
+    path = tmp_path / RootFile.RECOVERY_POINTS.value
+    path.write_text("0\n2\na 0 7\nb 0 8\n")
+    decoded: list[bytes] = []
+
+    def decode(data: bytes) -> dict[TopicPartition, int]:
+        decoded.append(data)
+        return decode_offsets(data)
+
+    monkeypatch.setattr(log_dir_scan, "decode_offsets", decode)
+    log_dir_scan._decoded_offsets.cache_clear()
+    for _ in range(100):
+        found = log_dir_scan.read_offset_checkpoint(tmp_path, RootFile.RECOVERY_POINTS)
+        assert found == {TopicPartition("a", 0): 7, TopicPartition("b", 0): 8}
+        found.clear()  # a copy
+    assert len(decoded) == 1
+    path.write_text("0\n1\na 0 9\n")
+    found = log_dir_scan.read_offset_checkpoint(tmp_path, RootFile.RECOVERY_POINTS)
+    assert found == {TopicPartition("a", 0): 9}

@@ -14,7 +14,7 @@ from stratalog.storage.log_file import (
     RESYNC_WINDOW_BYTES,
     WALK_WINDOW_BYTES,
     FileIdentity,
-    LogFile,
+    LocalFile,
     next_valid_batch,
     read_file,
 )
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_reads(path: Path) -> None:
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         assert file.size_bytes == 100
         assert file.read(0, 100) == bytes(range(100))
         assert file.read(10, 3) == b"\x0a\x0b\x0c"
@@ -43,7 +43,7 @@ def test_reads(path: Path) -> None:
 
 
 def test_size_is_that_of_now(path: Path) -> None:
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         with path.open("ab") as other:
             other.write(b"more")
         assert (file.size_bytes, file.read(100, 9)) == (104, b"more")
@@ -55,13 +55,13 @@ def test_reads_that_the_kernel_cuts(path: Path, monkeypatch: pytest.MonkeyPatch)
     """A read may return less than there is."""
     real = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, size, at: real(fd, min(size, 7), at))
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         assert file.read(3, 50) == bytes(range(3, 53))
         assert file.read(90, 50) == bytes(range(90, 100))
 
 
 def test_file_outlives_its_name(path: Path) -> None:
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         identity = FileIdentity.of(path.stat())
         path.unlink()
         assert file.identity == identity
@@ -69,7 +69,7 @@ def test_file_outlives_its_name(path: Path) -> None:
 
 
 def test_closing(path: Path) -> None:
-    file = LogFile(path)
+    file = LocalFile(path)
     before = len(list(path.parent.parent.glob("*")))
     file.close()
     file.close()
@@ -77,7 +77,7 @@ def test_closing(path: Path) -> None:
         file.read(0, 1)
     assert len(list(path.parent.parent.glob("*"))) == before
     with pytest.raises(FileNotFoundError):
-        LogFile(path.with_name("nowhere"))
+        LocalFile(path.with_name("nowhere"))
 
 
 @pytest.mark.parametrize("records", [1, 40, 300], ids=["small", "window", "large"])
@@ -88,7 +88,7 @@ def test_walk(records: int, tmp_path: Path) -> None:
     assert records != 300 or len(batches[0].raw) > WALK_WINDOW_BYTES
     path = tmp_path / "log"
     path.write_bytes(raw)
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         walked = list(file.walk(0, len(raw), offset_min=50))
         assert [(at, peek.base_offset, peek.last_offset + 1) for at, peek in walked] == [
             (batch.position, batch.first_offset, batch.next_offset) for batch in batches
@@ -109,7 +109,7 @@ def test_walk_of_a_file_that_shrinks(tmp_path: Path) -> None:
     raw = plain_segment(0, 300)
     path = tmp_path / "log"
     path.write_bytes(raw)
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         walk = file.walk(0, len(raw), offset_min=0)
         first = [next(walk) for _ in range(3)]
         os.truncate(path, 10_000)
@@ -126,7 +126,7 @@ def test_next_valid_batch_across_windows(junk_bytes: int, tmp_path: Path) -> Non
     path = tmp_path / "log"
     raw = plain_segment(9, 1, records=30)
     path.write_bytes(b"\x55" * junk_bytes + raw)
-    with LogFile(path) as file:
+    with LocalFile(path) as file:
         end = file.size_bytes
         for start in {0, junk_bytes // 2, junk_bytes}:
             assert next_valid_batch(file, start, end, offset_min=0) == junk_bytes

@@ -35,6 +35,7 @@ from stratalog.log.producer_state import NOTHING_TO_UPDATE
 from stratalog.log.producers import markers_in
 from stratalog.log.validation import (
     LeaderValidator,
+    assign_by_header,
     assign_own,
     assign_own_group,
     validate_follower,
@@ -108,6 +109,15 @@ class Appender:
         if origin is AppendOrigin.CLIENT:
             self._compiled = self._validator.compiled
         return self._write(append, origin, now_ms)
+
+    def append_unread(self, data: Buffer) -> AppendInfo:
+        """A client's batch whose records are looked at only if the topic's rules demand it."""
+        now_ms = self._segments.now_ms()
+        assign = Assignment(self._offsets.end, self.leader_epoch, now_ms)
+        checked = assign_by_header(data, self._rules, assign)
+        if checked is None:
+            return self.append(data, AppendOrigin.CLIENT)
+        return self._write_batch(checked, AppendOrigin.CLIENT, now_ms)
 
     def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
         """Several batches that this process has encoded; their offsets are patched into `data`."""

@@ -17,7 +17,7 @@ from stratalog.errors import CorruptBatchError, CorruptError, CorruptRecordError
 from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT
 from stratalog.format.column_types import int64_numbers, numpy_column
 from stratalog.format.columns import RECORD_COLUMNS, Decoder, Stop, check_crcs, scan_batches
-from stratalog.log.reader import raise_for_batch
+from stratalog.log.reader import fetched_ahead, raise_for_batch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -59,14 +59,16 @@ class ColumnReader:
 
     def read(self, parts: Iterable[SegmentPart]) -> Iterator[pa.RecordBatch]:
         """Every visible record of the range, in order. `parts` begin with the range's start."""
-        for part in parts:
+        for part in fetched_ahead(parts, self._plan):
             if self._is_done or part.start_offset >= self._plan.end_offset:
                 return
             yield from self._read_part(part)
 
     def _read_part(self, part: SegmentPart) -> Iterator[pa.RecordBatch]:
         self._expected_offset = part.segment.base_offset
-        position = part.segment.seek(part.start_offset).position
+        position = part.first_position
+        end = part.segment.position_after(self._plan.end_offset, part.end_position)
+        part.segment.file.expect(position, end)
         while position < part.end_position and not self._is_done:
             try:
                 chunk, table = self._load(part, position)
@@ -80,6 +82,7 @@ class ColumnReader:
                 )
             except CorruptRecordError as error:
                 position = self._resume_after_records(part, error)
+        part.segment.check_unchanged()
 
     def _load(self, part: SegmentPart, position: int) -> tuple[memoryview, BatchTable]:
         """A chunk that begins with at least one complete batch. Valid until the next one."""

@@ -16,10 +16,16 @@ import logging
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.errors import CorruptError, InvalidLeaderEpochError, UnsupportedError
+from stratalog.errors import (
+    CorruptError,
+    InvalidLeaderEpochError,
+    StratalogError,
+    UnsupportedError,
+)
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs, encode_leader_epochs
 from stratalog.format.names import FileKind
+from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -228,6 +234,15 @@ def load_epochs(
     if cache.entries != tuple(entries):
         return rebuild_epochs(disk, directory, rebuild(), "epochs or start offsets do not increase")
     return cache
+
+
+def read_latest_epoch(directory: Path) -> int:
+    """The newest leader epoch in the file of a partition; -1 if it has none that can be read."""
+    try:
+        entries = decode_leader_epochs(read_file(directory / FileKind.LEADER_EPOCHS.value))
+    except (OSError, StratalogError):
+        return NO_LEADER_EPOCH
+    return entries[-1].epoch if entries else NO_LEADER_EPOCH
 
 
 def rebuild_epochs(

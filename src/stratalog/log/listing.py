@@ -20,6 +20,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import FileKind, FileState, PartitionFile, parse_partition_file
 from stratalog.storage.log_file import FileIdentity
+from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import SegmentView
 
 RETRIES_MAX: Final = 10
@@ -48,18 +49,19 @@ class Listing(NamedTuple):
     """Producer snapshots by their offset, oldest first."""
 
 
-def list_partition(path: Path) -> Listing:
-    """The directory at one moment, without names that Kafka would refuse."""
+def list_partition(path: Path, *, age_max_s: float = 0.0) -> Listing:
+    """The directory at one moment, without names that Kafka would refuse. Of a store, a listing
+    that is no older than `age_max_s` will do."""
     for _ in range(RETRIES_MAX - 1):
         try:
-            return _list_once(path)
+            return _list_once(path, age_max_s)
         except SegmentGoneError:
-            continue  # compaction finished meanwhile
-    return _list_once(path)
+            age_max_s = 0.0  # compaction finished meanwhile
+    return _list_once(path, 0.0)
 
 
-def _list_once(path: Path) -> Listing:
-    files = tuple(sorted(_scan(path), key=lambda listed: listed.path.name))
+def _list_once(path: Path, age_max_s: float) -> Listing:
+    files = tuple(sorted(_scan(path, age_max_s), key=lambda listed: listed.path.name))
     snapshots = tuple(
         (listed.file.base_offset, listed.path)
         for listed in files
@@ -70,13 +72,15 @@ def _list_once(path: Path) -> Listing:
     return Listing(files, _resolve_swaps(files), snapshots)
 
 
-def _scan(path: Path) -> list[ListedFile]:
+def _scan(path: Path, age_max_s: float) -> list[ListedFile]:
     """The files of the directory, with sizes.
 
     Reading a directory is not atomic: a file that is renamed meanwhile may be listed twice or not
     at all. So it is read until nothing has changed. Sizes are read after names: a segment that has
-    a successor does not grow any more, so its size is final.
+    a successor does not grow any more, so its size is final. A store lists names and sizes at once.
     """
+    if isinstance(path, RemotePath):
+        return _scan_store(path, age_max_s)
     changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(RETRIES_MAX):
         found = [
@@ -91,6 +95,17 @@ def _scan(path: Path) -> list[ListedFile]:
             break
         changed_at, entries = changed_again_at, again
     return found
+
+
+def _scan_store(path: RemotePath, age_max_s: float) -> list[ListedFile]:
+    names = path.listed(age_max_s=age_max_s)
+    if not names:
+        raise PartitionGoneError(path)
+    return [
+        ListedFile(path / name, file, FileIdentity(0, found.size_bytes, found.mtime_ns))
+        for name, found in names.items()
+        if not found.is_dir and (file := _classify(name)) is not None
+    ]
 
 
 def _changed_at(path: Path) -> int | None:

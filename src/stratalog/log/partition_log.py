@@ -187,6 +187,15 @@ class PartitionLog(LogReader):
                 guard.check()
             return self._appender.append(data, origin, facts)
 
+    def append_unread(self, data: Buffer) -> AppendInfo:
+        """Append one batch of a client, as a broker does: its header and CRC are checked, its
+        records only if the topic is compacted or limits the age of records.
+
+        Raises as `append` does.
+        """
+        with self._guard:
+            return self._appender.append_unread(data)
+
     def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
         """Append several batches that this process has just encoded, with as few writes as
         possible, and return the offsets of the first and last record.

@@ -13,6 +13,7 @@ ends with its last complete batch.
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from stratalog.errors import (
@@ -21,7 +22,9 @@ from stratalog.errors import (
     InvalidNameError,
     NoSegmentError,
     NotALogDirError,
+    SegmentGoneError,
 )
+from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.metadata import decode_partition_metadata
 from stratalog.format.names import (
@@ -32,25 +35,29 @@ from stratalog.format.names import (
     TopicPartition,
     parse_partition_dir,
 )
+from stratalog.log.epochs import LeaderEpochCache
 from stratalog.log.listing import list_partition
 from stratalog.log.reader import LogReader
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_producers
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.log_file import read_file
+from stratalog.storage.remote_path import RemotePath
+from stratalog.storage.store import LISTING_AGE_MAX_S
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.format.txn_index import AbortedTxn
+    from stratalog.log.epochs import EpochEndOffset
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
     from stratalog.log.transactions import MissingIndex
-    from stratalog.storage.segment_view import SegmentEnd
+    from stratalog.storage.segment_view import SegmentEnd, SegmentView
 
 T = TypeVar("T")
 
@@ -69,13 +76,16 @@ class PartitionView(LogReader):
         self.topic_partition, self.state = identity_of(path)
         self._checkpointed_start = log_start_offset
         self._base_offset = base_offset
-        self._listing = self._list()
+        self._listing = self._list(age_max_s=LISTING_AGE_MAX_S)
         if not self._listing.segments:
             raise _without_segments(path, self._listing)
-        self._segments = SegmentList(self._listing.segments)
+        self._segments = self._segment_list(self._listing)
 
-    def _list(self) -> Listing:
-        listing = list_partition(self.path)
+    def _segment_list(self, listing: Listing) -> SegmentList:
+        return SegmentList(listing.segments)
+
+    def _list(self, *, age_max_s: float = 0.0) -> Listing:
+        listing = list_partition(self.path, age_max_s=age_max_s)
         if self._base_offset is None:
             return listing
         return listing._replace(
@@ -101,8 +111,8 @@ class PartitionView(LogReader):
         if listing.segments:
             self._listing = listing
             self._segments.close()
-            self._segments = SegmentList(listing.segments)
-        for name in ("log_start_offset", "_replay", "leader_epochs"):
+            self._segments = self._segment_list(listing)
+        for name in ("log_start_offset", "_replay", "leader_epochs", "epochs"):
             self.__dict__.pop(name, None)
 
     # -- what the partition has
@@ -126,9 +136,12 @@ class PartitionView(LogReader):
         """The first offset that readers may see."""
         start = self._checkpointed_start
         if start is None:
-            starts = read_offset_checkpoint(self._log_dir, RootFile.LOG_START_OFFSETS)
-            start = starts.get(self.topic_partition, 0)
+            start = self._read_log_start()
         return max(start, self._segments.bases[0])
+
+    def _read_log_start(self) -> int:
+        starts = read_offset_checkpoint(self._log_dir, RootFile.LOG_START_OFFSETS)
+        return starts.get(self.topic_partition, 0)
 
     @property
     def _log_dir(self) -> Path:
@@ -186,6 +199,21 @@ class PartitionView(LogReader):
         return _decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
 
     @cached_property
+    def epochs(self) -> LeaderEpochCache:
+        """Leader epochs. Do not change them."""
+        return LeaderEpochCache(self.leader_epochs)
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the last leader that is known; -1 if none is."""
+        latest = self.epochs.latest_epoch
+        return NO_LEADER_EPOCH if latest is None else latest
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Where the records of this leader epoch end."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    @cached_property
     def topic_id(self) -> uuid.UUID | None:
         """From `partition.metadata`; None when there is no such file."""
         return read_topic_id(self.path)
@@ -217,12 +245,34 @@ class PartitionView(LogReader):
 
     @cached_property
     def _replay(self) -> ProducerReplay:
+        return self._new_replay()
+
+    def _new_replay(self) -> ProducerReplay:
         return self.retry_if_gone(
             lambda: replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
         )
 
     def refresh_segments(self) -> None:
+        before = self._listing.segments
         self.refresh()
+        if isinstance(self.path, RemotePath):
+            self._check_none_lost(before)
+
+    def _check_none_lost(self, before: Sequence[SegmentView]) -> None:
+        """Raise SegmentGoneError for a segment that a store has lost. Retention deletes from the
+        start; a segment that compaction has merged into the one before it is in that one, which
+        then is another file."""
+        now = {segment.base_offset: segment.identity for segment in self._listing.segments}
+        first = min(now)
+        for earlier, segment in pairwise(before):
+            is_gone = segment.base_offset > first and segment.base_offset not in now
+            if is_gone and now.get(earlier.base_offset, earlier.identity) == earlier.identity:
+                raise SegmentGoneError(segment.path)
+
+    def _check_range(self, offset: int) -> None:
+        # Up to the last segment the log certainly reaches; its end need not be looked for.
+        if not self.log_start_offset <= offset <= self._segments.bases[-1]:
+            super()._check_range(offset)
 
 
 def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:

@@ -40,6 +40,7 @@ from stratalog.format.arguments import (
 )
 from stratalog.format.entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
+from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.trace import RecordStep
 
 if TYPE_CHECKING:
@@ -245,21 +246,25 @@ def _check_stop(part: SegmentPart, position: int, expected_offset: int) -> None:
 
 
 def find_time(
-    segments: SegmentList, timestamp: int, start_offset: int, trace: Trace | None = None
+    segments: SegmentList,
+    timestamp: int,
+    start_offset: int,
+    trace: Trace | None = None,
+    *,
+    is_exact: bool = True,
 ) -> OffsetAndTimestamp | None:
     """The earliest record at or above `start_offset` whose timestamp is `timestamp` or later.
 
-    If timestamps are out of order, later records may be older.
+    If timestamps are out of order, later records may be older. Unless `is_exact`, segments in a
+    store may be taken to be in order.
     """
-    first = segments.slot_of_time(timestamp, trace)
-    if first is None:
-        return None
     # Segments below the start may still exist; they need not be opened.
-    for slot in range(max(first, segments.slot_of(start_offset)), len(segments)):
-        if segments.largest_timestamp(slot).timestamp >= timestamp:
-            hit = segments[slot].times.find(timestamp, start_offset, trace)
-            if hit is not None:
-                return OffsetAndTimestamp(hit.offset, hit.timestamp)
+    for slot in segments.slots_of_time(
+        timestamp, segments.slot_of(start_offset), trace, is_exact=is_exact
+    ):
+        hit = segments[slot].times.find(timestamp, start_offset, trace)
+        if hit is not None:
+            return OffsetAndTimestamp(hit.offset, hit.timestamp)
     return None
 
 
@@ -372,8 +377,9 @@ def _is_within(records: Sequence[Record], start_offset: int, end_offset: int) ->
 def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[LoadedBatch]:
     """The batches of one part from its start on, across corruption."""
     segment = part.segment
-    position = segment.seek(part.start_offset).position
+    position = part.first_position
     expected_offset: int | None = None
+    segment.file.expect(position, part.end_position)
     while position < part.end_position:
         try:
             for batch in segment.batches(
@@ -382,6 +388,7 @@ def batches_of(part: SegmentPart, corruption: CorruptionPolicy) -> Iterator[Load
                 _check_within(part, batch)
                 expected_offset = batch.header.next_offset
                 yield batch
+            segment.check_unchanged()
             return
         except CorruptError as error:
             due = max(part.start_offset, expected_offset or 0)
@@ -394,7 +401,7 @@ def _visible_batches(
     """Every visible batch that overlaps the range, within the limit on bytes."""
     bytes_left = plan.bytes_max
     is_first = True
-    for part in parts:
+    for part in fetched_ahead(parts, plan):
         if part.start_offset >= plan.end_offset:
             return
         for batch in batches_of(part, plan.corruption):
@@ -409,6 +416,24 @@ def _visible_batches(
                 yield part, batch
             if header.next_offset >= plan.end_offset or (bytes_left <= 0 and not is_first):
                 return
+
+
+def fetched_ahead(parts: Iterable[SegmentPart], plan: ReadPlan) -> Iterator[SegmentPart]:
+    """The same parts. Of those in a store, the next one is fetched while one is read."""
+    is_limited = plan.records_max < NO_LIMIT or plan.bytes_max < NO_LIMIT
+    held: SegmentPart | None = None
+    for part in parts:
+        if held is not None:
+            if part.start_offset < plan.end_offset and not is_limited:
+                part.segment.file.expect(0, part.end_position)
+            yield held
+            held = None
+        if isinstance(part.segment.path, RemotePath):
+            held = part
+        else:
+            yield part
+    if held is not None:
+        yield held
 
 
 _DECODER: Final = RecordDecoder()
@@ -542,16 +567,22 @@ class LogReader(ABC):
         return self.retry_if_gone(lambda: locate_offset(self.parts_from(offset, trace), trace))
 
     def find_time(
-        self, timestamp: TimeLike, trace: Trace | None = None
+        self, timestamp: TimeLike, trace: Trace | None = None, *, is_exact: bool = False
     ) -> OffsetAndTimestamp | None:
         """The earliest record whose timestamp is `timestamp` or later.
 
         A time is an int in milliseconds since 1970, a `datetime` with a time zone, or a
         `numpy.datetime64` in UTC.
+
+        In a store, a log of more than 32 segments is searched by a few of its time indexes, as if
+        no record were older than those of an earlier segment. `is_exact` looks at all of them; on
+        a disk that is always done.
         """
         target = milliseconds_of(timestamp, rounds_up=True)
         return self.retry_if_gone(
-            lambda: find_time(self.segments, target, self.log_start_offset, trace)
+            lambda: find_time(
+                self.segments, target, self.log_start_offset, trace, is_exact=is_exact
+            )
         )
 
     def find_max_timestamp(self) -> OffsetAndTimestamp | None:
@@ -686,7 +717,7 @@ class LogReader(ABC):
         return first, end
 
     def _offset_at(self, timestamp: int) -> int:
-        found = self.find_time(timestamp)
+        found = self.find_time(timestamp, is_exact=True)
         return self.high_watermark if found is None else found.offset
 
     def _check_range(self, offset: int) -> None:

@@ -13,15 +13,25 @@ from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.storage.remote_path import RemotePath
+from stratalog.storage.store import fetch_pool
 from stratalog.storage.trace import SegmentStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stratalog.storage.segment_view import LargestTimestamp, SegmentEnd, SegmentView
+    from stratalog.storage.segment_view import (
+        LargestTimestamp,
+        OffsetTime,
+        SegmentEnd,
+        SegmentView,
+    )
     from stratalog.storage.trace import Trace
 
 OPEN_SEGMENTS_MAX: Final = 64
+SEARCHED_SEGMENTS_MIN: Final = 32
+"""Of a longer log in a store, a lookup by time looks at a few segments, not at all before it."""
+GUESSES_MAX: Final = 4
 
 
 class SegmentPart(NamedTuple):
@@ -33,6 +43,15 @@ class SegmentPart(NamedTuple):
     end_position: int
     next_base: int | None
     """Base offset of the segment after it; None for the last."""
+    start_position: int | None = None
+    """Where the batch with the start offset begins, if that is known."""
+
+    @property
+    def first_position(self) -> int:
+        """Where to begin to read."""
+        if self.start_position is not None:
+            return self.start_position
+        return self.segment.seek(self.start_offset).position
 
     @property
     def end_offset(self) -> int:
@@ -115,6 +134,77 @@ class SegmentList:
             trace.add(SegmentStep(segment.path, segment.base_offset, reason, compared))
         return slot
 
+    def slots_of_time(
+        self, timestamp: int, first: int, trace: Trace | None = None, *, is_exact: bool = True
+    ) -> Iterator[int]:
+        """The segments from slot `first` on that may have a record at or after `timestamp`. Unless
+        `is_exact`, segments of a long log in a store are taken to be in order of time."""
+        if self._is_costly:
+            if not is_exact:
+                yield from range(self._searched_slot(timestamp, first, trace), len(self))
+                return
+            self._learn_largest()
+        found = self.slot_of_time(timestamp, trace)
+        if found is not None:
+            for slot in range(max(found, first), len(self)):
+                if self.largest_timestamp(slot).timestamp >= timestamp:
+                    yield slot
+
+    def is_older(self, slot: int, timestamp: int) -> bool:
+        """Whether all records of a segment are older, as far as that can be told cheaply."""
+        return not self._is_costly and self.largest_timestamp(slot).timestamp < timestamp
+
+    def _learn_largest(self) -> None:
+        """The largest timestamps of segments in a store, by their time indexes, many at once. What
+        a store returns is taken as it is: to check it against the log would take four requests
+        more."""
+        unknown = [each for each in self._segments[:-1] if each.known_largest is None]
+        found = fetch_pool().map(lambda each: each.times.indexed_largest, unknown)
+        for segment, largest in zip(unknown, found, strict=True):
+            segment.known_largest = largest
+            segment.release()
+
+    @property
+    def _is_costly(self) -> bool:
+        """Whether the largest timestamps are not known, and to learn them all takes too many
+        requests."""
+        return (
+            len(self) > SEARCHED_SEGMENTS_MIN
+            and isinstance(self._segments[0].path, RemotePath)
+            and any(segment.known_largest is None for segment in self._segments[:-1])
+        )
+
+    def _searched_slot(self, timestamp: int, first: int, trace: Trace | None) -> int:
+        """The first segment that may have a record at or after `timestamp`, by the time indexes of
+        a few. Takes timestamps to be in order between segments, and about evenly spread: then it
+        looks at two or three, and at no more than a binary search otherwise."""
+        below, found = first - 1, len(self) - 1
+        slot, guesses = (below + found) // 2, 0
+        compared = []
+        while below + 1 < found:
+            oldest, newest = self[slot].times.span
+            compared.append(newest.timestamp)
+            guesses += 1
+            if newest.timestamp < timestamp:
+                below = slot
+            else:
+                found = slot
+                if oldest.timestamp < timestamp:
+                    break
+            guess = min(max(self._guessed_slot(timestamp, oldest, newest), below + 1), found - 1)
+            slot = guess if guesses <= GUESSES_MAX else (below + found) // 2
+        if trace is not None:
+            segment = self._segments[found]
+            reason = "a search by the last entries of time indexes, taken to be in order"
+            trace.add(SegmentStep(segment.path, segment.base_offset, reason, tuple(compared)))
+        return found
+
+    def _guessed_slot(self, timestamp: int, oldest: OffsetTime, newest: OffsetTime) -> int:
+        """Where `timestamp` is, if offsets and timestamps go on as in the segment at hand."""
+        per_ms = (newest.offset - oldest.offset) / max(1, newest.timestamp - oldest.timestamp)
+        offset = oldest.offset + (timestamp - oldest.timestamp) * per_ms
+        return bisect_right(self.bases, offset) - 1
+
     def slot_of_time(self, timestamp: int, trace: Trace | None = None) -> int | None:
         """The first segment, oldest first, whose largest timestamp is `timestamp` or later."""
         so_far = self._largest_so_far
@@ -158,7 +248,7 @@ class SegmentList:
         """The segments that have `offset` and everything after it, in order."""
         for slot in range(self.slot_of(offset, trace), len(self)):
             segment = self[slot]
-            start_offset = max(offset, segment.base_offset)
+            start_offset = max(offset, self.bases[slot])
             if slot + 1 < len(self):
                 next_base = self.bases[slot + 1]
                 yield SegmentPart(segment, start_offset, segment.size_bytes, next_base)

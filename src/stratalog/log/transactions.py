@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.errors import AccessDeniedError, CorruptError, StratalogError
+from stratalog.errors import AccessDeniedError, CorruptError, StratalogError, command_line
 from stratalog.format.control import read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.names import FileKind
@@ -81,7 +81,7 @@ class MissingIndex(NamedTuple):
         return (
             f"{self.path}: missing, although {count} {verb} aborted in this segment: a broker "
             "would return their records to read_committed consumers. Stratalog finds them in the "
-            "log and hides them. Rebuild the file: stratalog reindex"
+            f"log and hides them. Rebuild the file: {command_line('reindex', self.path.parent)}"
         )
 
 
@@ -277,12 +277,7 @@ def _index_path(segment: SegmentView) -> Path:
 
 def _index_file_of(segment: SegmentView) -> bytes | None:
     """The content of a segment's transaction index; None if there is no such file."""
-    try:
-        data = read_file(_index_path(segment))
-    except FileNotFoundError:
-        data = None
-    segment.check_in_place()
-    return data
+    return segment.read_txn_index()
 
 
 def _looks_transactional(segment: SegmentView) -> bool:

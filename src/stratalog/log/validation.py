@@ -58,6 +58,7 @@ from stratalog.format.batch import (
     Entry,
     TimestampType,
 )
+from stratalog.format.buffers import crc32c
 from stratalog.format.entry import is_entry_crc_valid, records_of
 from stratalog.format.legacy import decode_legacy_records, inner_magics, read_legacy_header
 from stratalog.format.record import decode_records
@@ -69,6 +70,7 @@ from stratalog.log.appends import (
     OFFSETS_PER_REQUEST_MAX,
     AppendOrigin,
     Assignment,
+    BatchFacts,
     GroupAppend,
     ValidatedAppend,
     assign_in_place,
@@ -88,7 +90,7 @@ if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
     from stratalog.format.legacy import LegacyHeader
     from stratalog.format.record import Record
-    from stratalog.log.appends import AppendResult, AppendRules, BatchFacts
+    from stratalog.log.appends import AppendResult, AppendRules
 
 _CODECS = frozenset(Codec)
 
@@ -350,6 +352,43 @@ class LeaderValidator:
             return None
         self.compiled = CompiledValidation(import_module(_KERNEL), rules, origin)
         return self.compiled
+
+
+def assign_by_header(data: Buffer, rules: AppendRules, assign: Assignment) -> Buffer | None:
+    """A copy of one batch that a client sent, with its offsets, checked by its header and CRC.
+
+    The records are not looked at. None if the topic's rules demand that, or if anything is wrong:
+    `LeaderValidator.validate` then says what.
+    """
+    if len(data) < HEADER_BYTES or rules.is_compacted:
+        return None
+    _check_offsets_left(assign, 1)
+    header = BatchHeader.unpack(data)
+    if (
+        header.magic != MAGIC_2
+        or header.size_bytes != len(data)
+        or not _accepts_header(header, rules, assign.now_ms)
+        or header.crc != crc32c(memoryview(data)[ATTRIBUTES_AT:])
+    ):
+        return None
+    return assign_in_place(data, header, header.max_timestamp, rules, assign).data
+
+
+def _accepts_header(header: BatchHeader, rules: AppendRules, now_ms: int) -> bool:
+    """Whether the header of a client's batch is in order, and its records may be stored unseen."""
+    attributes = header.attributes
+    if attributes & (CONTROL_BIT | LOG_APPEND_TIME_BIT) or header.codec_id not in _CODECS:
+        return False
+    if header.base_offset or not 0 < header.record_count == header.last_offset_delta + 1:
+        return False
+    if header.has_producer and header.base_sequence < 0:
+        return False
+    if not NO_TIMESTAMP <= header.base_timestamp <= header.max_timestamp:
+        return False
+    # The header does not have the oldest timestamp; none is older than the clock's zero.
+    facts = BatchFacts(oldest_timestamp=NO_TIMESTAMP, has_all_keys=True)
+    size_bytes, newest = header.size_bytes, header.max_timestamp
+    return _accepts_own(size_bytes, attributes, newest, facts, rules, now_ms)
 
 
 def assign_own(

@@ -29,13 +29,14 @@ from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.recovery import open_log
 from stratalog.maintenance.recovery_plan import last_index_limits
 from stratalog.partitions.root import LogRoot
-from stratalog.partitions.settings import ConfigSource, base_config
+from stratalog.partitions.settings import ConfigSource, EffectiveConfig, base_config
 from stratalog.partitions.state import PRODUCER_ID_BLOCK, PendingCreate, PendingDelete, SavedTopic
 from stratalog.partitions.table import PartitionTable
 from stratalog.partitions.topics import (
     check_more_partitions,
     check_new_topic,
     check_replication_factor,
+    describe_topic,
     new_topic_id,
     partition_count_of,
 )
@@ -266,8 +267,10 @@ class TopicCatalog:
         replication_factor: int | None = None,
         overrides: Mapping[str, object] | None = None,
         in_broker_dir: bool = False,
+        validate_only: bool = False,
     ) -> TopicInfo:
-        """Create a topic with all its partitions, or nothing."""
+        """Create a topic with all its partitions, or nothing. With `validate_only`, describe what
+        would be created."""
         with self._changing():
             self.check_complete(f"create topic {name!r}")
             check_new_topic(name, self.topics)
@@ -276,9 +279,15 @@ class TopicCatalog:
             count = partition_count_of(partition_count, self._config.num_partitions)
             check_replication_factor(replication_factor, self._config.default_replication_factor)
             config = self._parse(name, overrides or {})
+            texts = _as_texts(config, overrides or {})
+            if validate_only:
+                sources = dict.fromkeys(self._config.topic_settings, ConfigSource.STATIC)
+                sources |= dict.fromkeys(texts, ConfigSource.TOPIC)
+                found = EffectiveConfig(config, texts, sources)
+                return describe_topic(name, None, range(count), found, 0)
             pending = PendingCreate(name, new_topic_id(), 0, count)
             topics = dict(self.store.state.saved_topics)
-            topics[name] = SavedTopic(pending.topic_id, _as_texts(config, overrides or {}))
+            topics[name] = SavedTopic(pending.topic_id, texts)
             return self._create(pending, config, topics=topics)
 
     def ensure(self, name: str) -> TopicInfo:
@@ -347,8 +356,11 @@ class TopicCatalog:
 
     # -- altering
 
-    def alter_config(self, name: str, changes: Mapping[str, object | None]) -> TopicInfo:
-        """Override settings of a topic; None removes an override."""
+    def alter_config(
+        self, name: str, changes: Mapping[str, object | None], *, validate_only: bool = False
+    ) -> TopicInfo:
+        """Override settings of a topic; None removes an override. With `validate_only`, only check
+        the changes."""
         with self._changing():
             info = self.topic(name)
             if info.is_in_cluster:
@@ -359,6 +371,8 @@ class TopicCatalog:
             merged = {**info.overrides, **changes}
             wanted = {key: value for key, value in merged.items() if value is not None}
             config = self._parse(name, wanted)
+            if validate_only:
+                return info
             topics = dict(self.store.state.saved_topics)
             topics[name] = SavedTopic(info.topic_id, _as_texts(config, wanted))
             self.store.update(topics=topics)

@@ -7,9 +7,12 @@ where an index is missing or wrong and has to be rebuilt in memory.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import AccessDeniedError, StratalogError
 from stratalog.format.batch import (
@@ -25,11 +28,14 @@ from stratalog.format.legacy import LegacyHeader
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, FileState, RootFile
 from stratalog.format.txn_index import ENTRY_BYTES as TXN_ENTRY_BYTES
 from stratalog.log.partition_view import identity_of
+from stratalog.partitions.lock import find_holder, is_locked
 from stratalog.partitions.view import LogDirView
+from stratalog.storage.remote_path import RemotePath
+from stratalog.storage.staged_names import STAGED_SUFFIX
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
@@ -43,6 +49,19 @@ if TYPE_CHECKING:
     from stratalog.partitions.settings import EffectiveConfig, SettingsFinder
     from stratalog.storage.index_view import IndexView
     from stratalog.storage.segment_view import SegmentView
+
+_BLOCK_BYTES: Final = 512
+"""The unit of `st_blocks`."""
+_DISK_USE: Final = {
+    ".log": "log_bytes",
+    ".index": "index_bytes",
+    ".timeindex": "index_bytes",
+    ".txnindex": "index_bytes",
+    FileState.DELETED.value: "deleted_bytes",
+    FileState.CLEANED.value: "staged_bytes",
+    FileState.SWAP.value: "staged_bytes",
+    STAGED_SUFFIX: "staged_bytes",
+}
 
 CHECKPOINTS: Final = {
     "high_watermark": RootFile.HIGH_WATERMARKS,
@@ -166,6 +185,71 @@ class Details:
     epochs: bool = False
     producers: bool = False
     transactions: bool = False
+    records: bool = False
+    """Counts records, for which the logs are read."""
+
+
+class DiskUse(NamedTuple):
+    """Space on the disk, as `du` counts it: allocated blocks, the directory itself included."""
+
+    total_bytes: int = 0
+    log_bytes: int = 0
+    """Of `.log` files."""
+    index_bytes: int = 0
+    """Of indexes and transaction indexes."""
+    deleted_bytes: int = 0
+    """Of `.deleted` files: they are removed by the broker after a while."""
+    staged_bytes: int = 0
+    """Of files that are not part of the log yet: of bulk commits, and of compaction."""
+
+    @property
+    def other_bytes(self) -> int:
+        """Of everything that is not a `.log` file."""
+        return self.total_bytes - self.log_bytes
+
+    @classmethod
+    def sum(cls, found: Iterable[DiskUse]) -> DiskUse:
+        return cls(*map(sum, zip(*found, strict=True))) if (found := list(found)) else cls()
+
+
+def disk_use(directory: Path) -> DiskUse:
+    """Of the files in a partition directory. What is removed meanwhile does not count. In an object
+    store, what is stored."""
+    found: Counter[str] = Counter()
+    for name, size_bytes in _allocated(directory):
+        found["total_bytes"] += size_bytes
+        found[_DISK_USE.get(PurePath(name).suffix, "")] += size_bytes
+    found.pop("", None)
+    return DiskUse(**found)
+
+
+def _allocated(directory: Path) -> Iterator[tuple[str, int]]:
+    """Names in a directory and their bytes; that of the directory itself is empty."""
+    if isinstance(directory, RemotePath):
+        yield from ((file.name, file.size_bytes) for file in directory.listed().values())
+        return
+    seen: set[int] = set()
+    with suppress(OSError):
+        yield "", directory.stat().st_blocks * _BLOCK_BYTES
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield entry.name, _allocated_bytes(entry, seen)
+
+
+def _allocated_bytes(entry: os.DirEntry[str], seen: set[int]) -> int:
+    """Of a file, or of a directory with all that is in it; of hard links, only the first counts."""
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if status.st_nlink > 1 and status.st_ino in seen:
+            return 0
+        seen.add(status.st_ino)
+        size_bytes = status.st_blocks * _BLOCK_BYTES
+        if entry.is_dir(follow_symlinks=False):
+            with os.scandir(entry) as entries:
+                size_bytes += sum(_allocated_bytes(each, seen) for each in entries)
+    except OSError:
+        return 0
+    return size_bytes
 
 
 @dataclass(frozen=True)
@@ -193,6 +277,9 @@ class PartitionSummary:
     last_stable_offset: int | None = None
     missing_indexes: Sequence[MissingIndex] = ()
     """Missing transaction indexes; these are always looked for."""
+    disk_use: DiskUse = field(default_factory=DiskUse)
+    record_count: int | None = None
+    """Without control records; None if it was not counted."""
 
     @property
     def label(self) -> str:
@@ -251,7 +338,18 @@ def summarize_partition(
         aborted=view.aborted_transactions() if details.transactions else (),
         last_stable_offset=view.last_stable_offset if details.transactions else None,
         missing_indexes=view.missing_txn_indexes(),
+        disk_use=disk_use(view.path),
+        record_count=_count_records(view, is_wanted=details.records),
     )
+
+
+def _count_records(view: PartitionView, *, is_wanted: bool) -> int | None:
+    """An empty log has none; for others the log has to be read."""
+    if view.log_start_offset == view.log_end_offset:
+        return 0
+    if not is_wanted:
+        return None
+    return sum(int(batch.num_rows) for batch in view.read_columns(columns=("offset",)))
 
 
 # -- one topic
@@ -274,6 +372,9 @@ class TopicSummary:
     first_timestamp: int | None
     largest_timestamp: int
     codecs: Sequence[str]
+    disk_use: DiskUse
+    record_count: int | None
+    """None if it is not known of all partitions."""
     unreadable: int = 0
     """How many partitions could not be read. They count in `partitions` and nowhere else."""
 
@@ -300,10 +401,20 @@ class TopicSummary:
             ),
             codecs=sorted({batch.codec for batch in first}),
             unreadable=unreadable,
+            disk_use=DiskUse.sum(found.disk_use for found in partitions),
+            record_count=_sum_or_none([found.record_count for found in partitions]),
         )
 
 
+def _sum_or_none(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if counts and len(known) == len(counts) else None
+
+
 # -- one log directory
+
+_WRITER_FILES: Final = (RootFile.LOCK, RootFile.META_PROPERTIES, RootFile.RECOVERY_POINTS)
+"""A directory with one of them has had a writer. Others are copies of partitions."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +425,12 @@ class LogDirSummary:
     meta: MetaProperties | None
     is_clean_shutdown: bool
     partitions: int
+    is_in_use: bool = False
+    """A broker or another writer has locked it."""
+    holder: str | None = None
+    """Which process that is, if it can be found."""
+    is_unclean: bool = False
+    """Nobody uses it, and the last writer did not shut down: the next one recovers its logs."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +452,17 @@ def summarize_log_dir(log_dir: LogDirView, on_problem: Callable[[str], None]) ->
     except StratalogError as error:
         on_problem(f"{log_dir.path}: meta.properties: {error}")
     live = sum(listed.directory.state is DirState.LIVE for listed in log_dir.partitions)
-    return LogDirSummary(log_dir.path, meta, log_dir.has_clean_shutdown, live)
+    is_in_use = is_locked(log_dir.path)
+    has_writer = any((log_dir.path / file.value).exists() for file in _WRITER_FILES)
+    return LogDirSummary(
+        log_dir.path,
+        meta,
+        log_dir.has_clean_shutdown,
+        live,
+        is_in_use,
+        find_holder(log_dir.path / RootFile.LOCK.value) if is_in_use else None,
+        is_unclean=has_writer and not is_in_use and not log_dir.has_clean_shutdown,
+    )
 
 
 def other_directories(log_dirs: Iterable[LogDirView]) -> list[OtherDirectory]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import LockedError, LogDirLockedError
+from stratalog.errors import LockedError, LogDirLockedError, UnsupportedError
 from stratalog.format.names import RootFile
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def _lock_now(disk: Disk, paths: Sequence[Path]) -> ExitStack:
 def find_holder(lock_path: Path) -> str | None:
     """The process that has locked the file; None if there is none or it cannot be found."""
     with suppress(OSError):
-        process_id = _locking_process(lock_path) or _process_with_open(lock_path)
+        lock = _lock_on(lock_path)
+        if lock is None:
+            return None
+        process_id = lock or _process_with_open(lock_path)
         if process_id == os.getpid():
             return "another LogDir in this process"
         if process_id is not None:
@@ -82,11 +85,21 @@ def find_holder(lock_path: Path) -> str | None:
     return None
 
 
-def _locking_process(path: Path) -> int | None:
-    with path.open("r+b") as file:
+def is_locked(log_dir: Path) -> bool:
+    """Whether somebody has locked the log directory for writing. Takes no lock, never writes. In an
+    object store nobody can."""
+    with suppress(OSError, UnsupportedError):
+        return _lock_on(log_dir / RootFile.LOCK.value) is not None
+    return False
+
+
+def _lock_on(path: Path) -> int | None:
+    """The process that holds a lock on the file, 0 if the kernel does not name it; None if nobody
+    does."""
+    with path.open("rb") as file:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        *_, process_id = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
-    return process_id if process_id > 0 else None
+        kind, *_, process_id = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else max(0, process_id)
 
 
 def _process_with_open(path: Path) -> int | None:

@@ -267,10 +267,7 @@ class LogRoot:
         """
         logs = [slot.retire() for slot in self.slots.values()]
         opened = [log for log in logs if log is not None]
-        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-close") as pool:
-            errors: list[Exception] = [
-                error for error in pool.map(_close, opened) if error is not None
-            ]
+        errors = _close_all(opened, threads)
         if self.offline_reason is not None:
             return [*errors, LogOfflineError(self.path, self.offline_reason)]
         self.pending_deletes.remove_expired(self._now_ms())
@@ -289,6 +286,15 @@ class LogRoot:
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _close_all(logs: list[PartitionLog], threads: int) -> list[Exception]:
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="stratalog-close") as pool:
+            results = list(pool.map(_close, logs))
+    except RuntimeError:  # Python is shutting down and starts no more threads
+        results = [_close(log) for log in logs]
+    return [error for error in results if error is not None]
 
 
 def _close(log: PartitionLog) -> Exception | None:

@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import FlushedCorruptionError, LogOfflineError, StratalogError
+from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.metadata import PartitionMetadata, encode_partition_metadata
 from stratalog.format.names import FileKind
+from stratalog.log.epochs import read_latest_epoch
 from stratalog.maintenance.recovery_plan import LoadPoint
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class PartitionSlot:
         """The log, if it was opened."""
         self._epochs_before = 0  # truncation epochs of the logs that were opened before this one
         self._pending_commit_offset: int | None = None
+        self._announced_epoch = NO_LEADER_EPOCH
         self.remote_start: int | None = None
         """Where the log starts in a broker's remote storage, if before its first segment."""
 
@@ -86,6 +89,17 @@ class PartitionSlot:
         if self.loaded is not None:
             return self.loaded.log_start_offset == self.loaded.log_end_offset
         return not any(path.stat().st_size for path in self.path.glob("*.log"))
+
+    @property
+    def leader_epoch(self) -> int:
+        """The current leader epoch. Does not open the log, but keeps it from starting with an
+        older one: clients do not believe in a leader whose epoch went back."""
+        log = self.loaded
+        if log is not None:
+            return log.leader_epoch
+        if self._announced_epoch < 0:
+            self._announced_epoch = max(0, read_latest_epoch(self.path))
+        return self._announced_epoch
 
     def log(self) -> PartitionLog:
         """The log, opened (and recovered, if needed) at first use, and again after a close or a
@@ -132,6 +146,8 @@ class PartitionSlot:
             self.root.needs_recovery = True  # a repair may be incomplete
             raise
         log.maintenance.pending_commit_offset = self._pending_commit_offset
+        if log.leader_epoch < self._announced_epoch:
+            log.become_leader(self._announced_epoch)
         return log
 
     def delete_records(self, before_offset: int) -> int:

@@ -1,6 +1,7 @@
 """Topics: what is known of each, reading those of log directories, and Kafka's rules for changes.
 
-The checks come in Kafka's order, so that a request with several faults gets Kafka's error.
+The checks come in Kafka's order, so that a request with several faults gets Kafka's error, and in
+Kafka's words: a broker passes them on to its clients.
 """
 
 from __future__ import annotations
@@ -261,14 +262,11 @@ def check_new_topic(name: str, existing: Collection[str]) -> None:
     if name == CLUSTER_METADATA_TOPIC:
         raise InvalidTopicError(f"{name} is the metadata log of a Kafka cluster")
     if name in existing:
-        raise TopicAlreadyExistsError(f"topic {name!r} already exists")
+        raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
     if "." in name or "_" in name:
         for other in existing:
             if do_topics_collide(name, other):
-                raise InvalidTopicError(
-                    f"topic {name!r} collides with {other!r}: they differ only in '.' and '_', "
-                    "which metric names do not tell apart"
-                )
+                raise InvalidTopicError(f"Topic '{name}' collides with existing topic: {other}")
 
 
 def partition_count_of(asked: int | None, default: int) -> int:
@@ -276,7 +274,11 @@ def partition_count_of(asked: int | None, default: int) -> int:
     if asked is None or asked == _DEFAULT:
         return default
     if not 0 < asked <= INT32_MAX:
-        raise InvalidPartitionsError(f"a topic cannot have {asked} partitions")
+        raise InvalidPartitionsError(
+            "Number of partitions was set to an invalid non-positive value."
+            if asked <= 0
+            else f"a topic cannot have {asked} partitions"
+        )
     return asked
 
 
@@ -284,10 +286,13 @@ def check_replication_factor(asked: int | None, default: int) -> None:
     """Raise unless a single broker can have so many replicas."""
     factor = default if asked is None or asked == _DEFAULT else asked
     if factor <= 0:
-        raise InvalidReplicationFactorError(f"replication factor {factor} is not positive")
+        raise InvalidReplicationFactorError(
+            "Replication factor must be larger than 0, or -1 to use the default value."
+        )
     if factor > BROKERS:
         raise InvalidReplicationFactorError(
-            f"replication factor {factor} is more than the number of brokers, which is {BROKERS}"
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of "
+            f"{factor} cannot be reached because only {BROKERS} broker(s) are registered."
         )
 
 
@@ -296,7 +301,8 @@ def check_more_partitions(topic: TopicInfo, partition_count: int) -> None:
     has = topic.partition_count
     if not has < partition_count <= INT32_MAX:
         raise InvalidPartitionsError(
-            f"topic {topic.name!r} has {has} partitions; {partition_count} would be no increase"
+            f"The topic {topic.name} currently has {has} partition(s); {partition_count} would not "
+            "be an increase."
         )
 
 

@@ -6,10 +6,10 @@ Listing costs one `scandir` per directory; a partition is opened only when it is
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import defaultdict
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
@@ -30,11 +30,15 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
 from stratalog.storage.log_file import read_file
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from stratalog.partitions.tiered import RemoteTier
     from stratalog.partitions.topics import TopicInfo
+    from stratalog.storage.tiered_store import TieredStore
 
 
 class LogDirView:
@@ -105,12 +109,22 @@ class LogDirsView(TopicReader):
     Use it as a context manager, or `close` it, to close the files of its partitions.
     """
 
-    def __init__(self, paths: Iterable[Path]) -> None:
+    def __init__(self, paths: Iterable[Path], remote: TieredStore | None = None) -> None:
+        """`remote` is the store of tiered topics; with one there need not be a directory."""
         self.dirs = [LogDirView(path) for path in paths]
-        if not self.dirs:
+        store = remote or default_tiered_store()
+        if not self.dirs and store is None:
             raise NotALogDirError("no log directory given")
         self._live = live_partitions(self.dirs)
+        self.tier: RemoteTier | None = None
+        if store is not None:
+            from stratalog.partitions.tiered import RemoteTier, metadata_dirs  # noqa: PLC0415
+
+            self.tier = RemoteTier(store, metadata_dirs(self._live))
+            for at in self.tier.topic_partitions:
+                self._live.setdefault(at, [])
         self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()
+        self._views_lock = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +137,9 @@ class LogDirsView(TopicReader):
 
     def close(self) -> None:
         """Close the open files of all partitions. They may still be used and open them again."""
-        for view in list(self._views):
+        with self._views_lock:  # another thread may be opening one
+            views = list(self._views)
+        for view in views:
             view.close()
 
     @property
@@ -157,7 +173,26 @@ class LogDirsView(TopicReader):
 
     def partition(self, topic: str, partition: int) -> PartitionView:
         """Open one partition."""
-        topic_partition = TopicPartition(topic, partition)
+        local = self._path_of(TopicPartition(topic, partition))
+        if self.tier is not None:
+            view = self.tier.view(TopicPartition(topic, partition), local)
+        else:
+            view = PartitionView(self.path_of(topic, partition))
+        with self._views_lock:
+            self._views.add(view)
+        return view
+
+    def path_of(self, topic: str, partition: int) -> Path:
+        """The directory of one partition."""
+        found = self._path_of(TopicPartition(topic, partition))
+        if found is None:
+            raise UnknownTopicOrPartitionError(
+                f"{topic}-{partition} is in the store of tiered topics only"
+            )
+        return found
+
+    def _path_of(self, topic_partition: TopicPartition) -> Path | None:
+        """None for a partition that only the store of tiered topics has."""
         found = self._live.get(topic_partition)
         if found is None:
             raise UnknownTopicOrPartitionError(self._unknown(topic_partition))
@@ -168,9 +203,7 @@ class LogDirsView(TopicReader):
                 f"{topic_partition} is in {count} places: {', '.join(places)} and {last}; give one "
                 "of them"
             )
-        view = PartitionView(found[0])
-        self._views.add(view)
-        return view
+        return found[0] if found else None
 
     def partitions_of(self, topic: str) -> Iterator[PartitionView]:
         """Open every partition of a topic, in order."""
@@ -192,6 +225,18 @@ class LogDirsView(TopicReader):
         return f"{where}: no topic {wanted.topic!r}; topics here: {known}"
 
 
+_default_stores: list[TieredStore] = []
+
+
+def set_default_tiered_store(store: TieredStore | None) -> None:
+    """The store of log directories that are opened without one: that of a command line."""
+    _default_stores[:] = [] if store is None else [store]
+
+
+def default_tiered_store() -> TieredStore | None:
+    return _default_stores[0] if _default_stores else None
+
+
 def live_partitions(dirs: Iterable[LogDirView]) -> dict[TopicPartition, list[Path]]:
     """The directories of each live partition: one, unless the log directories are inconsistent."""
     live: dict[TopicPartition, list[Path]] = defaultdict(list)
@@ -210,14 +255,41 @@ def numbers_by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, li
     return topics
 
 
-def open_dirs(*paths: Path | str) -> LogDirsView:
+def open_dirs(
+    *paths: Path | str,
+    storage_options: Mapping[str, str] | None = None,
+    remote: Path | str | None = None,
+    remote_layout: str | None = None,
+    remote_keys: Sequence[str] = (),
+) -> LogDirsView:
     """Open log directories for reading. Takes no lock and never writes.
+
+    A path may be a URI: `s3://bucket/logs`, `gs://…`, `abfss://…`, `hdfs://…`, or one of fsspec.
+    `storage_options` are the settings of its store, such as `{"s3.endpoint": "http://minio:9000"}`.
+
+    `remote` is the store of tiered topics, a path or URI: their logs then include what brokers have
+    moved there. Without any log directory, the store alone is read. `remote_layout` is "aiven" or
+    "local" and is found out if it is not given; `remote_keys` are files with the private keys of
+    encrypted segments.
 
     The result is a context manager: leaving it closes the files of all partitions.
     """
-    return LogDirsView(Path(path) for path in paths)
+    store = None
+    if remote is not None:
+        from stratalog.storage.tiered_store import TieredStore  # noqa: PLC0415
+
+        root = location(remote, storage_options)
+        store = TieredStore.found_at(root, remote_layout, remote_keys)
+    return LogDirsView((location(path, storage_options) for path in paths), store)
 
 
-def open_partition(path: Path | str) -> PartitionView:
-    """Open one partition directory for reading. Takes no lock and never writes."""
-    return PartitionView(Path(path))
+def open_partition(
+    path: Path | str, *, storage_options: Mapping[str, str] | None = None
+) -> PartitionView:
+    """Open one partition directory for reading. Takes no lock and never writes. Paths and options
+    are those of `open_dirs`."""
+    where = location(path, storage_options)
+    view = PartitionView(where)
+    if default_tiered_store() is None or view.topic_partition.partition < 0:
+        return view
+    return LogDirsView([where.absolute().parent]).partition(*view.topic_partition)

@@ -245,11 +245,14 @@ class Disk:
 
     # -- files that are written at once
 
-    def write_file(self, path: Path, data: Buffer, *, is_synced: bool = True) -> None:
-        """Give the file this content. A crash before the end may leave a part of it."""
+    def write_file(
+        self, path: Path, data: Buffer, *, is_synced: bool = True, mode: int = _FILE_MODE
+    ) -> None:
+        """Give the file this content. A crash before the end may leave a part of it. `mode` is for
+        a file that does not exist yet."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         with storage_errors("write", path):
-            fd = self._calls.open(path, flags, _FILE_MODE)
+            fd = self._calls.open(path, flags, mode)
             try:
                 written = 0
                 while written < len(data):
@@ -260,11 +263,11 @@ class Disk:
             finally:
                 self._calls.close(fd)
 
-    def write_atomically(self, path: Path, data: Buffer) -> None:
+    def write_atomically(self, path: Path, data: Buffer, *, mode: int = _FILE_MODE) -> None:
         """Replace the content of a file, durably: after a crash it has the old or the new one."""
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         try:
-            self.write_file(temporary, data)
+            self.write_file(temporary, data, mode=mode)
             self.rename(temporary, path)
         except StorageError:
             with suppress(OSError):

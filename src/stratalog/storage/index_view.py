@@ -24,7 +24,7 @@ from stratalog.format import offset_index, time_index
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.format.index_search import WARM_BYTES
 from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import open_file
 from stratalog.storage.trace import IndexKind, IndexStep, Probe
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.buffers import Buffer
+    from stratalog.storage.log_file import LogFile
     from stratalog.storage.segment_view import SegmentView
     from stratalog.storage.trace import Trace
 
@@ -113,7 +114,7 @@ class IndexView:
     @classmethod
     def load(cls, of: IndexFormat, path: Path, base_offset: int) -> Self:
         """What the file contains now, unchecked. Raises FileNotFoundError."""
-        with LogFile(path) as file:
+        with open_file(path) as file:
             size_bytes = file.size_bytes // of.entry_bytes * of.entry_bytes
             if size_bytes > LOAD_WHOLE_BYTES:
                 tail_bytes = WARM_BYTES // of.entry_bytes * of.entry_bytes
@@ -215,7 +216,7 @@ class IndexView:
     def _load_rest(self) -> None:
         """Read the whole file. If it has shrunk there are fewer entries: still a hint."""
         try:
-            with LogFile(self.path) as file:
+            with open_file(self.path) as file:
                 data = file.read(0, self.entries * self.format.entry_bytes)
         except FileNotFoundError:
             data = b""

@@ -8,9 +8,8 @@ it only in an otherwise empty directory: a refused writer may have left it anywh
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import (
@@ -30,10 +29,11 @@ from stratalog.format.names import (
     parse_partition_file,
     parse_root_file,
 )
-from stratalog.storage.log_file import read_file
+from stratalog.storage.log_file import list_directory, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from stratalog.format.names import TopicPartition
 
@@ -70,12 +70,9 @@ class LogDirListing:
 def list_log_dir(path: Path) -> LogDirListing:
     """List a directory. Raises NotALogDirError if it does not exist or is a file."""
     try:
-        with os.scandir(path) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        entries = list_directory(path)
     except FileNotFoundError:
         raise NotALogDirError(f"{path}: no such directory") from None
-    except PermissionError:
-        raise AccessDeniedError(path) from None
     except NotADirectoryError:
         raise NotALogDirError(
             f"{path}: a file, not a log directory; give the directory that contains the partition "
@@ -87,8 +84,8 @@ def list_log_dir(path: Path) -> LogDirListing:
         is_empty=all(entry.name == RootFile.LOCK.value for entry in entries),
     )
     for entry in entries:
-        if entry.is_dir():
-            _add_directory(listing, Path(entry.path))
+        if entry.is_dir:
+            _add_directory(listing, entry.path)
         elif (root_file := parse_root_file(entry.name)) is not None:
             listing.root_files.add(root_file[0])
     return listing
@@ -122,7 +119,7 @@ def read_offset_checkpoint(
     error. Raises AccessDeniedError or StorageError if it cannot be read.
     """
     try:
-        return decode_offsets(read(log_dir / file.value))
+        return dict(_decoded_offsets(bytes(read(log_dir / file.value))))
     except (AccessDeniedError, StorageError):
         raise
     except (FileNotFoundError, NotADirectoryError):
@@ -130,6 +127,12 @@ def read_offset_checkpoint(
     except StratalogError as error:
         on_corrupt(error)
         return {}
+
+
+@lru_cache(maxsize=8)
+def _decoded_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """Every partition of a directory asks for the same file: it is decoded once per content."""
+    return decode_offsets(data)
 
 
 def _add_directory(listing: LogDirListing, path: Path) -> None:
@@ -156,8 +159,7 @@ def _what_is_missing(listing: LogDirListing) -> str:
 
 def _has_files(partition: ListedPartition) -> bool:
     try:
-        with os.scandir(partition.path) as files:
-            return any(_file_of(file.name) is not None for file in files)
+        return any(_file_of(file.name) is not None for file in list_directory(partition.path))
     except OSError:  # removed meanwhile, or not accessible
         return False
 

@@ -1,23 +1,28 @@
-"""Read-only access to one file by position.
+"""Read-only access to files: the bytes at a position, the content of a directory.
+
+`open_file`, `read_file` and `list_directory` take any path, of a disk or of a store
+(`remote_path`). What they return is the same for both.
 
 Files of a live broker shrink (index trimming, truncation), and touching a mapped page that is gone
-kills the process with SIGBUS. So nothing here maps: every read is a `pread` into fresh memory, and
-a short result means the file ended.
+kills the process with SIGBUS. So nothing here maps: every read of a disk is a `pread` into fresh
+memory, and a short result means the file ended.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from stratalog.errors import AccessDeniedError
+from stratalog.errors import AccessDeniedError, UnsupportedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
 from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
 from stratalog.storage.disk import storage_error
+from stratalog.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 WALK_WINDOW_BYTES = 4096
 
@@ -27,7 +32,7 @@ def read_file(path: Path) -> bytes:
     is a file), AccessDeniedError or StorageError."""
     try:
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, AccessDeniedError):
         raise
     except PermissionError:
         raise AccessDeniedError(path) from None
@@ -55,15 +60,10 @@ class FileIdentity(NamedTuple):
         return self.inode == other.inode and self.size_bytes <= other.size_bytes
 
 
-class LogFile:
-    """A file held open for reading. It stays readable after a rename or delete."""
+class LogFile(ABC):
+    """A file held open for reading."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except PermissionError:
-            raise AccessDeniedError(path) from None
+    path: Path
 
     def __enter__(self) -> Self:
         return self
@@ -71,49 +71,38 @@ class LogFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
+    @abstractmethod
+    def close(self) -> None: ...
 
-    def close(self) -> None:
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            os.close(fd)
+    def fileno(self) -> int:
+        """For system calls on the open file, which closes with the last reference to this. Only
+        a file of a disk has one."""
+        raise UnsupportedError(f"{self.path}: only files on a disk are sent as they are")
 
     @property
+    @abstractmethod
     def identity(self) -> FileIdentity:
         """Identity of the open file as it is now, whatever its name."""
-        return FileIdentity.of(os.fstat(self._fd))
 
     @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Now; a live file grows."""
-        return os.fstat(self._fd).st_size
 
+    @abstractmethod
     def read(self, position: int, size_bytes: int) -> bytes:
         """Up to `size_bytes` bytes; fewer only at the end of the file."""
-        data = os.pread(self._fd, size_bytes, position)
-        if len(data) == size_bytes or not data:
-            return data
-        return self._read_on(data, position, size_bytes)
 
-    def _read_on(self, data: bytes, position: int, size_bytes: int) -> bytes:
-        """Linux limits a read to 2 GiB, and a signal may end it anywhere."""
-        parts = [data]
-        done = len(data)
-        while more := os.pread(self._fd, size_bytes - done, position + done):
-            parts.append(more)
-            done += len(more)
-        return b"".join(parts)
-
+    @abstractmethod
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from `position` on; returns how many bytes, fewer only at the end."""
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._fd, [buffer[done:]], position + done)
-            if not count:
-                break
-            done += count
-        return done
+
+    def expect(self, position: int, end: int) -> None:  # noqa: B027  # nothing to do on a disk
+        """The bytes in [position, end) will be read in order: a store fetches them ahead."""
+
+    def check_unchanged(self) -> None:  # noqa: B027  # as above
+        """Raise SegmentGoneError if the file was replaced while it was read. A file of a disk is
+        not, as long as it is open."""
 
     def peek(self, position: int) -> Peek | None:
         """The first bytes of the entry at `position`, decoded; None at the end of the file."""
@@ -149,6 +138,101 @@ class LogFile:
             if len(window) - (found_at - window_at) < HEADER_BYTES:
                 return  # the file shrank
             yield found_at, BatchHeader.unpack(window, found_at - window_at)
+
+
+class LocalFile(LogFile):
+    """A file of a disk. It stays readable after a rename or delete."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            raise AccessDeniedError(path) from None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        fd, self._fd = getattr(self, "_fd", -1), -1
+        if fd >= 0:
+            os.close(fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    @property
+    def identity(self) -> FileIdentity:
+        return FileIdentity.of(os.fstat(self._fd))
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        data = os.pread(self._fd, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        return self._read_on(data, position, size_bytes)
+
+    def _read_on(self, data: bytes, position: int, size_bytes: int) -> bytes:
+        """Linux limits a read to 2 GiB, and a signal may end it anywhere."""
+        parts = [data]
+        done = len(data)
+        while more := os.pread(self._fd, size_bytes - done, position + done):
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._fd, [buffer[done:]], position + done)
+            if not count:
+                break
+            done += count
+        return done
+
+
+def open_file(path: Path, identity: FileIdentity | None = None) -> LogFile:
+    """Open a file of a disk or a store. Raises FileNotFoundError and AccessDeniedError.
+
+    `identity` is that of the file that was listed: a store then needs no request to learn its size.
+    """
+    if isinstance(path, RemotePath):
+        from stratalog.storage.remote_file import RemoteFile  # noqa: PLC0415  # it imports this
+
+        return RemoteFile(path, identity)
+    return LocalFile(path)
+
+
+class DirectoryEntry(NamedTuple):
+    """A name in a directory."""
+
+    path: Path
+    is_dir: bool
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def list_directory(path: Path) -> list[DirectoryEntry]:
+    """What a directory contains, by name. Raises FileNotFoundError, NotADirectoryError and
+    AccessDeniedError. In a store, a directory without files does not exist."""
+    if isinstance(path, RemotePath):
+        found = path.listed()
+        if not found:
+            is_file = path.is_file()
+            kind = NotADirectoryError if is_file else FileNotFoundError
+            raise kind(2, "no such directory", str(path))
+        return [DirectoryEntry(path / name, found[name].is_dir) for name in sorted(found)]
+    try:
+        with os.scandir(path) as entries:
+            listed = [DirectoryEntry(Path(entry.path), entry.is_dir()) for entry in entries]
+    except PermissionError:
+        raise AccessDeniedError(path) from None
+    return sorted(listed)
 
 
 RESYNC_WINDOW_BYTES: Final = 1024 * 1024

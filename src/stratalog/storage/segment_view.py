@@ -11,7 +11,6 @@ Nothing is ever written.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,7 +29,15 @@ from stratalog.storage.index_view import (
     IndexView,
     rebuild_indexes,
 )
-from stratalog.storage.log_file import WALK_WINDOW_BYTES, FileIdentity, LogFile, next_valid_batch
+from stratalog.storage.log_file import (
+    WALK_WINDOW_BYTES,
+    FileIdentity,
+    LogFile,
+    next_valid_batch,
+    open_file,
+    read_file,
+)
+from stratalog.storage.remote_path import WHOLE_FILE_BYTES, RemotePath
 from stratalog.storage.trace import RecordStep, ScanStep
 
 if TYPE_CHECKING:
@@ -129,6 +136,13 @@ class LargestTimestamp(NamedTuple):
     offset: int
 
 
+class OffsetTime(NamedTuple):
+    """An offset, and the timestamp of its record."""
+
+    offset: int
+    timestamp: int
+
+
 class SegmentTimes:
     """Lookups by timestamp in one segment.
 
@@ -160,13 +174,35 @@ class SegmentTimes:
                 largest = LargestTimestamp(batch.max_timestamp, batch.last_offset)
         return largest
 
+    @property
+    def indexed_largest(self) -> LargestTimestamp:
+        """The last entry of the `.timeindex` file, not checked; without one, what the log says."""
+        loaded = self._segment.load_index(TIME_INDEX)
+        last = None if loaded is None else loaded.last()
+        return self.largest if last is None else LargestTimestamp(last[1], last[2])
+
+    @property
+    def span(self) -> tuple[OffsetTime, OffsetTime]:
+        """About the first and the last record: the first and the last entry of the `.timeindex`
+        file, not checked against the log; of a log without entries, what its headers say."""
+        loaded = self._segment.load_index(TIME_INDEX)
+        if loaded is not None and loaded.entries:
+            first, last = loaded.entry(0), loaded.entry(loaded.entries - 1)
+            return OffsetTime(first[2], first[1]), OffsetTime(last[2], last[1])
+        largest = OffsetTime(self.largest.offset, self.largest.timestamp)
+        for _, header in self._segment.walk_headers():
+            return OffsetTime(header.base_offset, header.base_timestamp), largest
+        return largest, largest
+
     @cached_property
     def index(self) -> IndexView:
         """The `.timeindex` file, completed, if the log confirms it; else one built from the log."""
         loaded = self._segment.load_index(TIME_INDEX)
         last = None if loaded is None else loaded.last()
         if loaded is None or last is None:
-            return self._rebuilt_index("no file" if loaded is None else "the file has no entries")
+            is_missing = loaded is None
+            reason = self._segment.no_index_reason if is_missing else "the file has no entries"
+            return self._rebuilt_index(reason)
         named = self._named_by(last)
         if named is None:
             return self._rebuilt_index("the file contradicts the log")
@@ -328,7 +364,7 @@ class SegmentView:
         plain = self.path.name.removesuffix(FileState.SWAP.value)
         for name in (self.path.name, plain, plain + FileState.DELETED.value):
             try:
-                file = LogFile(self.path.with_name(name))
+                file = open_file(self.path.with_name(name), self.identity)
             except FileNotFoundError:
                 continue
             if self._is_listed(file.identity):
@@ -349,8 +385,7 @@ class SegmentView:
 
     def _is_last_segment(self) -> bool:
         last = segment_file_name(self.base_offset, FileKind.LOG)
-        with os.scandir(self.path.parent) as entries:
-            names = [entry.name for entry in entries]
+        names = [path.name for path in self.path.parent.iterdir()]
         return last in names and not any(
             name > last and name.endswith(FileKind.LOG.value) for name in names
         )
@@ -363,6 +398,22 @@ class SegmentView:
             raise SegmentGoneError(self.path) from None
         if not self._is_listed(found):
             raise SegmentGoneError(self.path)
+
+    def check_unchanged(self) -> None:
+        """Raise SegmentGoneError if a store has replaced the file while it was read."""
+        file = self.__dict__.get("file")
+        if file is not None:
+            file.check_unchanged()
+
+    def read_txn_index(self) -> bytes | None:
+        """The content of the transaction index; None if there is no such file. Raises
+        SegmentGoneError if the segment does not have its name any more."""
+        try:
+            data = read_file(self.sibling(FileKind.TXN_INDEX.value))
+        except FileNotFoundError:
+            data = None
+        self.check_in_place()
+        return data
 
     def sibling(self, extension: str) -> Path:
         """The segment's file with this extension; it carries the same `.swap` if there is one."""
@@ -493,7 +544,17 @@ class SegmentView:
     @cached_property
     def offset_index(self) -> IndexView:
         """The `.index` file, or one built from the log if the file is missing or wrong."""
-        return self.load_index(OFFSET_INDEX) or self.rebuilt_index(OFFSET_INDEX, "no file")
+        loaded = self.load_index(OFFSET_INDEX)
+        return loaded or self.rebuilt_index(OFFSET_INDEX, self.no_index_reason)
+
+    def position_after(self, offset: int, end_position: int) -> int:
+        """A position up to which all records below `offset` are, by the offset index of a file in
+        a store; else the end."""
+        if not isinstance(self.path, RemotePath) or "offset_index" not in self.__dict__:
+            return end_position
+        index = self.offset_index
+        following = index.after(index.lookup(offset))
+        return end_position if following is None else min(end_position, following[2])
 
     def seek(self, target: int, trace: Trace | None = None) -> Seek:
         """The first batch whose last offset is at or above `target`. It may begin below it."""
@@ -587,11 +648,23 @@ class SegmentView:
     # -- indexes
 
     def load_index(self, of: IndexFormat) -> IndexView | None:
-        """The index file; None if it does not exist or may not be read."""
+        """The index file; None if it does not exist, may not be read, or takes longer to fetch than
+        the log."""
+        if self._is_fetched_whole:
+            return None
         try:
             return IndexView.load(of, self.sibling(of.extension), self.base_offset)
         except (FileNotFoundError, PermissionError):
             return None
+
+    @property
+    def _is_fetched_whole(self) -> bool:
+        return isinstance(self.path, RemotePath) and self.size_bytes <= WHOLE_FILE_BYTES
+
+    @property
+    def no_index_reason(self) -> str:
+        """Why `load_index` has returned None."""
+        return "the log is small and fetched whole" if self._is_fetched_whole else "no file"
 
     def rebuilt_index(self, of: IndexFormat, reason: str) -> IndexView:
         """The index as it follows from the log, in memory."""
@@ -668,7 +741,7 @@ class SegmentReaders:
         log = self._log
         if log is None:
             try:
-                log = self._log = LogFile(path)
+                log = self._log = open_file(path)
             except FileNotFoundError:
                 raise SegmentGoneError(path) from None
         return log

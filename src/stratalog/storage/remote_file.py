@@ -1,0 +1,280 @@
+"""One file of a store, by position: few, large requests for what code reads in many small steps.
+
+Two ways of reading, behind the interface of `LogFile`:
+
+* *lookups* jump: the bytes around a position are fetched as a block and kept. A file of up to 1 MiB
+  is one block. Blocks that follow each other grow, so a walk over headers takes few requests.
+* *scans* are announced with `expect`: ranges of 16 MiB, several in flight while the one before is
+  decoded. The first two are smaller, so that reading a few records does not fetch much more.
+
+Memory is bounded: kept blocks, ranges in flight, and the range being read. A scan opens with one
+request and ends with one that compares the object's version: if the object was replaced meanwhile,
+`check_unchanged` raises, so ranges of two versions are never taken for one file.
+
+Nothing is requested before bytes are needed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.errors import SegmentGoneError
+from stratalog.storage.log_file import FileIdentity, LogFile
+from stratalog.storage.remote_path import WHOLE_FILE_BYTES, RemotePath
+from stratalog.storage.store import Fetch, fetch_pool, note_fetch
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
+BLOCK_BYTES: Final = 256 << 10
+LOOK_BACK_BYTES: Final = 32 << 10
+"""An index entry may lead a little before the position that was looked at first."""
+BLOCK_BYTES_MAX: Final = 8 << 20
+KEPT_BYTES_MAX: Final = 16 << 20
+RANGE_BYTES: Final = 16 << 20
+FIRST_RANGES: Final = (1 << 20, 7 << 20)
+IN_FLIGHT: Final = 4
+
+
+def ranges_of(position: int, end: int) -> int:
+    """How many requests a scan of these bytes takes."""
+    count = 0
+    while position < end:
+        position += _range_bytes(count)
+        count += 1
+    return count
+
+
+def _range_bytes(number: int) -> int:
+    return FIRST_RANGES[number] if number < len(FIRST_RANGES) else RANGE_BYTES
+
+
+class _Block(NamedTuple):
+    start: int
+    data: bytes
+
+
+class RemoteFile(LogFile):
+    """A file of a store, at the size that it was listed with."""
+
+    def __init__(self, path: Path, identity: FileIdentity | None = None) -> None:
+        """Raises FileNotFoundError if a listing, or the store, says that there is none."""
+        assert isinstance(path, RemotePath)
+        self.path = path
+        self._remote = path
+        if identity is None:
+            status = path.status()
+            if status is None or status.is_dir:
+                raise FileNotFoundError(2, "No such file", str(path))
+            identity = FileIdentity(0, status.size_bytes, status.mtime_ns)
+        self._identity = identity
+        self._handle: Any = None
+        self._version: tuple[bytes, ...] = ()
+        self._lock = Lock()  # over opening
+        self._blocks: deque[_Block] = deque()
+        self._scan: _Scan | None = None
+        self._fetches = 0
+
+    def close(self) -> None:
+        self._blocks.clear()
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.cancel()
+        self._handle = None
+
+    @property
+    def identity(self) -> FileIdentity:
+        return self._identity
+
+    @property
+    def size_bytes(self) -> int:
+        return self._identity.size_bytes
+
+    # -- reading
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        end = min(position + size_bytes, self.size_bytes)
+        if end <= position:
+            return b""
+        scan = self._scan
+        if scan is not None and scan.covers(position, end):
+            try:
+                return scan.read(position, end)
+            except BaseException:
+                self._scan = None  # whoever tries again asks again
+                scan.cancel()
+                raise
+        return self._read_block(position, end)
+
+    def read_into(self, buffer: memoryview, position: int) -> int:
+        data = self.read(position, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def expect(self, position: int, end: int) -> None:
+        """Begins to fetch. What lookups have fetched already is not fetched again."""
+        end = min(end, self.size_bytes)
+        block = self._block_of(position, position + 1)
+        if end <= position or (block is not None and end <= block.start + len(block.data)):
+            return
+        scan = self._scan
+        if scan is not None and scan.covers(position, end):
+            return
+        if scan is not None:
+            scan.cancel()
+        self._scan = _Scan(self, position, end)
+
+    def check_unchanged(self) -> None:
+        """One request, unless all that was read came with one."""
+        if self._fetches <= 1 or self._handle is None:
+            return
+        try:
+            now = self._remote.store.open(self._remote.key, self.path)
+        except FileNotFoundError:
+            raise SegmentGoneError(self.path) from None
+        if _version_of(now) != self._version:
+            raise SegmentGoneError(self.path)
+
+    def _block_of(self, position: int, end: int) -> _Block | None:
+        for block in self._blocks:
+            if block.start <= position and end <= block.start + len(block.data):
+                return block
+        return None
+
+    def _read_block(self, position: int, end: int) -> bytes:
+        block = self._block_of(position, end)
+        if block is None:
+            start, stop = self._next_block(position, end)
+            is_whole = (start, stop) == (0, self.size_bytes)
+            block = _Block(start, self._fetch_whole() if is_whole else self.fetch(start, stop))
+            self._blocks.appendleft(block)
+            held = sum(len(each.data) for each in self._blocks)
+            while held > KEPT_BYTES_MAX and len(self._blocks) > 1:
+                held -= len(self._blocks.pop().data)
+        return block.data[position - block.start : end - block.start]
+
+    def _next_block(self, position: int, end: int) -> tuple[int, int]:
+        if self.size_bytes <= WHOLE_FILE_BYTES:
+            return 0, self.size_bytes
+        length, start = BLOCK_BYTES, max(0, position - LOOK_BACK_BYTES)
+        if self._blocks:
+            last = self._blocks[0]
+            if last.start < position <= last.start + len(last.data):  # it follows
+                start, length = position, min(BLOCK_BYTES_MAX, 2 * len(last.data))
+        return start, min(self.size_bytes, max(end, start + length))
+
+    # -- requests
+
+    def fetch(self, start: int, end: int) -> bytes:
+        """One request. Raises SegmentGoneError if the object is not the one that was listed."""
+        note_fetch(Fetch("range", self.path, start, end - start))
+        return self.fetch_quietly(start, end)
+
+    def _fetch_whole(self) -> bytes:
+        """What others may have read, too: many look at the same index."""
+        try:
+            data = self._remote.read_bytes()
+        except FileNotFoundError:
+            raise SegmentGoneError(self.path) from None
+        if len(data) != self.size_bytes:
+            raise SegmentGoneError(self.path)
+        return data
+
+    def fetch_quietly(self, start: int, end: int) -> bytes:
+        handle = self._handle or self._open()
+        self._fetches += 1
+        try:
+            return self._remote.store.read_range(handle, self.path, start, end - start)
+        except FileNotFoundError:
+            raise SegmentGoneError(self.path) from None
+
+    def _open(self) -> Any:
+        with self._lock:
+            if self._handle is None:
+                try:
+                    handle = self._remote.store.open(self._remote.key, self.path)
+                except FileNotFoundError:
+                    raise SegmentGoneError(self.path) from None
+                self._check_listed(handle)
+                self._version = _version_of(handle)
+                self._handle = handle
+            return self._handle
+
+    def _check_listed(self, handle: Any) -> None:
+        size_bytes, seconds = handle.size(), _modified_s(handle)
+        listed_s = self._identity.mtime_ns // 1_000_000_000
+        if size_bytes != self.size_bytes or (seconds and listed_s and seconds != listed_s):
+            raise SegmentGoneError(self.path)
+
+
+class _Scan:
+    """Ranges of one file in order, fetched ahead. One thread reads."""
+
+    def __init__(self, file: RemoteFile, position: int, end: int) -> None:
+        self._file = file
+        self._end = end
+        self._next = position  # where the next range begins
+        self._count = 0
+        self._ranges: deque[tuple[int, int, Future[bytes]]] = deque()
+        self._submit()
+
+    def covers(self, position: int, end: int) -> bool:
+        first = self._ranges[0][0] if self._ranges else self._next
+        return first <= position and end <= self._end
+
+    def cancel(self) -> None:
+        for _, _, future in self._ranges:
+            future.cancel()
+        self._ranges.clear()
+        self._next = self._end
+
+    def read(self, position: int, end: int) -> bytes:
+        while self._ranges and self._ranges[0][1] <= position:
+            self._ranges.popleft()
+        self._fetch_ahead(end)
+        pieces = []
+        for start, stop, future in self._ranges:
+            if start >= end:
+                break
+            data = future.result()
+            low, high = max(position, start) - start, min(end, stop) - start
+            pieces.append(data if (low, high) == (0, len(data)) else data[low:high])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _fetch_ahead(self, end: int) -> None:
+        """At least what is asked for, and the next range; more once the first was not enough."""
+        while self._next < end:
+            self._submit()
+        ahead = 1 if len(self._ranges) == self._count else IN_FLIGHT
+        while self._next < self._end and len(self._ranges) <= ahead:
+            self._submit()
+
+    def _submit(self) -> None:
+        start = self._next
+        stop = min(start + _range_bytes(self._count), self._end)
+        note_fetch(Fetch("range", self._file.path, start, stop - start))
+        future = fetch_pool().submit(self._file.fetch_quietly, start, stop)
+        self._ranges.append((start, stop, future))
+        self._next, self._count = stop, self._count + 1
+
+
+def _version_of(handle: Any) -> tuple[bytes, ...]:
+    """What changes with the content: the ETag of S3, or else size and time."""
+    found = handle.metadata() or {}
+    names = ("ETag", "Last-Modified")
+    said = (found.get(name, found.get(name.encode(), b"")) for name in names)
+    return (*said, str(handle.size()).encode())
+
+
+def _modified_s(handle: Any) -> int:
+    """When the object was written, in seconds; 0 if the store does not say."""
+    found = handle.metadata() or {}
+    text = found.get("Last-Modified", found.get(b"Last-Modified", b""))
+    try:
+        return int(datetime.fromisoformat(text.decode()).timestamp())
+    except (ValueError, AttributeError):
+        return 0

@@ -1,0 +1,351 @@
+"""Stores: S3, Google Cloud Storage, Azure, HDFS and all that fsspec knows, through `pyarrow.fs`.
+
+A store lists directories, reads ranges of files and writes whole files. Every request goes through
+`Store._ask`, which tries again with growing delays what may succeed later (a busy server, a cut
+connection, a time-out), and turns what is final into a typed error with the URI: FileNotFoundError,
+AccessDeniedError or StoreError. A range that comes back short is asked for again, never returned.
+
+Listings are kept for a while, so that one request tells the sizes of all files of a directory and
+which files it lacks. Small files are kept too, as long as a listing confirms size and time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
+
+from stratalog.errors import AccessDeniedError, ConfigError, StoreError
+from stratalog.storage.store_options import (
+    S3_SCHEMES,
+    StoreKey,
+    attempts_of,
+    azure_arguments,
+    fsspec_arguments,
+    gcs_arguments,
+    redacted,
+    s3_arguments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 5
+FIRST_DELAY_S: Final = 0.1
+DELAY_MAX_S: Final = 5.0
+FETCH_THREADS: Final = 16
+LISTING_AGE_MAX_S: Final = 5.0
+"""A directory that was listed so recently need not be listed again to open what is in it."""
+LISTED_FILES_MAX: Final = 200_000
+KEPT_FILE_BYTES_MAX: Final = 1 << 20
+KEPT_BYTES_MAX: Final = 32 << 20
+
+_FINAL: Final = re.compile(
+    r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|"
+    r"INVALID_CLIENT_TOKEN_ID|EXPIRED_TOKEN|HTTP status 4(?!08|29)\d\d|No credentials|"
+    r"AuthorizationFailure|AuthenticationFailed"
+)
+_DENIED: Final = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|"
+    r"EXPIRED_TOKEN|HTTP status 40[13]|AuthorizationFailure|AuthenticationFailed|Forbidden"
+)
+_MISSING: Final = re.compile(
+    r"NO_SUCH_KEY|RESOURCE_NOT_FOUND|HTTP status 404|BlobNotFound|No such file"
+)
+
+
+class StoredFile(NamedTuple):
+    """One name in a listing."""
+
+    name: str
+    is_dir: bool
+    size_bytes: int = 0
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """One request, as `explain` shows it."""
+
+    what: Literal["list", "open", "range"]
+    path: Path
+    position: int = 0
+    size_bytes: int = 0
+
+
+_noted = threading.local()
+
+
+@contextmanager
+def noted_fetches() -> Iterator[list[Fetch]]:
+    """The requests that this thread causes in here, in order."""
+    before = getattr(_noted, "fetches", None)
+    fetches: list[Fetch] = []
+    _noted.fetches = fetches
+    try:
+        yield fetches
+    finally:
+        _noted.fetches = before
+
+
+def note_fetch(fetch: Fetch) -> None:
+    fetches = getattr(_noted, "fetches", None)
+    if fetches is not None:
+        fetches.append(fetch)
+
+
+class Store:
+    """One bucket, container or host. Any number of threads may use it."""
+
+    def __init__(self, key: StoreKey) -> None:
+        self._key = key
+        self._lock = threading.Lock()  # over the caches
+        self._listings: OrderedDict[str, tuple[float, dict[str, StoredFile]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[StoredFile, bytes]] = OrderedDict()
+
+    @cached_property
+    def filesystem(self) -> Any:
+        """The `pyarrow.fs.FileSystem`. Raises ConfigError for wrong options."""
+        return _file_system(self._key)
+
+    @cached_property
+    def _attempts(self) -> int:
+        return attempts_of(dict(self._key.options), self._key.authority, ATTEMPTS)
+
+    # -- listing
+
+    def list(self, key: str, path: Path, *, age_max_s: float = 0.0) -> dict[str, StoredFile]:
+        """The names in a directory; none if there is no such directory, as a store without
+        directories cannot tell."""
+        with self._lock:
+            held = self._listings.get(key)
+        if held is not None and time.monotonic() - held[0] <= age_max_s:
+            return held[1]
+        from pyarrow.fs import FileSelector, FileType  # noqa: PLC0415
+
+        note_fetch(Fetch("list", path))
+        selector = FileSelector(key, recursive=False, allow_not_found=True)
+        listed_at = time.monotonic()
+        found: dict[str, StoredFile] = {}
+        for info in self._ask("list", path, lambda: self.filesystem.get_file_info(selector)):
+            is_dir = info.type == FileType.Directory
+            if info.base_name and (is_dir or not info.path.endswith("/")):
+                size, mtime_ns = (0, 0) if is_dir else (info.size, info.mtime_ns or 0)
+                found[info.base_name] = StoredFile(info.base_name, is_dir, size, mtime_ns)
+        self._keep_listing(key, (listed_at, found))
+        return found
+
+    def _keep_listing(self, key: str, listing: tuple[float, dict[str, StoredFile]]) -> None:
+        with self._lock:
+            self._listings[key] = listing
+            self._listings.move_to_end(key)
+            count = sum(len(names) for _, names in self._listings.values())
+            while count > LISTED_FILES_MAX and len(self._listings) > 1:
+                count -= len(self._listings.popitem(last=False)[1][1])
+
+    def known(self, key: str) -> tuple[StoredFile | None, bool]:
+        """What the last listing of its directory says of a file, and whether there is one."""
+        directory, _, name = key.rpartition("/")
+        with self._lock:
+            held = self._listings.get(directory)
+        return (None, False) if held is None else (held[1].get(name), True)
+
+    def status(self, key: str, path: Path) -> StoredFile | None:
+        """A file or directory as it is now; None if there is none."""
+        from pyarrow.fs import FileType  # noqa: PLC0415
+
+        note_fetch(Fetch("open", path))
+        info = self._ask("look at", path, lambda: self.filesystem.get_file_info(key))
+        if info.type == FileType.NotFound:
+            return None
+        is_dir = info.type == FileType.Directory
+        size, mtime_ns = (0, 0) if is_dir else (info.size, info.mtime_ns or 0)
+        return StoredFile(info.base_name, is_dir, size, mtime_ns)
+
+    # -- reading
+
+    def open(self, key: str, path: Path) -> Any:
+        """A `pyarrow.NativeFile`. Raises FileNotFoundError."""
+        note_fetch(Fetch("open", path))
+        return self._ask("open", path, lambda: self.filesystem.open_input_file(key))
+
+    def read_range(self, file: Any, path: Path, position: int, size_bytes: int) -> bytes:
+        """Exactly so many bytes of an open file; raises StoreError if they do not come."""
+
+        def read() -> bytes:
+            data: bytes = file.read_at(size_bytes, position)
+            if len(data) != size_bytes:
+                raise OSError(f"{len(data)} of {size_bytes} bytes at {position} were received")
+            return data
+
+        return self._ask("read", path, read)
+
+    def read_file(self, key: str, path: Path) -> bytes:
+        """The content of a small file. Raises FileNotFoundError."""
+        listed, is_listed = self.known(key)
+        if is_listed and (listed is None or listed.is_dir):
+            raise FileNotFoundError(2, "No such file", str(path))
+        with self._lock:
+            kept = self._kept.get(key)
+        if kept is not None and kept[0] == listed:
+            return kept[1]
+        if listed is not None and not listed.size_bytes:
+            return b""
+        file = self.open(key, path)
+        size_bytes = file.size()
+        note_fetch(Fetch("range", path, 0, size_bytes))
+        data = self.read_range(file, path, 0, size_bytes) if size_bytes else b""
+        if listed is not None and len(data) <= KEPT_FILE_BYTES_MAX:
+            self._keep_file(key, listed, data)
+        return data
+
+    def _keep_file(self, key: str, listed: StoredFile, data: bytes) -> None:
+        with self._lock:
+            self._kept[key] = (listed, data)
+            self._kept.move_to_end(key)
+            size_bytes = sum(len(content) for _, content in self._kept.values())
+            while size_bytes > KEPT_BYTES_MAX:
+                size_bytes -= len(self._kept.popitem(last=False)[1][1])
+
+    # -- writing
+
+    def write(self, key: str, path: Path, data: bytes) -> None:
+        """A whole file, visible when it is complete."""
+
+        def write() -> None:
+            with self.filesystem.open_output_stream(key) as stream:
+                stream.write(data)
+
+        self._ask("write", path, write)
+        self._forget(key)
+
+    def write_stream(self, key: str, path: Path, parts: Callable[[], Iterable[bytes]]) -> None:
+        """A whole file from its parts, visible when it is complete. `parts` is called again if the
+        write has to be repeated."""
+
+        def write() -> None:
+            stream = self.filesystem.open_output_stream(key)
+            try:
+                for part in parts():
+                    stream.write(part)
+            except BaseException:
+                _abort(stream)
+                raise
+            stream.close()
+
+        self._ask("write", path, write)
+        self._forget(key)
+
+    def delete(self, key: str, path: Path) -> None:
+        """Remove a file; nothing happens if there is none."""
+        with suppress(FileNotFoundError):
+            self._ask("delete", path, lambda: self.filesystem.delete_file(key))
+        self._forget(key)
+
+    def create_dir(self, key: str, path: Path) -> None:
+        """A directory, where the store has such a thing."""
+        if self._key.scheme not in S3_SCHEMES | {"gs", "gcs", "abfs", "abfss"}:
+            self._ask("create", path, lambda: self.filesystem.create_dir(key, recursive=True))
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._listings.pop(key.rpartition("/")[0], None)
+            self._kept.pop(key, None)
+
+    # -- requests
+
+    def _ask(self, operation: str, path: Path, call: Callable[[], T]) -> T:
+        delay_s = FIRST_DELAY_S
+        for attempt in range(1, self._attempts + 1):
+            try:
+                return call()
+            except FileNotFoundError:
+                raise FileNotFoundError(2, "No such file", str(path)) from None
+            except OSError as error:
+                reason = redacted(str(error), self._key)
+                if _MISSING.search(reason) and operation in {"open", "read", "delete"}:
+                    raise FileNotFoundError(2, "No such file", str(path)) from None
+                if isinstance(error, PermissionError) or _DENIED.search(reason):
+                    raise AccessDeniedError(path, reason) from None
+                if attempt == self._attempts or _FINAL.search(reason):
+                    raise StoreError(path, operation, error.errno or 0, reason, attempt) from None
+            time.sleep(delay_s * (0.5 + time.perf_counter() % 0.5))  # clients do not retry at once
+            delay_s = min(delay_s * 2, DELAY_MAX_S)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def _abort(stream: Any) -> None:
+    """A stream that is dropped is completed; one that is aborted is not."""
+    abort = getattr(stream, "abort", None)
+    if abort is not None:
+        abort()
+
+
+@cache
+def store_of(key: StoreKey) -> Store:
+    """One per process: connections and listings are shared."""
+    return Store(key)
+
+
+@cache
+def fetch_pool() -> ThreadPoolExecutor:
+    """Threads that wait for servers; reading releases the interpreter lock."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - not for local files
+
+    return ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="stratalog-fetch")
+
+
+def _forget_all() -> None:
+    """Neither threads nor connections survive a fork."""
+    store_of.cache_clear()
+    fetch_pool.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _file_system(key: StoreKey) -> Any:
+    """Raises ConfigError for options that the file system does not take, and for a scheme that
+    nobody knows."""
+    from pyarrow import fs  # noqa: PLC0415
+
+    options = dict(key.options)
+    try:
+        if key.scheme in S3_SCHEMES:
+            return fs.S3FileSystem(**s3_arguments(options, key.authority))
+        if key.scheme in {"gs", "gcs"}:
+            return fs.GcsFileSystem(**gcs_arguments(options))
+        if key.scheme in {"abfs", "abfss"}:
+            return fs.AzureFileSystem(**azure_arguments(options, key.authority)[1])
+        if key.scheme in {"hdfs", "viewfs"}:
+            return fs.FileSystem.from_uri(f"{key.scheme}://{key.authority}/")[0]
+        return _fsspec_file_system(key, options)
+    except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
+        reason = redacted(str(error), key)
+        uri = f"{key.scheme}://{key.authority}"
+        raise ConfigError(uri, f"cannot open the file system: {reason}") from None
+
+
+def _fsspec_file_system(key: StoreKey, options: dict[str, str]) -> Any:
+    from pyarrow import fs  # noqa: PLC0415
+
+    try:
+        import fsspec  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            key.scheme,
+            "pyarrow has no file system for this scheme; install fsspec, and what it needs for "
+            "the scheme",
+        ) from None
+    found = fsspec.filesystem(key.scheme, **fsspec_arguments(options))
+    return fs.PyFileSystem(fs.FSSpecHandler(found))

@@ -1,0 +1,270 @@
+"""Settings of stores: from the names that Spark, Hadoop and AWS users know to what pyarrow takes.
+
+An option is a name and a text. S3 options may be written `s3.endpoint`, `fs.s3a.endpoint` or
+`spark.hadoop.fs.s3a.endpoint`; `fs.s3a.bucket.BUCKET.endpoint` overrides it for one bucket. What is
+not given comes from the environment (`AWS_…`), then from the default chain of the store's library.
+
+Values may be secrets: nothing here or above prints them. `redacted` removes them from texts of
+libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.config.definitions import unknown_name
+from stratalog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ENVIRONMENT: Final = "STRATALOG_STORAGE_OPTIONS"
+"""A JSON object with options, for every command and program."""
+_HADOOP_S3: Final = re.compile(r"(?:spark\.hadoop\.)?fs\.s3[an]?\.", re.IGNORECASE)
+_HADOOP_AZURE: Final = re.compile(r"(?:spark\.hadoop\.)?fs\.azure\.", re.IGNORECASE)
+_S3_NAMES: Final = {
+    "access.key": "access_key",
+    "access.key.id": "access_key",
+    "secret.key": "secret_key",
+    "secret.access.key": "secret_key",
+    "session.token": "session_token",
+    "endpoint": "endpoint",
+    "region": "region",
+    "endpoint.region": "region",
+    "connection.ssl.enabled": "is_tls",
+    "path.style.access": "is_path_style",
+    "anonymous": "is_anonymous",
+    "aws.credentials.provider": "provider",
+    "assumed.role.arn": "role_arn",
+    "assumed.role.session.name": "session_name",
+    "connection.timeout": "request_timeout",
+    "connection.establish.timeout": "connect_timeout",
+    "attempts.maximum": "attempts",
+    "proxy.host": "proxy_host",
+    "proxy.port": "proxy_port",
+    "proxy.username": "proxy_username",
+    "proxy.password": "proxy_password",
+}
+_SECRETS: Final = re.compile(r"(?i)secret|password|token|access.?key|account.?key|sas")
+_UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000}
+
+
+class StoreKey(NamedTuple):
+    """One store with its settings: what a file system is created from, once in each process."""
+
+    scheme: str
+    authority: str
+    """Bucket, container or host."""
+    options: tuple[tuple[str, str], ...]
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, _ in self.options)
+        return f"StoreKey({self.scheme}://{self.authority}, options: {names or 'none'})"
+
+
+def merged_options(given: Mapping[str, str] | None) -> dict[str, str]:
+    """The options of the environment, replaced by those given."""
+    text = os.environ.get(ENVIRONMENT, "")
+    if not text:
+        return dict(given or {})
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        raise ConfigError(ENVIRONMENT, f"not a JSON object of options: {error}") from None
+    return {**{str(name): str(value) for name, value in found.items()}, **(given or {})}
+
+
+def is_storage_option(name: str) -> bool:
+    """Whether an option, in any case, is one of a store."""
+    prefixes = ("s3.", "gs.", "azure.", "hdfs.", "fsspec.")
+    is_hadoop = _HADOOP_S3.match(name) or _HADOOP_AZURE.match(name)
+    return bool(is_hadoop) or name.lower().startswith(prefixes)
+
+
+def redacted(text: str, key: StoreKey) -> str:
+    """The text without the secrets among the options."""
+    for name, value in key.options:
+        if len(value) > 3 and _SECRETS.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def split_uri(uri: str) -> tuple[str, str, str, dict[str, str]]:
+    """Scheme, authority and path of a URI, and the S3 credentials that were part of it."""
+    scheme, rest = uri.split("://", 1)
+    authority, slash, path = rest.partition("/")
+    credentials = {}
+    user, at, host = authority.rpartition("@")
+    if at and scheme.lower() in S3_SCHEMES:
+        from urllib.parse import unquote  # noqa: PLC0415
+
+        key, _, secret = user.partition(":")
+        credentials = {"s3.access.key": unquote(key), "s3.secret.key": unquote(secret)}
+        authority = host
+    return scheme.lower(), authority, slash + path, credentials
+
+
+S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
+
+
+# -- the file systems
+
+
+def s3_settings(options: Mapping[str, str], bucket: str) -> dict[str, str]:
+    """The S3 options by their field names. Raises ConfigError for one that is not known."""
+    found: dict[str, str] = {}
+    of_bucket: dict[str, str] = {}
+    for name, value in options.items():
+        suffix, is_hadoop = _s3_suffix(name)
+        if suffix is None:
+            continue
+        into = found
+        if suffix.startswith("bucket."):
+            if not suffix.startswith(f"bucket.{bucket}."):
+                continue
+            suffix, into = suffix[len(f"bucket.{bucket}.") :], of_bucket
+        known = _S3_NAMES.get(suffix.replace("-", ".").lower())
+        if known is not None:
+            into[known] = value
+        elif not is_hadoop:  # Hadoop has hundreds, most of them for its own client
+            raise unknown_name(name, "storage option", [f"s3.{each}" for each in _S3_NAMES])
+    return {**found, **of_bucket}
+
+
+def _s3_suffix(name: str) -> tuple[str | None, bool]:
+    hadoop = _HADOOP_S3.match(name)
+    if hadoop is not None:
+        return name[hadoop.end() :], True
+    return (name[3:], False) if name.lower().startswith("s3.") else (None, False)
+
+
+def s3_arguments(options: Mapping[str, str], bucket: str) -> dict[str, Any]:
+    """The arguments of `pyarrow.fs.S3FileSystem`."""
+    given = s3_settings(options, bucket)
+    arguments: dict[str, Any] = {
+        name: given[name]
+        for name in ("access_key", "secret_key", "session_token", "role_arn", "session_name")
+        if given.get(name)
+    }
+    _add_endpoint(arguments, given)
+    if _is_true(given.get("is_anonymous")) or "Anonymous" in given.get("provider", ""):
+        arguments["anonymous"] = True
+    for name in ("request_timeout", "connect_timeout"):
+        if given.get(name):
+            arguments[name] = _seconds(name, given[name])
+    if given.get("proxy_host"):
+        arguments["proxy_options"] = {
+            "scheme": "http",
+            "host": given["proxy_host"],
+            "port": int(given.get("proxy_port", "80")),
+            "username": given.get("proxy_username", ""),
+            "password": given.get("proxy_password", ""),
+        }
+    return arguments
+
+
+def _add_endpoint(arguments: dict[str, Any], given: Mapping[str, str]) -> None:
+    environment = os.environ
+    endpoint = given.get("endpoint") or environment.get("AWS_ENDPOINT_URL_S3")
+    endpoint = endpoint or environment.get("AWS_ENDPOINT_URL")
+    is_tls = given.get("is_tls")
+    if endpoint:
+        scheme, _, host = endpoint.rpartition("://")
+        arguments["endpoint_override"] = host.rstrip("/")
+        if scheme:
+            arguments["scheme"] = scheme.lower()
+        if given.get("is_path_style", "").lower() == "false":
+            arguments["force_virtual_addressing"] = True
+    if is_tls is not None and not _is_true(is_tls):
+        arguments["scheme"] = "http"
+    region = given.get("region") or environment.get("AWS_REGION")
+    region = region or environment.get("AWS_DEFAULT_REGION")
+    if region or endpoint:  # without one pyarrow asks the bucket, which other servers may not know
+        arguments["region"] = region or "us-east-1"
+
+
+def attempts_of(options: Mapping[str, str], bucket: str, default: int) -> int:
+    """How often a request is tried."""
+    text = s3_settings(options, bucket).get("attempts", "")
+    return max(1, int(text)) if text.isdecimal() else default
+
+
+def azure_arguments(options: Mapping[str, str], authority: str) -> tuple[str, dict[str, Any]]:
+    """The container, and the arguments of `pyarrow.fs.AzureFileSystem`."""
+    container, _, host = authority.rpartition("@")
+    account = host.partition(".")[0]
+    arguments: dict[str, Any] = {"account_name": account}
+    own = {
+        "azure.account.key": "account_key",
+        "azure.sas.token": "sas_token",
+        "azure.client.id": "client_id",
+        "azure.client.secret": "client_secret",
+        "azure.tenant.id": "tenant_id",
+        "azure.blob.storage.authority": "blob_storage_authority",
+        "azure.dfs.storage.authority": "dfs_storage_authority",
+        "azure.blob.storage.scheme": "blob_storage_scheme",
+        "azure.dfs.storage.scheme": "dfs_storage_scheme",
+    }
+    for name, value in options.items():
+        hadoop = _HADOOP_AZURE.match(name)
+        if hadoop is not None and name[hadoop.end() :].startswith(f"account.key.{account}"):
+            arguments["account_key"] = value
+        elif name.lower() in own:
+            arguments[own[name.lower()]] = value
+        elif name.lower().startswith("azure."):
+            raise unknown_name(name, "storage option", list(own))
+    return container, arguments
+
+
+def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `pyarrow.fs.GcsFileSystem`."""
+    arguments: dict[str, Any] = {}
+    known = ("gs.access.token", "gs.anonymous", "gs.endpoint", "gs.project.id")
+    for name, value in options.items():
+        if not name.lower().startswith("gs."):
+            continue
+        if name.lower() not in known:
+            raise unknown_name(name, "storage option", known)
+        suffix = name.lower()[3:]
+        if suffix == "endpoint":
+            scheme, _, host = value.rpartition("://")
+            arguments |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
+        elif suffix == "anonymous":
+            arguments["anonymous"] = _is_true(value)
+        elif suffix == "project.id":
+            arguments["project_id"] = value
+        else:
+            from datetime import UTC, datetime, timedelta  # noqa: PLC0415
+
+            arguments["access_token"] = value
+            arguments["credential_token_expiration"] = datetime.now(UTC) + timedelta(hours=1)
+    return arguments
+
+
+def fsspec_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of an fsspec file system: `fsspec.NAME`, where the value may be JSON."""
+    arguments: dict[str, Any] = {}
+    for name, value in options.items():
+        if name.lower().startswith("fsspec."):
+            try:
+                arguments[name[len("fsspec.") :]] = json.loads(value)
+            except ValueError:
+                arguments[name[len("fsspec.") :]] = value
+    return arguments
+
+
+def _is_true(text: str | None) -> bool:
+    return (text or "").strip().lower() in {"true", "1", "yes"}
+
+
+def _seconds(name: str, text: str) -> float:
+    """Hadoop's times: milliseconds, or with a unit."""
+    found = re.fullmatch(r"(\d{1,9})(ms|s|m)?", text.strip().lower())
+    if found is None:
+        raise ConfigError(name, f"not a time such as 5000 or 5s: {text!r}", value=text)
+    return int(found[1]) * _UNIT_MS[found[2] or ""] / 1000

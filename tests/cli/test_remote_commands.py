@@ -1,0 +1,124 @@
+"""Commands on URIs and tiered topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.partitions.view import set_default_tiered_store
+from stratalog.storage.remote_path import set_default_options
+from stratalog.storage.store import store_of
+from tests.cli.command import inside, stratalog
+from tests.golden.cases import GoldenCase
+from tests.golden_tiered import TieredCase, consumed, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.stores import CountingServer
+
+
+@pytest.fixture(autouse=True)
+def _no_defaults() -> Iterator[None]:
+    yield
+    set_default_options({})
+    set_default_tiered_store(None)
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TieredCase]:
+    return {str(case): case for case in unpack(tmp_path_factory.mktemp("tiered"))}
+
+
+def test_commands_print_the_same_of_a_uri(counting: CountingServer) -> None:
+    case = GoldenCase("txn")
+    uri = counting.upload(case.root, "cli")
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    for args in (
+        ["read", "txn", "-d", "@", "--isolation-level", "read_committed"],
+        ["find", "txn:0", "-d", "@", "--offset", "20", "--json"],
+        ["ls", "@", "--segments", "--json"],
+        ["dump", "@/txn-0/00000000000000000000.log"],
+        ["stats", "@", "--json"],
+        ["verify", "@"],
+    ):
+        local = inside(*(each.replace("@", str(case.root)) for each in args))
+        remote = inside(*(each.replace("@", uri) for each in args), *options)
+        assert remote.status == local.status, remote
+        if args[0] in {"read", "find", "dump"}:
+            assert "\n".join(remote.lines).replace(uri, "@") == "\n".join(local.lines).replace(
+                str(case.root), "@"
+            )
+        assert b"strata-secret" not in remote.stdout
+        assert "strata-secret" not in remote.stderr
+
+
+def test_explain_lists_the_requests(counting: CountingServer) -> None:
+    case = GoldenCase("txn")
+    uri = counting.upload(case.root, "cli")
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    shown = inside("explain", f"{uri}/txn-0", "--offset", "20", *options)
+    assert any(line.startswith("Requests: ") for line in shown.lines)
+    store_of.cache_clear()  # what it has read is not read again
+    rows = inside("explain", f"{uri}/txn-0", "--offset", "20", "--json", *options).rows
+    assert {"range", "open"} <= {row["what"] for row in rows if row["step"] == "fetch"}
+
+
+def test_ls_shows_what_nobody_reads(cases: dict[str, TieredCase]) -> None:
+    case = cases["lts-unclean"]
+    where = [f"--log-dir={path}" for path in case.log_dirs]
+    rows = inside("ls", "fork", *where, "--remote", str(case.remote), "--json").rows
+    roles = [row["role"] for row in rows]
+    assert (roles.count("unreachable"), roles.count("remote"), roles.count("local")) == (4, 12, 1)
+    case = cases["lts-edge"]
+    rows = inside("ls", str(case.log_dirs[0]), "--remote", str(case.remote), "--json").rows
+    assert [row["segmentId"] for row in rows if row["role"] == "incomplete"] == [
+        "pYM15xEzS0-Z4ve_WTSzwQ"
+    ]
+    shown = inside("ls", str(case.log_dirs[0]), "--remote", str(case.remote))
+    assert "not part of any log" in shown.lines[-1]
+
+
+def test_verify_reads_remote_segments(cases: dict[str, TieredCase]) -> None:
+    for case in cases.values():
+        where = [f"--log-dir={path}" for path in case.log_dirs]
+        keys = [f"--remote-key={key}" for key in case.keys]
+        found = inside("verify", *where, "--remote", str(case.remote), *keys)
+        assert found.status == 0, found
+        assert "0 errors" in found.lines[-1]
+
+
+def test_verify_finds_corrupt_and_missing_objects(tmp_path_factory: pytest.TempPathFactory) -> None:
+    cases = {str(case): case for case in unpack(tmp_path_factory.mktemp("damaged"))}
+    case = cases["aiven-zstd"]
+    logs = sorted(case.remote.rglob("plain-*/0/*.log"))
+    raw = bytearray(logs[0].read_bytes())
+    raw[len(raw) // 2] ^= 1
+    logs[0].write_bytes(raw)
+    logs[1].with_suffix(".indexes").unlink()
+    where = [f"--log-dir={path}" for path in case.log_dirs]
+    found = inside("verify", *where, "plain", "--remote", str(case.remote), "--json")
+    assert found.status == 1
+    codes = {row["code"] for row in found.rows if row["kind"] == "finding"}
+    assert {"remote-corrupt", "remote-object-missing"} <= codes
+
+
+def test_read_of_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
+    case = cases["aiven-enc"]
+    for topic, number, facts in case.partitions():
+        if topic == "plain":
+            args = ["read", f"{topic}:{number}", "--remote", str(case.remote), "--json"]
+            rows = inside(*args, f"--remote-key={case.keys[0]}").rows
+            tiered = facts["list_offsets"]["latest_tiered"]["offset"]
+            expected = [
+                each[0] for each in consumed(facts, "read_uncommitted") if each[0] <= tiered
+            ]
+            assert [row["offset"] for row in rows] == expected
+    refused = stratalog("read", "plain", "--remote", str(case.remote))
+    assert refused.status == 1
+    assert "--remote-key" in refused.stderr
+
+
+def test_keys_need_a_store() -> None:
+    assert stratalog("read", "orders", "--remote-key", "key.pem").status == 2

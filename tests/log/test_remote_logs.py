@@ -1,0 +1,331 @@
+"""Logs in stores: the same records as on a disk, and few requests for them."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+import stratalog
+from stratalog.bulk.options import ReadOptions, Subscription
+from stratalog.bulk.planning import plan_read
+from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
+from stratalog.log.partition_view import PartitionView
+from stratalog.log.reader import IsolationLevel
+from stratalog.storage import store as stores
+from stratalog.storage.remote_file import ranges_of
+from stratalog.storage.remote_path import location
+from stratalog.storage.store import noted_fetches
+from tests.golden.cases import GoldenCase, all_cases
+from tests.stores import Answer, FaultyProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.stores import CountingServer, Request, S3Server
+
+FIRST_MS = 1_700_000_000_000
+LEVELS = tuple(IsolationLevel)
+
+
+def logs_of(case: GoldenCase) -> list[Path]:
+    return [path for path in case.partition_dirs() if any(path.glob("*.log"))]
+
+
+def assert_equal_logs(local: PartitionView, remote: PartitionView) -> None:
+    """Offsets, records and columns, or the same error."""
+    assert remote.log_start_offset == local.log_start_offset
+    assert remote.log_end_offset == local.log_end_offset
+    assert remote.last_stable_offset == local.last_stable_offset
+    for isolation in LEVELS:
+        assert _read(remote, isolation) == _read(local, isolation)
+        if not isinstance(_read(local, isolation), str):
+            columns = remote.read_columns(isolation=isolation).read_all()
+            assert columns.equals(local.read_columns(isolation=isolation).read_all())
+
+
+def _read(view: PartitionView, isolation: IsolationLevel) -> object:
+    try:
+        return list(view.read(isolation=isolation))
+    except StratalogError as error:
+        return str(error).rpartition("/")[2]
+
+
+@pytest.mark.slow
+def test_golden_logs_are_the_same_in_s3(seaweed: S3Server) -> None:
+    for case in all_cases():
+        uri = seaweed.upload(case.root, f"golden/{case.name}")
+        for local in logs_of(case):
+            path = location(f"{uri}/{local.relative_to(case.root)}", seaweed.options)
+            with PartitionView(local) as disk, PartitionView(path) as remote:
+                assert_equal_logs(disk, remote)
+
+
+def test_a_golden_log_is_the_same_through_fsspec(golden: object) -> None:
+    import fsspec  # noqa: PLC0415
+
+    case = GoldenCase("txn")
+    store = fsspec.filesystem("memory")
+    for local in logs_of(case):
+        for file in local.iterdir():
+            store.pipe_file(f"/fsspec-logs/{local.name}/{file.name}", file.read_bytes())
+        path = location(f"memory://fsspec-logs/{local.name}", {})
+        with PartitionView(local) as disk, PartitionView(path) as remote:
+            assert_equal_logs(disk, remote)
+
+
+def test_a_file_uri_is_a_local_path() -> None:
+    case = GoldenCase("txn")
+    local = logs_of(case)[0]
+    found = location(local.as_uri())
+    assert found == local
+    assert type(found) is type(local)
+    with stratalog.open_partition(local.as_uri()) as one, stratalog.open_partition(local) as other:
+        assert list(one.read()) == list(other.read())
+
+
+# -- requests
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A topic of a hundred segments and more, a record a second."""
+    tmp_path = tmp_path_factory.mktemp("hundred")
+    with stratalog.LogDir.open(tmp_path / "data") as logs:
+        logs.create_topic("orders", partitions=1, config={"segment.bytes": "8000"})
+        with logs.producer(batch_bytes=1500) as producer:
+            for number in range(6500):
+                key = b"%d" % number
+                producer.append("orders", b"v" * 100, key=key, timestamp=FIRST_MS + number * 1000)
+    return tmp_path / "data"
+
+
+def test_a_point_query_takes_few_requests(counting: CountingServer, hundred: Path) -> None:
+    uri = counting.upload(hundred, "hundred")
+    local = stratalog.open_dirs(hundred).partition("orders", 0)
+    assert len(local.segments) >= 100
+    for number in (1, 1234, 4999, 6498):
+        for ask in (_by_offset, _by_time):
+            stores.store_of.cache_clear()
+            counting.requests.clear()
+            remote = stratalog.open_dirs(uri, storage_options=counting.options)
+            with remote.partition("orders", 0) as view:
+                assert ask(view, number) == ask(local, number) == number
+            assert len(counting.requests) <= 12, counting.requests
+
+
+def _by_offset(view: PartitionView, number: int) -> int:
+    found = view.locate(number)
+    assert found is not None
+    return found.record.offset
+
+
+def _by_time(view: PartitionView, number: int) -> int:
+    found = view.find_time(FIRST_MS + number * 1000)
+    assert found is not None
+    return _by_offset(view, found.offset)
+
+
+def test_planning_a_thousand_segments_lists_only(counting: CountingServer, tmp_path: Path) -> None:
+    case = GoldenCase("multiseg")
+    log = max(logs_of(case)[0].glob("*.log"), key=lambda path: path.stat().st_size)
+    content = log.read_bytes()
+    batch = content[8 : 12 + int.from_bytes(content[8:12])]
+    for number in range(1000):
+        base = 1000 * number
+        counting.put(f"many/orders-0/{base:020d}.log", base.to_bytes(8) + batch)
+        counting.put(f"many/orders-0/{base:020d}.index", b"")
+        counting.put(f"many/orders-0/{base:020d}.timeindex", b"")
+    counting.put("many/meta.properties", b"version=1\n")
+    counting.requests.clear()
+    path = location(counting.uri("many"), counting.options)
+    options = ReadOptions(paths=(path,), subscription=Subscription(topics=("orders",)))
+    plan = plan_read(options)
+    assert plan.summary.segments == 1000
+    assert counting.count("HEAD") <= 3
+    assert counting.count("GET") <= 5
+    assert plan.summary.requests >= 1000
+
+
+@pytest.mark.slow
+def test_a_scan_takes_large_ranges(counting: CountingServer, tmp_path: Path) -> None:
+    """One segment of 256 MiB: at most a request per 8 MiB, and five."""
+    size_bytes = 256 << 20
+    with stratalog.LogDir.open(tmp_path / "data") as logs:
+        logs.create_topic("big", partitions=1, config={"segment.bytes": str(1 << 30)})
+        with logs.producer(batch_bytes=1 << 20) as producer:
+            for number in range(size_bytes // (1 << 18)):
+                producer.append("big", b"%6d" % number * ((1 << 18) // 6), timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "data", "scan")
+    local = stratalog.open_dirs(tmp_path / "data").partition("big", 0)
+    (segment,) = local.segments
+    counting.requests.clear()
+    remote = stratalog.open_dirs(uri, storage_options=counting.options).partition("big", 0)
+    with noted_fetches() as noted:
+        count = sum(batch.num_rows for batch in remote.read_columns(columns=["offset", "value"]))
+    assert count == local.log_end_offset
+    assert counting.count("GET") <= segment.size_bytes / (8 << 20) + 5
+    assert counting.count("HEAD") <= 8
+    log = remote.segments[0].path
+    ranges = [each for each in noted if each.what == "range" and each.path == log]
+    assert max(each.size_bytes for each in ranges) == 16 << 20
+    assert ranges_of(0, segment.size_bytes) <= len(ranges) <= ranges_of(0, segment.size_bytes) + 4
+    gc.collect()
+
+
+def test_reading_a_few_records_does_not_fetch_the_segment(
+    counting: CountingServer, tmp_path: Path
+) -> None:
+    with stratalog.LogDir.open(tmp_path / "data") as logs:
+        logs.create_topic("big", partitions=1)
+        with logs.producer(batch_bytes=1 << 16) as producer:
+            for number in range(40 << 4):
+                producer.append("big", b"%6d" % number * (1 << 14), timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "data", "few")
+    remote = stratalog.open_dirs(uri, storage_options=counting.options).partition("big", 0)
+    with noted_fetches() as noted:
+        assert [record.offset for record in remote.read(100, max_records=3)] == [100, 101, 102]
+    assert sum(each.size_bytes for each in noted) < 12 << 20 < remote.size_bytes
+
+
+def test_late_records_of_a_long_log_are_found(counting: CountingServer, tmp_path: Path) -> None:
+    """What `since` leaves out is decided by timestamp, not by position, in a store as well."""
+    with stratalog.LogDir.open(tmp_path / "data") as logs:
+        logs.create_topic("late", partitions=1, config={"segment.bytes": "400"})
+        with logs.producer(batch_bytes=100) as producer:
+            for number in range(200):
+                late_by = -10_000_000 if number == 13 else 0
+                time = FIRST_MS + number * 1000 - late_by
+                producer.append("late", b"v" * 60, timestamp=time)
+    uri = counting.upload(tmp_path / "data", "late")
+    remote = stratalog.open_dirs(uri, storage_options=counting.options).partition("late", 0)
+    assert len(remote.segments) > 32
+    since = FIRST_MS + 190 * 1000
+    assert [each.offset for each in remote.read(since=since)] == [13, *range(190, 200)]
+
+
+# -- faults
+
+
+@pytest.fixture
+def proxy(counting: CountingServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    monkeypatch.setattr(stores, "FIRST_DELAY_S", 0.01)
+    found = FaultyProxy(counting)
+    yield found
+    found.close()
+
+
+def uploaded(counting: CountingServer, hundred: Path, key: str) -> str:
+    return f"{counting.upload(hundred, key)}/orders-0"
+
+
+class Once:
+    """A fault for the first request of each object."""
+
+    def __init__(self, answer: Answer, of: str = ".log") -> None:
+        self._answer, self._of = answer, of
+        self._seen: set[str] = set()
+
+    def __call__(self, request: Request) -> Answer | None:
+        if self._of not in request.target or request.target in self._seen:
+            return None
+        self._seen.add(request.target)
+        return self._answer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Once(Answer(status=503)),
+        Once(Answer(status=500), of="list-type"),
+        Once(Answer(cut_after=100)),
+        Once(Answer(delay_s=0.3), of="0000500"),
+    ],
+    ids=["503", "500-on-list", "cut", "slow"],
+)
+def test_passing_faults_are_retried(
+    counting: CountingServer, proxy: FaultyProxy, hundred: Path, fault: Once
+) -> None:
+    uri = uploaded(counting, hundred, "passing")
+    local = stratalog.open_partition(hundred / "orders-0")
+    proxy.fault = fault
+    remote = stratalog.open_partition(uri, storage_options=proxy.server.options)
+    assert [record.offset for record in remote.read(5000)] == list(range(5000, 6500))
+    assert remote.read_columns(5000).read_all().equals(local.read_columns(5000).read_all())
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_down_is_a_typed_error(
+    counting: CountingServer, proxy: FaultyProxy, hundred: Path
+) -> None:
+    uri = uploaded(counting, hundred, "down")
+    remote = stratalog.open_partition(
+        uri, storage_options={**proxy.server.options, "s3.attempts.maximum": "2"}
+    )
+    proxy.fault = lambda request: Answer(status=503) if ".log" in request.target else None
+    with pytest.raises(StoreError, match=r"s3://logs/down/orders-0/\d{20}\.log.*2 attempts"):
+        list(remote.read())
+
+
+def test_a_denied_key_is_a_typed_error(
+    counting: CountingServer, proxy: FaultyProxy, hundred: Path
+) -> None:
+    uri = uploaded(counting, hundred, "denied")
+    remote = stratalog.open_partition(uri, storage_options=proxy.server.options)
+    slot = len(remote.segments) // 2
+    name = remote.segments[slot].path.name
+    proxy.fault = lambda request: Answer(status=403) if name in request.target else None
+    with pytest.raises(AccessDeniedError, match=name) as raised:
+        list(remote.read())
+    assert "strata-secret" not in str(raised.value)
+    proxy.fault = lambda _: None
+    assert sum(1 for _ in remote.read()) == 6500
+
+
+@pytest.mark.parametrize("reads_columns", [False, True], ids=["records", "columns"])
+def test_a_lost_object_is_a_typed_error(
+    counting: CountingServer, hundred: Path, reads_columns: bool
+) -> None:
+    uri = uploaded(counting, hundred, "lost")
+    remote = stratalog.open_partition(uri, storage_options=counting.options)
+    lost = remote.segments[len(remote.segments) // 2].path
+    counting.remove(f"lost/orders-0/{lost.name}")
+    read = remote.read_columns().read_all if reads_columns else lambda: list(remote.read())
+    with pytest.raises(SegmentGoneError, match=lost.name):
+        read()
+
+
+@pytest.mark.slow
+def test_an_object_that_changes_while_it_is_scanned_is_a_typed_error(
+    counting: CountingServer, tmp_path: Path
+) -> None:
+    """With the same size, in the same second, between two batches."""
+    with stratalog.LogDir.open(tmp_path / "data") as logs:
+        logs.create_topic("big", partitions=1)
+        with logs.producer(batch_bytes=1 << 16) as producer:
+            for number in range(1200):
+                producer.append("big", b"%6d" % number * (1 << 13), timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "data", "changed")
+    remote = stratalog.open_dirs(uri, storage_options=counting.options).partition("big", 0)
+    (log,) = (tmp_path / "data" / "big-0").glob("*.log")
+    other = bytearray(log.read_bytes())
+    other[-1] ^= 1
+    batches = remote.read_columns(columns=["offset"])
+    next(batches)
+    counting.put(f"changed/big-0/{log.name}", bytes(other))
+    with pytest.raises((SegmentGoneError, StratalogError), match=log.name):
+        batches.read_all()
+
+
+def test_an_object_that_changed_since_it_was_listed_is_a_typed_error(
+    counting: CountingServer, hundred: Path
+) -> None:
+    uri = uploaded(counting, hundred, "replaced")
+    remote = stratalog.open_partition(uri, storage_options=counting.options)
+    name = remote.segments[3].path.name
+    counting.put(f"replaced/orders-0/{name}", b"another object")
+    with pytest.raises(SegmentGoneError, match=name):
+        list(remote.read())
