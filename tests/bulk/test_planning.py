@@ -23,7 +23,7 @@ from stratalog.errors import (
 from stratalog.format.times import format_time
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.options import plan_read
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import LocalFile
 from tests.bulk.options import reading
 from tests.bulk.reading import read_options, read_plan
 from tests.golden.cases import GoldenCase
@@ -245,14 +245,14 @@ def test_dividing_a_large_segment_looks_at_a_small_part_of_it(
         for _ in range(400):
             logs.append("t", b"x" * 50_000, partition=0)
     read = []
-    original = LogFile.read
+    original = LocalFile.read
 
-    def counting(self: LogFile, position: int, size_bytes: int) -> bytes:
+    def counting(self: LocalFile, position: int, size_bytes: int) -> bytes:
         found = original(self, position, size_bytes)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(LogFile, "read", counting)
+    monkeypatch.setattr(LocalFile, "read", counting)
     options = {"path": str(tmp_path), "subscribe": "t"}
     whole = plan_read(options)
     for asked in (10, 400, 1000):

@@ -10,6 +10,7 @@ TIMES = [
     ("now", NOW_MS),
     ("NOW", NOW_MS),
     ("-1h", NOW_MS - 3_600_000),
+    ("1h", NOW_MS - 3_600_000),
     ("-1h30m", NOW_MS - 5_400_000),
     ("-2d", NOW_MS - 172_800_000),
     ("-1w", NOW_MS - 604_800_000),
@@ -37,7 +38,7 @@ def test_times(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "yesterday", "-1x", "1h", "2023-13-01", "2023-11-14T25:00", "--1h", "9" * 20, "-", "@"],
+    ["", "yesterday", "-1x", "1x", "2023-13-01", "2023-11-14T25:00", "--1h", "9" * 20, "-", "@"],
 )
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(InvalidTimeError):

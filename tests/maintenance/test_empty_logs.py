@@ -47,7 +47,7 @@ def test_other_bytes_are_reported_with_path_position_and_advice(tmp_path: Path, 
     (line,) = result.stderr.splitlines()
     assert line.startswith(f"stratalog: error: {path / log_name(0)} at byte 0: no batch in ")
     assert f"no batch in {len(raw)} bytes" in line
-    assert line.endswith("; run `stratalog verify` on it for details")
+    assert line.endswith(f"; for details run stratalog verify {path}")
 
 
 def test_other_bytes_in_a_single_segment(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.producer_state import ProducerStateConfig
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import LocalFile
 from tests.log.building import log_name, plain_records, plain_segment, write_partition
 from tests.model.index_checks import check_indexes
 
@@ -83,14 +83,14 @@ READS = Reads()
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
-    read = LogFile.read
+    read = LocalFile.read
 
-    def counted(self: LogFile, position: int, size_bytes: int) -> bytes:
+    def counted(self: LocalFile, position: int, size_bytes: int) -> bytes:
         data = read(self, position, size_bytes)
         READS.log_bytes += len(data) if READS.is_on else 0
         return data
 
-    monkeypatch.setattr(LogFile, "read", counted)
+    monkeypatch.setattr(LocalFile, "read", counted)
     READS.opened, READS.log_bytes = [], 0
     yield READS
     READS.is_on = False

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     )
     from stratalog.service.cleaners import PassReport
 
-T = TypeVar("T")
-R = TypeVar("R")
+T = TypeVar("T", "MapTask", "RewriteTask")
+R = TypeVar("R", "MapPart", "RewrittenGroup")
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,23 @@ class ClusterTasks:
         self.count = 0
 
     def map_all(self, tasks: Sequence[MapTask]) -> list[MapPart]:
-        groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
-        self.count += len(groups)
-        title = f"stratalog compact: keys of {len(tasks)} segments"
-        parts = self._run(_map, groups, title)
-        return sorted(parts, key=lambda part: part.base_offset)
+        return self._run(_map, tasks, f"keys of {len(tasks)} segments")
 
     def rewrite_all(self, tasks: Sequence[RewriteTask]) -> list[RewrittenGroup]:
+        return self._run(_rewrite, tasks, f"rewriting {len(tasks)} groups of segments")
+
+    def _run(self, function: Callable[[T], R], tasks: Sequence[T], what: str) -> list[R]:
+        """Results in the order of their offsets. An error of a task is raised here, as if this
+        process ran the pass."""
         groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
         self.count += len(groups)
-        title = f"stratalog compact: rewriting {len(tasks)} groups of segments"
-        done = self._run(_rewrite, groups, title)
-        return sorted(done, key=lambda group: group.base_offset)
-
-    def _run(
-        self, function: Callable[[T], R], groups: Sequence[Sequence[T]], title: str
-    ) -> list[R]:
-        """An error of a task is raised here, as if this process ran the pass."""
         try:
-            return self._workers.run(function, groups, title=title)
+            done = self._workers.run(function, groups, title=f"stratalog compact: {what}")
         except JobError as failure:
             if failure.error is None:
                 raise
             raise failure.error from None
+        return sorted(done, key=lambda part: part.base_offset)
 
 
 def _map(task: MapTask) -> MapPart:

@@ -57,7 +57,7 @@ from stratalog.partitions.view import LogDirsView
 from stratalog.storage.disk import storage_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from stratalog.bulk.incremental import ExportState, LostRecords
     from stratalog.bulk.options import ReadOptions
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from stratalog.bulk.workers import Workers
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_view import PartitionView
+    from stratalog.log.reader import Skipped
 
 CODECS: Final = ("none", "snappy", "lz4", "zstd", "gzip")
 FORMATS: Final = ("parquet", "jsonl")
@@ -371,6 +372,8 @@ class ExportResult(JobResult):
     partitions: tuple[ExportedRange, ...] = ()
     lost: tuple[LostRecords, ...] = ()
     """What could not be exported any more. Empty unless `fail_on_data_loss` is False."""
+    skipped: tuple[Skipped, ...] = ()
+    """Corruption that was skipped. Empty unless `skips_corruption` is True."""
 
     @property
     def output_bytes(self) -> int:
@@ -402,6 +405,7 @@ class _Done(NamedTuple):
 
     directory: str
     files: tuple[ExportedFile, ...]
+    skipped: tuple[Skipped, ...]
 
 
 def export(
@@ -538,7 +542,26 @@ def run_export(
         files,
         plan.partitions,
         plan.lost,
+        tuple(skipped for task in done for skipped in task.skipped),
     )
+
+
+def exported_lines(
+    plan: ExportPlan,
+    *,
+    on_skip: Callable[[Skipped], None],
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Iterator[pa.Buffer]:
+    """What was planned as lines of JSON, partition by partition, in the order of offsets.
+
+    `on_bytes` is called with the size of each part of the log that is done.
+    """
+    read = _read_task(plan)
+    ranges = [part for split in plan.splits for part in split.ranges]
+    for part in sorted(ranges, key=lambda part: (part.topic_partition, part.start_offset)):
+        for batch in read.read(Split((part,)), on_skip):
+            yield from json_lines(part.topic_partition.topic, batch)
+        on_bytes(part.size_bytes)
 
 
 @contextmanager
@@ -558,14 +581,17 @@ def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[
     splits = _for_all(workers, plan)
     tasks = [_Task(number, split) for number, split in enumerate(splits)]
     groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
-    read = ReadTask(
+    work = partial(_write, read=_read_task(plan), spec=plan.spec, staging=str(staging))
+    title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
+    return workers.run(work, groups, title=title), len(groups)
+
+
+def _read_task(plan: ExportPlan) -> ReadTask:
+    return ReadTask(
         schema=plan.spec.schema,
         skips_corruption=plan.options.skips_corruption,
         fails_on_data_loss=plan.options.fail_on_data_loss,
     )
-    work = partial(_write, read=read, spec=plan.spec, staging=str(staging))
-    title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
-    return workers.run(work, groups, title=title), len(groups)
 
 
 def _for_all(workers: Workers, plan: ExportPlan) -> tuple[Split, ...]:
@@ -597,11 +623,12 @@ def _check_target(target: Path, spec: FileSpec) -> None:
 def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: str) -> _Done:
     """Runs in a worker."""
     directory = Path(staging) / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
+    skipped: list[Skipped] = []
     with FileSet(directory, spec, task.number) as files:
         for part in task.split.ranges:
-            for batch in read.read(Split((part,))):
+            for batch in read.read(Split((part,)), skipped.append):
                 files.add(part.topic_partition.topic, batch)
-    return _Done(str(directory), files.written)
+    return _Done(str(directory), files.written, tuple(skipped))
 
 
 def _install(done: Iterable[_Done], target: Path, job: str) -> None:

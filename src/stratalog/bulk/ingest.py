@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.bulk.input_files import (
+    STDIN,
     FileSource,
     IngestResult,
     Missing,
@@ -26,6 +27,7 @@ from stratalog.bulk.input_files import (
     find_files,
     format_of,
     open_input,
+    stdin,
 )
 from stratalog.bulk.line_rows import (
     EXPORTED_BYTES_MAX,
@@ -117,6 +119,8 @@ def ingest(
 
 def plan_ingest(source: FileSource) -> IngestPlan:
     """From names, sizes, footers and first bytes. CSV is read, to find the columns of numbers."""
+    if STDIN in map(str, source.paths):
+        return _plan_stdin(source)
     check_names(source.paths)
     files = find_files(source.paths)
     chosen = source.format or format_of(files)
@@ -135,6 +139,27 @@ def plan_ingest(source: FileSource) -> IngestPlan:
         if file.size_bytes
     )
     return IngestPlan(ranges, lines, has_topic=isinstance(lines, RecordLines))
+
+
+def _plan_stdin(source: FileSource) -> IngestPlan:
+    """Lines of standard input: records as export writes them, or what the format says."""
+    if len(source.paths) > 1:
+        raise ConfigError("paths", "standard input (-) cannot be combined with files")
+    if source.format in {"csv", "parquet"}:
+        raise ConfigError("format", f"{source.format} is not read from standard input; use a file")
+    start = stdin.peek(EXPORTED_BYTES_MAX)
+    chosen = source.format
+    if chosen is None:
+        if is_exported(start) and not source.mapping.given:
+            chosen = "records"
+        elif start.lstrip().startswith(b"{") or not start:
+            chosen = "json"
+        else:
+            raise ConfigError("format", "unclear from standard input; give json, text or records")
+    lines = _line_rows(source, chosen)
+    part = TextRange(STDIN, 0, max(1, len(start)), is_compressed=True)  # its size is not known
+    parts = (part,) if start else ()
+    return IngestPlan(parts, lines, has_topic=isinstance(lines, RecordLines))
 
 
 def _line_rows(source: FileSource, chosen: Format) -> LineRows:

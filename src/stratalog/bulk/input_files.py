@@ -2,7 +2,8 @@
 
 A path is a local file, a directory or a glob pattern. In a directory, names that start with `_` or
 `.` are skipped, as by Spark, and directories called `name=value` give the rows of their files a
-column. Lines and CSV may be compressed; the suffix tells how.
+column. Lines and CSV may be compressed; the suffix tells how. `-` alone is standard input: lines,
+read once, by one task.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import glob
 import os
 import re
 import stat
+import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -43,6 +45,7 @@ _OTHER_COMPRESSION: Final = (".snappy", ".deflate", ".lzo", ".xz", ".zip")
 _URI: Final = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]+):")
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+STDIN: Final = "-"
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,49 @@ def compression_of(path: str) -> str | None:
         known = ", ".join(_COMPRESSION)
         raise ConfigError("paths", f"{path}: {suffix} cannot be read, only {known}; decompress it")
     return _COMPRESSION.get(suffix)
+
+
+class _Stdin:
+    """Standard input, the start of which may be looked at before it is read."""
+
+    def __init__(self) -> None:
+        self._start = b""
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes: as many as asked for, unless it ends before."""
+        while len(self._start) < size and (more := sys.stdin.buffer.read(size - len(self._start))):
+            self._start += more
+        return self._start[:size]
+
+    def read(self, size: int) -> bytes:
+        if self._start:
+            taken, self._start = self._start[:size], self._start[size:]
+            return taken
+        return sys.stdin.buffer.read(size)
+
+    def seek(self, position: int) -> int:
+        raise InputFileError(f"standard input cannot be read from position {position} on")
+
+
+stdin: Final = _Stdin()
+
+
+class InputStream(Protocol):
+    """Bytes to read."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def seek(self, position: int, /) -> int: ...
+
+
+@contextmanager
+def open_stream(path: str) -> Iterator[InputStream]:
+    """The bytes of a file, decompressed, or of standard input."""
+    if path == STDIN:
+        yield stdin
+        return
+    with open_input(path) as file:
+        yield file
 
 
 @contextmanager

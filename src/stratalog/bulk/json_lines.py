@@ -1,11 +1,12 @@
 """Records, and rows of any columns, as lines of JSON, built column by column.
 
-    {"topic":"orders","partition":0,"offset":7,"timestamp":1700000000000,"timestampType":0,
-     "key":"k","value":"v"}
+    {"topic":"orders","partition":0,"offset":7,"timestamp":1700000000000,
+     "timestampType":"CreateTime","key":"k","value":"v","headers":[{"key":"h","value":"x"}]}
 
-on one line. Keys and values are text; one that is not UTF-8 is an object with its base64, null is
-null. Every batch becomes one Arrow array of lines, whose bytes are the file's. Only a column that
-holds bytes that are not text is encoded value by value.
+on one line, without the line break. `stratalog read --json` prints the same. Keys and values are
+text; one that is not UTF-8 is an object with its base64, null is null. Every batch becomes one
+Arrow array of lines, whose bytes are the file's. Only a column that holds bytes that are not text
+is encoded value by value.
 
 The way back is `record_columns`: lines of exactly this shape into columns, by a kernel.
 """
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stratalog.format.batch import TimestampType
 from stratalog.format.column_types import numpy_column, repeated_text
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ _PLAIN_TYPES: Final = (
     (pa.types.is_duration, pa.int64()),
     (pa.types.is_float16, pa.float32()),
 )
+_TIME_TYPES: Final = sorted(map(int, TimestampType))
 _PREFIX: Final = re.compile(rb'\{"topic":"([^"\\\x00-\x1f]{1,249})"')
 _HEADER: Final = [pa.field("key", pa.string()), pa.field("value", pa.binary())]
 
@@ -62,11 +65,11 @@ def _lines(topic: str, batch: pa.RecordBatch) -> pa.Array:
         "partition": batch.column("partition"),
         "offset": batch.column("offset"),
         "timestamp": times,
-        "timestampType": batch.column("timestampType"),
     }
     parts: list[pa.Array | str] = [f'{{"topic":{json.dumps(topic, ensure_ascii=False)}']
     for name, column in numbers.items():
         parts += [f',"{name}":', column.cast(pa.string())]
+    parts += [',"timestampType":"', _time_types(batch.column("timestampType")), '"']
     for name in ("key", "value"):
         parts += [f',"{name}":', json_texts(batch.column(name))]
     if "headers" in batch.schema.names:
@@ -194,9 +197,14 @@ def iso_times(column: pa.Array) -> pa.Array:
 
 
 def _headers(lists: pa.Array) -> pa.Array:
-    """`,"headers":[…]` for each record that has a list of them."""
-    joined = _list_texts(lists, _struct_objects)
-    return pc.if_else(lists.is_valid(), _joined(',"headers":[', joined, "]"), "")
+    """`,"headers":[…]` for each record."""
+    return _joined(',"headers":[', _list_texts(lists, _struct_objects), "]")
+
+
+def _time_types(column: pa.Array) -> pa.Array:
+    """Kafka's names."""
+    names = pa.array([TimestampType(value).kafka_name for value in _TIME_TYPES], pa.string())
+    return names.take(pc.add(column, -_TIME_TYPES[0]))
 
 
 def _escaped(texts: pa.Array) -> pa.Array:

@@ -23,12 +23,12 @@ import re
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
-from stratalog.bulk.input_files import Missing, RecordColumns, open_input
+from stratalog.bulk.input_files import Missing, RecordColumns, open_stream
 from stratalog.bulk.json_lines import record_columns
 from stratalog.errors import InputFileError, MessageTooLargeError
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
+
+    from stratalog.bulk.input_files import InputStream
 
 CHUNK_BYTES: Final = 8 << 20
 _BEYOND_BYTES: Final = 64 << 10
@@ -65,7 +67,7 @@ def read_lines(source: TextRange, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa
     if source.start >= source.end:
         return
     end = sys.maxsize if source.is_compressed else source.end
-    with open_input(source.path) as file:
+    with open_stream(source.path) as file:
         position, first = _first_line(file, source, chunk_bytes)
         if position >= end and source.start:
             return
@@ -84,7 +86,7 @@ def read_lines(source: TextRange, chunk_bytes: int = CHUNK_BYTES) -> Iterator[pa
                 yield found
 
 
-def _first_line(file: _SeekableInput, source: TextRange, chunk_bytes: int) -> tuple[int, bytes]:
+def _first_line(file: InputStream, source: TextRange, chunk_bytes: int) -> tuple[int, bytes]:
     """Where the first line of the range starts, `end` or later if none does; and bytes from there
     that are already read."""
     if source.start == 0:
@@ -106,12 +108,6 @@ def _first_line(file: _SeekableInput, source: TextRange, chunk_bytes: int) -> tu
             return at, b""
         position += len(chunk)
     return max(position, source.end), b""
-
-
-class _SeekableInput(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-    def seek(self, position: int, /) -> int: ...
 
 
 class _Lines:
@@ -201,7 +197,7 @@ TIME_MS_MAX: Final = (1 << 63) // 1000 - 1
 _SHOWN_CHARACTERS: Final = 40
 _EXPORTED: Final = re.compile(
     rb'\{"topic":"[^"\\]{1,249}","partition":\d+,"offset":\d+,"timestamp":-?\d+,'
-    rb'"timestampType":-?\d+,"key":(?:null|"|\{"base64":")'
+    rb'"timestampType":(?:"[A-Za-z]+"|-?\d+),"key":(?:null|"|\{"base64":")'
 )
 EXPORTED_BYTES_MAX: Final = 512
 """Enough of a line to see whether export wrote it."""

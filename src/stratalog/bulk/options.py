@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stratalog.bulk.target import Target
     from stratalog.commits.journal import CommitIdentity
     from stratalog.format.names import TopicPartition
+    from stratalog.storage.tiered_store import TieredStore
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -83,6 +84,8 @@ class ReadOptions:
     skips_corruption: bool = False
     timestamp_disorder_ms: int | None = None
     """How much older than an earlier record a record may be; None: unknown."""
+    remote: TieredStore | None = None
+    """The store of tiered topics."""
     takes_filters: bool = False
     """Whether to prune by the filters that Spark pushes; `stratalog.spark.reader` says why this is
     a choice."""

@@ -11,7 +11,7 @@ import logging
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.bulk.options import (
     EARLIEST,
@@ -32,6 +32,7 @@ from stratalog.bulk.splits import (
     divide_evenly,
     group_partitions,
     pack_splits,
+    requests_of,
     segment_of,
     segment_ranges,
     shares,
@@ -68,13 +69,56 @@ _log: Final = logging.getLogger(__name__)
 
 def plan_read(options: ReadOptions, predicate: Predicate = EVERYTHING) -> SplitPlan:
     """The splits of a batch read, and a summary of what is pruned."""
-    logs = LogDirsView(options.paths)
+    logs = LogDirsView(options.paths, options.remote)
     partitions = subscribed(logs, options)
     check_named(options, partitions)
     views = open_partitions(logs, partitions, options)
     return plan_ranges(
         views, lambda each, view: batch_range(each, view, options), options, predicate
     )
+
+
+class PinnedRange(NamedTuple):
+    """What is read of a partition, fixed once for several plans."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+    offsets: OffsetRange
+
+
+def pin_ranges(options: ReadOptions) -> tuple[PinnedRange, ...]:
+    """What a batch read with these options reads if it begins now."""
+    logs = LogDirsView(options.paths, options.remote)
+    partitions = subscribed(logs, options)
+    check_named(options, partitions)
+    pinned = []
+    for each, view in open_partitions(logs, partitions, options).items():
+        with view, deletion_is_loss(each, options):
+            pinned.append(PinnedRange(each, topic_id_of(view), batch_range(each, view, options)))
+    return tuple(pinned)
+
+
+def plan_pinned(
+    pinned: Iterable[PinnedRange], options: ReadOptions, predicate: Predicate = EVERYTHING
+) -> SplitPlan:
+    """The splits of these ranges, as far as the logs still have them."""
+    by_partition = {each.topic_partition: each for each in pinned}
+    logs = LogDirsView(options.paths, options.remote)
+    fails = options.fail_on_data_loss
+    for gone in by_partition.keys() - set(logs.topic_partitions):
+        report_loss(f"{gone} was deleted", fails_on_data_loss=fails)
+        del by_partition[gone]
+
+    def range_of(topic_partition: TopicPartition, view: PartitionView) -> OffsetRange:
+        _, before, offsets = by_partition[topic_partition]
+        now = topic_id_of(view)
+        if before is not None and now is not None and before != now:
+            report_loss(recreated(topic_partition.topic, before, now), fails_on_data_loss=fails)
+            return OffsetRange(0, 0)
+        return held_range(topic_partition, view, offsets, options)
+
+    views = open_partitions(logs, by_partition, options)
+    return plan_ranges(views, range_of, options, predicate)
 
 
 # -- partitions
@@ -230,6 +274,22 @@ def batch_range(
     return OffsetRange(max(start, first), min(end, last))
 
 
+def held_range(
+    topic_partition: TopicPartition, view: LogReader, wanted: OffsetRange, options: ReadOptions
+) -> OffsetRange:
+    """The range, if the log has all of it; else what is left of it, or DataLossError."""
+    if wanted.is_empty:
+        return wanted
+    first, last = view.log_start_offset, view.log_end_offset
+    if options.fail_on_data_loss and (wanted.start < first or wanted.end > last):
+        raise data_loss(
+            f"offsets {wanted.start} to {wanted.end} of {topic_partition} are wanted, {first} to "
+            f"{last} are there"
+        )
+    start = max(wanted.start, first)
+    return OffsetRange(start, max(start, min(wanted.end, last)))
+
+
 def starting_offset(
     topic_partition: TopicPartition, view: LogReader, options: ReadOptions, end: int
 ) -> int:
@@ -322,6 +382,7 @@ def plan_ranges(
         bytes_total=sum(view.size_bytes for view in views.values()),
         bytes_read=sum(partition.size_bytes for partition in read),
         splits=len(splits),
+        requests=sum(requests_of(part) for split in splits for part in split.ranges),
     )
     return SplitPlan(tuple(splits), summary)
 
@@ -352,12 +413,12 @@ def _narrowed(
     start = max(wanted.start, predicate.offsets.low)
     end = min(wanted.end, predicate.offsets.high + 1)
     if start < end and predicate.time_min_ms > 0:
-        first = view.find_time(predicate.time_min_ms)
+        first = view.find_time(predicate.time_min_ms, is_exact=True)
         start = end if first is None else max(start, first.offset)
     disorder = options.timestamp_disorder_ms
     if start < end and disorder is not None and predicate.time_max_ms < LONG_MAX // 1000:
         # Nothing that is wanted comes after a record that is so much newer.
-        beyond = view.find_time(max(0, predicate.time_max_ms + 1 + disorder))
+        beyond = view.find_time(max(0, predicate.time_max_ms + 1 + disorder), is_exact=True)
         end = end if beyond is None else min(end, beyond.offset)
     return OffsetRange(start, max(start, end))
 

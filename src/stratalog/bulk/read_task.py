@@ -26,10 +26,12 @@ from stratalog.log.column_reading import ColumnReader
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import AbortedRanges, CorruptionPolicy, ReadPlan, Skipped
 from stratalog.log.segment_list import SegmentPart
+from stratalog.log.tiered_view import RemoteSegmentView
+from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -51,34 +53,49 @@ class ReadTask:
     times_us: Interval = ALL
     skips_corruption: bool = False
     fails_on_data_loss: bool = True
+    records_max: int | None = None
+    """Stop after so many."""
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Every visible record of the split, in order."""
-        for part in split.ranges:
-            yield from self._read_range(part)
+    def read(
+        self, split: Split, on_skip: Callable[[Skipped], None] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Every visible record of the split, in order. Corruption that is skipped is logged, or
+        reported to `on_skip`."""
+        report = on_skip or _warn
+        batches = (batch for part in split.ranges for batch in self._read_range(part, report))
+        return batches if self.records_max is None else _first(batches, self.records_max)
 
-    def _read_range(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+    def _read_range(
+        self, part: SegmentRange, on_skip: Callable[[Skipped], None]
+    ) -> Iterator[pa.RecordBatch]:
         shape = _Shape(self.schema, part)
-        for batch in self._decoded(part):
+        for batch in self._decoded(part, on_skip):
             kept = _within(batch, self.times_us)
             if kept.num_rows:
                 yield shape.fit(kept)
 
-    def _decoded(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+    def _decoded(
+        self, part: SegmentRange, on_skip: Callable[[Skipped], None]
+    ) -> Iterator[pa.RecordBatch]:
         try:
-            segment = SegmentView(part.segment, part.base_offset, part.end_position, part.identity)
+            segment = _segment_of(part)
             _ = segment.file  # from here on it stays readable, whatever becomes of its name
         except SegmentGoneError:
-            yield from self._decoded_by_offset(part)
+            yield from self._decoded_by_offset(part, on_skip)
             return
         # A file system may give a new file the inode of a deleted one, so the id decides.
-        if self._is_recreated(part):
+        # The store's files have none, and a time instead.
+        if not isinstance(part.segment, RemotePath) and self._is_recreated(part):
             return
         start = part.start_offset
-        bounded = SegmentPart(segment, start, part.end_position, part.limit_offset)
-        yield from self._reader(part, start).read([bounded])
+        bounded = SegmentPart(
+            segment, start, part.end_position, part.limit_offset, part.start_position
+        )
+        yield from self._reader(part, start, on_skip).read([bounded])
 
-    def _decoded_by_offset(self, part: SegmentRange) -> Iterator[pa.RecordBatch]:
+    def _decoded_by_offset(
+        self, part: SegmentRange, on_skip: Callable[[Skipped], None]
+    ) -> Iterator[pa.RecordBatch]:
         """The segment was compacted or deleted since the query was planned: look again."""
         try:
             view = PartitionView(part.place.directory)
@@ -95,7 +112,7 @@ class ReadTask:
                 self._report_loss(f"{part.topic_partition}: {error}")
                 start = max(start, view.log_start_offset)
             if start < min(part.end_offset, view.log_end_offset):
-                yield from self._reader(part, start).read(view.parts_from(start))
+                yield from self._reader(part, start, on_skip).read(view.parts_from(start))
 
     def _is_recreated(self, part: SegmentRange) -> bool:
         """Whether the topic was deleted and created again. Nothing is read then: the offsets were
@@ -110,12 +127,14 @@ class ReadTask:
     def _report_loss(self, what: str) -> None:
         report_loss(what, fails_on_data_loss=self.fails_on_data_loss)
 
-    def _reader(self, part: SegmentRange, start: int) -> ColumnReader:
+    def _reader(
+        self, part: SegmentRange, start: int, on_skip: Callable[[Skipped], None]
+    ) -> ColumnReader:
         plan = ReadPlan(
             start_offset=start,
             end_offset=part.end_offset,
             aborted=AbortedRanges(part.aborted),
-            corruption=CorruptionPolicy(_warn if self.skips_corruption else None),
+            corruption=CorruptionPolicy(on_skip if self.skips_corruption else None),
         )
         return ColumnReader(plan, self._columns)
 
@@ -127,8 +146,21 @@ class ReadTask:
         return names or ["offset"]
 
 
+def _first(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    left = count
+    while left > 0 and (batch := next(batches, None)) is not None:
+        yield batch[:left]
+        left -= batch.num_rows
+
+
 def _warn(skipped: Skipped) -> None:
     _log.warning("%s", skipped)
+
+
+def _segment_of(part: SegmentRange) -> SegmentView:
+    if part.stored is not None:
+        return RemoteSegmentView(part.stored, part.base_offset, part.end_position)
+    return SegmentView(part.segment, part.base_offset, part.end_position, part.identity)
 
 
 def _within(batch: pa.RecordBatch, times_us: Interval) -> pa.RecordBatch:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptError
 from stratalog.format.batch import MAGIC_2
 from stratalog.format.entry import records_of
+from stratalog.log.tiered_view import RemoteSegmentView
+from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.segment_view import Seek
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.log_file import FileIdentity
     from stratalog.storage.segment_view import SegmentView
+    from stratalog.storage.tiered_store import StoredSegment
 
 OPEN_COST_BYTES: Final = 4 << 20
 """What opening a segment costs a task, in bytes that it could read instead. Spark's own figure for
@@ -77,6 +80,8 @@ class SegmentRange:
     """No batch of these bytes reaches it."""
     aborted: tuple[AbortedTxn, ...] = ()
     """Transactions to leave out."""
+    stored: StoredSegment | None = None
+    """Where a remote segment of a tiered log is."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -143,6 +148,8 @@ class PlanSummary:
     bytes_total: int = 0
     bytes_read: int = 0
     splits: int = 0
+    requests: int = 0
+    """What reading takes of stores: a range for every 16 MiB, and two to open and check a file."""
 
     @property
     def bytes_pruned(self) -> int:
@@ -150,10 +157,11 @@ class PlanSummary:
 
     def __str__(self) -> str:
         share = self.bytes_read / self.bytes_total if self.bytes_total else 0
+        requests = f", {self.requests} requests" if self.requests else ""
         return (
             f"{self.splits} splits read {self.bytes_read} of {self.bytes_total} bytes "
             f"({share:.2%}), {self.segments_read} of {self.segments} segments, "
-            f"{self.partitions_read} of {self.partitions} partitions"
+            f"{self.partitions_read} of {self.partitions} partitions{requests}"
         )
 
 
@@ -163,6 +171,15 @@ class SplitPlan:
 
     splits: tuple[Split, ...] = ()
     summary: PlanSummary = field(default_factory=PlanSummary)
+
+
+def requests_of(part: SegmentRange) -> int:
+    """How many requests reading a range takes; none on a disk."""
+    if not isinstance(part.segment, RemotePath):
+        return 0
+    from stratalog.storage.remote_file import ranges_of  # noqa: PLC0415  # not for local files
+
+    return ranges_of(part.start_position, part.end_position) + 2
 
 
 # -- from offsets to bytes
@@ -180,7 +197,7 @@ def segment_ranges(
     for slot in range(segments.slot_of(wanted.start), len(segments)):
         if segments.bases[slot] >= wanted.end:
             break
-        if time_min_ms > 0 and segments.largest_timestamp(slot).timestamp < time_min_ms:
+        if time_min_ms > 0 and segments.is_older(slot, time_min_ms):
             continue
         part = _segment_range(view, place, slot, wanted)
         if part.size_bytes > 0:
@@ -202,19 +219,20 @@ def _segment_range(
     return SegmentRange(
         place=place,
         segment=segment.path,
-        base_offset=base,
+        base_offset=segment.base_offset,
         identity=segment.identity,
         start_position=segment.seek(start).position if start > base else 0,
         end_position=end_position,
         start_offset=start,
         end_offset=end,
         limit_offset=limit,
+        stored=segment.stored if isinstance(segment, RemoteSegmentView) else None,
     )
 
 
 def segment_of(view: PartitionView, part: SegmentRange) -> SegmentView:
     """The segment of a range of this view."""
-    return view.segments[bisect_left(view.segments.bases, part.base_offset)]
+    return view.segments[view.segments.slot_of(part.start_offset)]
 
 
 def _end_position(at: Seek, end: int, otherwise: int) -> int:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -30,9 +30,12 @@ from stratalog.config import LogConfig
 from stratalog.format.hashing import hash_keys
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
+from stratalog.storage.remote_path import location
+from stratalog.tuning.headers import by_power
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -72,7 +75,7 @@ def _sum_of(found: Iterable[Facts]) -> Facts:
         hour_records.update({start: records for start, records, _ in facts.hours})
         hour_bytes.update({start: size for start, _, size in facts.hours})
     timed = [facts for facts in each if facts.first_timestamp >= 0]
-    largest = max(each, key=lambda facts: facts.payload_bytes)
+    largest = max(each, key=lambda facts: (bool(facts.codecs), facts.payload_bytes))
     return Facts(
         sum(facts.records for facts in each),
         sum(facts.null_keys for facts in each),
@@ -116,8 +119,23 @@ class KeyCounts(NamedTuple):
     dead_bytes: int = 0
     """Bytes of their keys and values."""
 
+    top_records: int = 0
+    """Records of the most frequent key."""
+    by_records: tuple[tuple[int, int], ...] = ()
+    """(records, keys): how many keys have up to so many records, powers of two."""
+
     def plus(self, other: KeyCounts) -> KeyCounts:
-        return KeyCounts(*(a + b for a, b in zip(self, other, strict=True)))
+        """Together with different keys."""
+        counts = Counter(dict(self.by_records))
+        counts.update(dict(other.by_records))
+        return KeyCounts(
+            self.keys + other.keys,
+            self.live_keys + other.live_keys,
+            self.dead_records + other.dead_records,
+            self.dead_bytes + other.dead_bytes,
+            max(self.top_records, other.top_records),
+            tuple(sorted(counts.items())),
+        )
 
 
 def _key_rows(
@@ -179,6 +197,8 @@ def _counts_of(rows: NDArray[Any]) -> KeyCounts:
         int((rows["is_tombstone"] == 0).sum()),
         int((rows["records"] - 1).sum()),
         int((rows["size_bytes"] - rows["last_bytes"]).sum()),
+        int(rows["records"].max(initial=0)),
+        tuple(by_power(rows["records"]).items()),
     )
 
 
@@ -186,8 +206,9 @@ def _counts_of(rows: NDArray[Any]) -> KeyCounts:
 
 HOUR_MS: Final = 3_600_000
 CODECS: Final = ("snappy", "lz4", "zstd", "gzip")
-SAMPLE_BYTES: Final = 1 << 20
+SAMPLE_BYTES: Final = 1 << 17
 HOURS_MAX: Final = 100_000
+JOINED_BYTES: Final = 4 << 20
 BLOCK_BYTES: Final = 16 << 10
 """A batch of the size that producers send by default."""
 
@@ -210,11 +231,11 @@ class KeyColumns(NamedTuple):
     tombstones: NDArray[np.bool_]
 
 
-def _look_at_range(part: SegmentRange) -> tuple[Facts, KeyColumns]:
-    """Sums over the records, and the columns that keys are counted by."""
+def _look_at_ranges(parts: tuple[SegmentRange, ...]) -> tuple[Facts, KeyColumns]:
+    """Sums over the records of a partition, and the columns that keys are counted by."""
     found: list[Facts] = []
     columns: list[KeyColumns] = []
-    for batch in ReadTask(_READ_SCHEMA).read(Split((part,))):
+    for batch in _joined(ReadTask(_READ_SCHEMA).read(Split(parts))):
         facts, keyed = _look_at_batch(batch, samples=not found)
         found.append(facts)
         columns.append(keyed)
@@ -223,6 +244,24 @@ def _look_at_range(part: SegmentRange) -> tuple[Facts, KeyColumns]:
         return Facts(), KeyColumns(nothing, nothing, nothing, nothing.astype(np.bool_))
     joined = KeyColumns(*(np.concatenate(column) for column in zip(*columns, strict=True)))
     return _sum_of(found)._replace(codecs=found[0].codecs), joined
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small batches as larger ones: of small segments, each costs more than its records."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        held_bytes += batch.nbytes
+        if held_bytes >= JOINED_BYTES:
+            yield _concatenated(held)
+            held, held_bytes = [], 0
+    if held:
+        yield _concatenated(held)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _look_at_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[Facts, KeyColumns]:
@@ -240,7 +279,7 @@ def _look_at_batch(batch: pa.RecordBatch, *, samples: bool) -> tuple[Facts, KeyC
         int(sizes.sum()),
         int(timed.min(initial=np.iinfo(np.int64).max)) if len(timed) else -1,
         int(timed.max(initial=-1)),
-        _size_histogram(sizes),
+        tuple(by_power(sizes).items()),
         _hour_histogram(times, sizes),
         _codec_ratios(batch) if samples else (),
     )
@@ -254,13 +293,6 @@ def _lengths(column: pa.Array) -> NDArray[np.int64]:
     """In bytes; a null has none."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
     return np.diff(offsets).astype(np.int64)
-
-
-def _size_histogram(sizes: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """Records by the next power of two."""
-    bits = np.frexp(np.maximum(sizes - 1, 0).astype(np.float64))[1]  # how many bits it takes
-    counts = np.bincount(bits)
-    return tuple((1 << bit, int(counts[bit])) for bit in np.flatnonzero(counts).tolist())
 
 
 def _hour_histogram(
@@ -280,6 +312,17 @@ def _hour_histogram(
     is_there = records > 0
     columns = (found[is_there] * HOUR_MS, records[is_there], amounts[is_there])
     return tuple(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def sample_codecs(partition: Path) -> dict[str, float]:
+    """What codecs make of a byte of keys and values, by the first records of a partition."""
+    with PartitionView(partition) as view:
+        assigned = (view.topic_partition,)
+    options = ReadOptions((partition.absolute().parent,), Subscription(assigned=assigned))
+    for split in plan_read(options).splits[:1]:
+        for batch in ReadTask(_READ_SCHEMA).read(split):
+            return dict(_codec_ratios(batch))
+    return {}
 
 
 def _codec_ratios(batch: pa.RecordBatch) -> tuple[tuple[str, float], ...]:
@@ -365,7 +408,7 @@ def stats(
     workers = workers or ThreadWorkers()
     known = policies or {}
     logs = []
-    for path in map(Path, partitions):
+    for path in map(location, partitions):
         policy = known.get(path.absolute(), "delete")
         logs.append(_Log.look(path.absolute(), what_if or {}, policy))
     splits = _splits(logs)
@@ -434,11 +477,11 @@ _FACTS: Final = -1
 
 def _look(split: Split, *, shares: int) -> Iterator[tuple[_Key, Any]]:
     """Runs in a worker: sums and key rows of a split, by partition and share of keys."""
-    for part in split.ranges:
-        facts, columns = _look_at_range(part)
-        yield (part.topic_partition, _FACTS), facts
+    for place, parts in groupby(split.ranges, key=lambda part: part.topic_partition):
+        facts, columns = _look_at_ranges(tuple(parts))
+        yield (place, _FACTS), facts
         for share, rows in _shares_of(_key_rows(*columns), shares):
-            yield (part.topic_partition, share), rows
+            yield (place, share), rows
 
 
 def _merge(key: _Key, found: list[Any]) -> tuple[_Key, Facts | KeyCounts]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
@@ -11,9 +10,11 @@ from stratalog.maintenance.verify.directory import VerifyPlan, conclude, plan_di
 from stratalog.maintenance.verify.findings import Finding, VerifyReport
 from stratalog.maintenance.verify.partition import plan_partition
 from stratalog.maintenance.verify.segment import verify_segment
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from stratalog.bulk.workers import Workers
 
@@ -39,9 +40,9 @@ def verify(
 
     Every worker must see the files under the same paths.
     """
-    plan = VerifyPlan(tuple(plan_partition(Path(path).absolute()) for path in partitions))
+    plan = VerifyPlan(tuple(plan_partition(location(path).absolute()) for path in partitions))
     for path in directories:
-        plan = plan.plus(plan_directory(Path(path).absolute()))
+        plan = plan.plus(plan_directory(location(path).absolute()))
     return verify_plan(plan, workers)
 
 

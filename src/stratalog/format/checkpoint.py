@@ -38,6 +38,14 @@ class EpochEntry(NamedTuple):
     start_offset: int
 
 
+class CheckpointedOffset(NamedTuple):
+    """One line of an offset checkpoint."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 def decode_leader_epochs(buf: Buffer) -> tuple[EpochEntry, ...]:
     """The epochs in file order, which is ascending in a file that Kafka wrote."""
     return tuple(_epoch_entry(line) for line in _entry_lines(buf))

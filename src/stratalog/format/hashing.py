@@ -51,15 +51,7 @@ def partition_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.
         return 0
     if keys.type not in _BINARY:
         keys = keys.cast(pa.binary())
-    valid, offsets, data = keys.buffers()
-    return kernel.partition_keys(
-        offsets.address + 4 * keys.offset,
-        data.address if data is not None else 0,
-        valid.address if valid is not None else 0,
-        keys.offset,
-        partition_count,
-        partitions,
-    )
+    return kernel.partition_keys(*_column_parts(keys), partition_count, partitions)
 
 
 partition_key: Final[Callable[[bytes, int], int]] = entry_point(kernel.partition_key)
@@ -87,15 +79,16 @@ def _binary(column: pa.Array) -> pa.Array | None:
 
 def _addresses(column: pa.Array | None) -> NDArray[np.int64]:
     """For the kernel. The caller must keep the column alive."""
-    if column is None:
-        return np.zeros(4, np.int64)
+    return np.array((0, 0, 0, 0) if column is None else _column_parts(column), np.int64)
+
+
+def _column_parts(column: pa.Array) -> tuple[int, int, int, int]:
+    """The addresses of a binary column's offsets, data and validity bits (0: there are none), and
+    its first slot."""
     valid, offsets, data = column.buffers()
-    return np.array(
-        [
-            offsets.address + 4 * column.offset,
-            data.address if data is not None else 0,
-            valid.address if valid is not None else 0,
-            column.offset,
-        ],
-        np.int64,
+    return (
+        offsets.address + 4 * column.offset,
+        data.address if data is not None else 0,
+        valid.address if valid is not None else 0,
+        column.offset,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple, Self
 
 from stratalog.errors import InvalidNameError
@@ -164,16 +165,20 @@ _ROOT_FILES: Final = {file.value: file for file in RootFile}
 
 def check_topic_name(name: str) -> None:
     """Raise unless Kafka would let a topic of this name be created."""
-    if name in {"", ".", ".."}:
-        raise InvalidNameError(f"topic name {name!r} is not allowed")
-    if len(name) > TOPIC_CHARS_MAX:
-        raise InvalidNameError(
-            f"topic name of {len(name)} characters is longer than {TOPIC_CHARS_MAX}: {name!r}"
+    wrong = ""
+    if not name:
+        wrong = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        wrong = f"'{name}' is not allowed"
+    elif len(name) > TOPIC_CHARS_MAX:
+        wrong = f"the length of '{name}' is longer than the max allowed length {TOPIC_CHARS_MAX}"
+    elif not _TOPIC.fullmatch(name):
+        wrong = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
         )
-    if not _TOPIC.fullmatch(name):
-        raise InvalidNameError(
-            f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
-        )
+    if wrong:
+        raise InvalidNameError(f"Topic name is invalid: {wrong}")  # the sentence that Kafka uses
 
 
 def is_topic_name(name: str) -> bool:
@@ -210,6 +215,7 @@ def metadata_snapshot_name(end_offset: int, epoch: int, state: FileState = FileS
     return f"{offset}-{_padded(epoch, EPOCH_DIGITS, INT32_MAX)}.checkpoint{state.value}"
 
 
+@lru_cache(maxsize=1 << 14)  # the partitions of a directory have many names in common
 def parse_partition_file(name: str) -> PartitionFile | None:
     """Classify a file of a partition directory. None: Kafka ignores it.
 

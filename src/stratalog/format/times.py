@@ -1,4 +1,4 @@
-"""Times as users write and read them: ISO 8601, milliseconds, and `-2h` for two hours ago.
+"""Times as users write and read them: ISO 8601, `14:05`, milliseconds, and `2h` for two hours ago.
 
 Times are milliseconds since 1970 in UTC, as in Kafka's files. A time without a zone is UTC, as in
 Kafka's tools and in everything that Stratalog prints.
@@ -13,7 +13,8 @@ from typing import Final
 INT64_MAX: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_AGO: Final = re.compile(r"-((?:[0-9]+(?:ms|[smhdw]))+)")
+_DURATION: Final = re.compile(r"(?:[0-9]{1,18}(?:ms|[smhdw]))+")
+_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 _AMOUNT: Final = re.compile(r"([0-9]+)(ms|[smhdw])")
 _UNIT_MS: Final = {
     "ms": 1,
@@ -26,7 +27,7 @@ _UNIT_MS: Final = {
 
 TIME_HELP: Final = (
     "2024-05-01, 2024-05-01T12:30:00.250 (UTC unless it ends with Z or an offset such as +02:00), "
-    "now, -90s, -1h30m, -7d, or milliseconds since 1970"
+    "14:05 (the last one, UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
 )
 
 
@@ -44,14 +45,23 @@ def parse_integer(text: str) -> int | None:
     return value
 
 
+def parse_duration(text: str) -> int | None:
+    """Milliseconds of `90s`, `1h30m`, `7d`; None if the text is not a duration."""
+    word = text.strip().lower()
+    if not _DURATION.fullmatch(word):
+        return None
+    return sum(int(amount) * _UNIT_MS[unit] for amount, unit in _AMOUNT.findall(word))
+
+
 def parse_time(text: str, *, now_ms: int) -> int:
-    """Milliseconds since 1970."""
+    """Milliseconds since 1970. A duration, with or without a minus, is that long ago."""
     word = text.strip()
     if word.lower() == "now":
         return now_ms
-    if ago := _AGO.fullmatch(word.lower()):
-        parts = _AMOUNT.findall(ago[1])
-        return max(0, now_ms - sum(int(amount[:19]) * _UNIT_MS[unit] for amount, unit in parts))
+    if (ago_ms := parse_duration(word.removeprefix("-"))) is not None:
+        return max(0, now_ms - ago_ms)
+    if clock := _CLOCK.fullmatch(word):
+        return _last_time_of_day(clock, now_ms)
     if (number := parse_integer(word)) is not None:
         return number
     try:
@@ -61,6 +71,14 @@ def parse_time(text: str, *, now_ms: int) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _last_time_of_day(clock: re.Match[str], now_ms: int) -> int:
+    """Today in UTC, or yesterday if it is still to come: logs are about the past."""
+    hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+    of_day_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000
+    today_ms = now_ms - now_ms % _UNIT_MS["d"] + of_day_ms
+    return today_ms if today_ms <= now_ms else today_ms - _UNIT_MS["d"]
 
 
 def format_time(timestamp: int) -> str:

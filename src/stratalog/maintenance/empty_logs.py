@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.errors import CorruptBatchError, CorruptError
+from stratalog.errors import CorruptBatchError, CorruptError, command_line
 from stratalog.log.reader import Skipped
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from stratalog.log.partition_view import PartitionView
     from stratalog.storage.segment_view import SegmentView
 
-_ADVICE: Final = "run `stratalog verify` on it for details"
 _OFFSET_BYTES: Final = 8
 _OFFSETS_OF_SEGMENT: Final = 1 << 31
 _CHUNK_BYTES: Final = 1 << 20
@@ -31,7 +30,7 @@ class OnlyZeros(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.segment.path}: no records, all {self.segment.size_bytes} bytes are zero; if "
-            f"there should be records, they are lost ({_ADVICE})"
+            f"there should be records, they are lost ({_advice(self.segment)})"
         )
 
 
@@ -52,13 +51,17 @@ class NotALog(NamedTuple):
         return Skipped(segment.path, 0, segment.size_bytes, segment.base_offset, None, self.reason)
 
 
+def _advice(segment: SegmentView) -> str:
+    return f"for details run {command_line('verify', segment.path.parent)}"
+
+
 def why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
     """Why a log with bytes has no batch; None if it has one, or if that is normal."""
     return view.retry_if_gone(lambda: _why_no_batches(view))
 
 
 def _why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
-    *before, segment = view.listing.segments
+    *before, segment = view.segments
     if view.segments.end.position or any(each.size_bytes for each in before):
         return None  # corruption in earlier segments is found when they are read
     if not segment.size_bytes:
@@ -73,7 +76,7 @@ def _why_no_batches(view: PartitionView) -> OnlyZeros | NotALog | None:
         reason += f", {_reason_at_start(segment)}"
     else:
         reason += ": this is not a Kafka log, or its data is lost"
-    return NotALog(segment, f"{reason}; {_ADVICE}")
+    return NotALog(segment, f"{reason}; {_advice(segment)}")
 
 
 def _may_be_torn(segment: SegmentView, first: Peek | None) -> bool:

@@ -166,7 +166,8 @@ def reindex_segment(task: ReindexTask, disk: Disk, *, is_dry_run: bool = False) 
 
 def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
     """The same changes, except that valid files are kept."""
-    doubtful = [change.path for change in changes if change.change is IndexChange.REPLACED]
+    present = {IndexChange.REPLACED, IndexChange.REMOVED}
+    doubtful = [change.path for change in changes if change.change in present]
     if not doubtful:
         return changes
     from stratalog.maintenance.verify.partition import plan_partition  # noqa: PLC0415 - kernels

@@ -19,7 +19,7 @@ from stratalog.format.names import (
     segment_file_name,
 )
 from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import LocalFile, LogFile
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def split_segment(disk: Disk, path: Path, base_offset: int) -> None:
     to install. They have no indexes and must be recovered.
     """
     source = path / segment_file_name(base_offset, FileKind.LOG)
-    with LogFile(source) as log:
+    with LocalFile(source) as log:
         starts = split_points(log, base_offset)
         ends = [*(position for _, position in starts[1:]), log.size_bytes]
         for (base, start), end in zip(starts, ends, strict=True):

@@ -92,7 +92,7 @@ def test_values(tmp_path: Path) -> None:
     assert events(trace) == [
         (0, RecordReason.SUPERSEDED, NextEvent.NEXT_PASS),
         (1, RecordReason.SUPERSEDED, NextEvent.NEXT_PASS),
-        (2, RecordReason.NEWEST, NextEvent.STAYS),
+        (2, RecordReason.NEWEST, NextEvent.NEWER_REACHED),
         (3, None, NextEvent.SEGMENT_REACHED),
     ]
     assert trace.records[0].decision is not None
@@ -123,8 +123,8 @@ def test_clean_records_are_judged_by_the_dirty_ones(tmp_path: Path) -> None:
     parts = (batch(0, "a"), batch(1, "b"), None, batch(2, "c"))
     trace = traced(tmp_path, *parts, checkpoint=2)
     assert events(trace)[:2] == [
-        (0, RecordReason.NOT_MAPPED, NextEvent.STAYS),
-        (1, RecordReason.NOT_MAPPED, NextEvent.STAYS),
+        (0, RecordReason.NOT_MAPPED, NextEvent.NEWER_REACHED),
+        (1, RecordReason.NOT_MAPPED, NextEvent.NEWER_REACHED),
     ]
 
 
@@ -148,7 +148,7 @@ def test_aborted_records_go_and_supersede_nothing(tmp_path: Path) -> None:
     )
     trace = traced(tmp_path, batch(0, "a"), batch(1, "b", txn), end, None, batch(3, "c"))
     assert events(trace)[:2] == [
-        (0, RecordReason.NEWEST, NextEvent.STAYS),
+        (0, RecordReason.NEWEST, NextEvent.NEWER_REACHED),
         (1, RecordReason.ABORTED, NextEvent.NEXT_PASS),
     ]
 
@@ -167,3 +167,18 @@ def test_of_many_records_the_newest_are_shown(tmp_path: Path) -> None:
         assert passed[-1] == 10
         missing = trace_key(log, b"", selection, config)
         assert (missing.record_count, missing.records, missing.newest) == (0, (), None)
+
+
+def test_only_what_counts_supersedes(tmp_path: Path) -> None:
+    """The newest record stays, also if a later one, not reached yet, was aborted."""
+    txn = BatchFields(is_transactional=True, producer_id=7, producer_epoch=0, base_sequence=0)
+    end = encode_end_marker(
+        EndMarker(ControlType.ABORT, 0),
+        offset=2,
+        timestamp=1002,
+        producer_id=7,
+        producer_epoch=0,
+        partition_leader_epoch=0,
+    )
+    trace = traced(tmp_path, batch(0, "a"), None, batch(1, "b", txn), end)
+    assert events(trace)[0] == (0, RecordReason.NEWEST, NextEvent.STAYS)

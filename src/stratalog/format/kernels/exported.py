@@ -22,6 +22,7 @@ NUMBERS: Final = 3
 
 _QUOTE, _BACKSLASH, _EQUALS, _MINUS, _ZERO = 34, 92, 61, 45, 48
 _BRACE, _BRACKET, _COMMA = 125, 93, 44
+_UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z = 65, 90, 97, 122
 _DIGITS_MAX = 18
 _TIME_MS_MAX = (1 << 63) // 1000 - 1
 _PARTITION_MAX = (1 << 31) - 1
@@ -223,12 +224,25 @@ def _headers(data: Any, at: int, end: int, contents: Any, slots: Any, row: int) 
 
 
 @inlined
+def _timestamp_type(data: Any, at: int, end: int) -> int:
+    """The position behind a name, or a number as older exports have it."""
+    if at < 0 or at >= end:
+        return -1
+    if data[at] != _QUOTE:
+        return _number(data, at, end)[0]
+    at += 1
+    while at < end and (_UPPER_A <= data[at] <= _UPPER_Z or _LOWER_A <= data[at] <= _LOWER_Z):
+        at += 1
+    return at + 1 if at < end and data[at] == _QUOTE else -1
+
+
+@inlined
 def _numbers(data: Any, at: int, end: int, numbers: Any, line: int) -> int:
-    """The four numbers of a record; the position behind them."""
+    """The numbers of a record and its timestamp type; the position behind them."""
     at, partition = _number(data, _literal(data, at, end, _AT_PARTITION), end)
     at, _ = _number(data, _literal(data, at, end, _AT_OFFSET), end)
     at, time_ms = _number(data, _literal(data, at, end, _AT_TIMESTAMP), end)
-    at, _ = _number(data, _literal(data, at, end, _AT_TIMESTAMP_TYPE), end)
+    at = _timestamp_type(data, _literal(data, at, end, _AT_TIMESTAMP_TYPE), end)
     if not (0 <= partition <= _PARTITION_MAX and -1 <= time_ms <= _TIME_MS_MAX):
         return -1
     numbers[PARTITION, line] = partition

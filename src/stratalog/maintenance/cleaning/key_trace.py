@@ -40,6 +40,7 @@ class NextEvent(enum.StrEnum):
 
     STAYS = "kept until there is a newer record of its key"
     NEXT_PASS = "dropped by the next pass"
+    NEWER_REACHED = "dropped by the first pass that reaches the newer record of its key"
     HORIZON_SET = "gets its delete horizon from the next pass"
     HORIZON_PASSES = "dropped by the first pass after its delete horizon"
     LEGACY_AGE = "dropped by a pass after younger segments were cleaned"
@@ -171,6 +172,12 @@ class _Tracer:
                 return offset
         return NOT_MAPPED
 
+    def _has_newer_beyond(self) -> bool:
+        """Whether there is a record of the key that a pass does not reach yet, and that counts."""
+        later = self._offsets[bisect_left(self._offsets, self._rules.bound) :]
+        found = (self._located(offset) for offset in reversed(later))
+        return any(each is not None and not self._is_aborted(each) for each in found)
+
     def _is_aborted(self, found: Location) -> bool:
         header = found.header
         if not header.is_transactional or header.base_offset is None:
@@ -193,8 +200,13 @@ class _Tracer:
             return NextEvent.SEGMENT_REACHED, self._plan.bound.cleanable_from_ms
         if not decision.is_kept:
             return NextEvent.NEXT_PASS, None
-        if decision.reason is not RecordReason.TOMBSTONE_PROTECTED:
-            return NextEvent.STAYS, None
+        if decision.reason is RecordReason.TOMBSTONE_PROTECTED:
+            return self._end_of_tombstone(found)
+        if self._has_newer_beyond():
+            return NextEvent.NEWER_REACHED, self._plan.bound.cleanable_from_ms
+        return NextEvent.STAYS, None
+
+    def _end_of_tombstone(self, found: Location) -> tuple[NextEvent, int | None]:
         if found.header.magic < MAGIC_2:
             return NextEvent.LEGACY_AGE, None
         horizon = found.header.delete_horizon_ms

@@ -201,13 +201,17 @@ class Rewriter:
         on_progress: Callable[[int], None],
     ) -> None:
         """Append what is kept of a segment."""
-        self._transactions.add_aborted(source.aborted)
+        self.begin(source)
         for run in source.runs(reader):
             for written in self.rewrite(run, source.facts.mtime_ms):
                 cleaned.append(written)
             cleaned.append_aborted(self._transactions.take_kept())
             on_progress(int(run.rows["size_bytes"].sum(dtype=np.int64)))
         cleaned.wait()
+
+    def begin(self, source: SourceSegment) -> None:
+        """The runs of this segment follow."""
+        self._transactions.add_aborted(source.aborted)
 
     def rewrite(self, run: BatchRun, source_mtime_ms: int) -> Iterator[RewrittenBatches]:
         """What is kept of a run, in parts. A part is valid until the next but one is requested, so

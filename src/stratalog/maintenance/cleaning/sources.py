@@ -28,7 +28,7 @@ from stratalog.format.control import read_control_key
 from stratalog.format.entry import records_of
 from stratalog.format.kernels import scan as survey
 from stratalog.format.kernels.memory import PAYLOAD
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import LocalFile, LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from stratalog.format.control import ControlType
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.partition_view import PartitionView
     from stratalog.maintenance.cleaning.plan import CleanerSegment, CleaningPlan
 
 CHUNK_BYTES: Final = 4 << 20
@@ -242,7 +243,7 @@ class SourceSegment:
     def runs(self, reader: BatchReader, start: int = 0) -> Iterator[BatchRun]:
         """Its batches from position `start` on."""
         try:
-            file = LogFile(self.path)
+            file = LocalFile(self.path)
         except FileNotFoundError:
             raise CleaningAbortedError(self.path, "the segment was deleted meanwhile") from None
         with file:
@@ -251,7 +252,9 @@ class SourceSegment:
             yield from reader.read(file, self.path, self.base_offset, start)
 
 
-def source_segments(log: PartitionLog, selection: CleaningPlan) -> tuple[SourceSegment, ...]:
+def source_segments(
+    log: PartitionLog | PartitionView, selection: CleaningPlan
+) -> tuple[SourceSegment, ...]:
     """The segments that a pass may rewrite, in order."""
     paths = {view.base_offset: view.path for view in log.segments}
     bases = [facts.base_offset for facts in selection.segments]

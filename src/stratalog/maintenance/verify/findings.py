@@ -11,7 +11,9 @@ place and a sentence.
 from __future__ import annotations
 
 import enum
+import shlex
 from collections import Counter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import AccessDeniedError
@@ -35,14 +37,12 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
-_RECOVER = (
-    "recovery truncates the log here; read what follows with `stratalog read --skip-corrupt` first"
-)
-_REINDEX = "rebuild it: stratalog reindex"
+_RECOVER = "a broker would truncate the log here; keep what follows: stratalog repair {partition}"
+_REINDEX = "rebuild it: stratalog reindex {partition}"
 _SELF = "nothing: the broker repairs it when it opens the log"
 _NOTHING = "nothing: this is normal"
 _REBUILT = "nothing: opening the log after this unclean stop rebuilds the index"
-_WRITER = "readers fail here; copy the rest of the log without this batch"
+_WRITER = "readers fail here; take this batch out: stratalog repair {partition}"
 _COMPACTION = "nothing if the topic is compacted; else restore the partition from a replica"
 
 
@@ -62,7 +62,7 @@ class Fault(enum.Enum):
     OFFSETS_OUT_OF_ORDER = (
         "offsets-out-of-order",
         Severity.ERROR,
-        "no CRC covers a base offset: restore the segment from a replica",
+        "no CRC covers a base offset; put it right: stratalog repair {partition}",
     )
     OFFSET_OUTSIDE_SEGMENT = (
         "offset-outside-segment",
@@ -92,7 +92,7 @@ class Fault(enum.Enum):
     INDEX_SPARSE = (
         "index-sparse",
         Severity.NOTE,
-        "nothing, unless lookups are slow: stratalog reindex --force",
+        "nothing, unless lookups are slow: stratalog reindex {partition} --force",
     )
     TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
     TXN_INDEX_TORN = ("txn-index-torn", Severity.ERROR, _REINDEX)
@@ -107,7 +107,7 @@ class Fault(enum.Enum):
     SNAPSHOT_MISMATCH = (
         "snapshot-mismatch",
         Severity.ERROR,
-        "remove the file while no broker runs: it is rebuilt from the log",
+        "rebuild it from the log: stratalog repair {partition}",
     )
     SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
     SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
@@ -116,7 +116,7 @@ class Fault(enum.Enum):
     BAD_EPOCHS = (
         "bad-epochs",
         Severity.ERROR,
-        "restore leader-epoch-checkpoint from a replica, or remove it and let the log be recovered",
+        "rebuild it from the log: stratalog repair {partition}",
     )
     EPOCH_MISMATCH = (
         "epoch-mismatch",
@@ -164,6 +164,7 @@ class Fault(enum.Enum):
         self.code = code
         self.severity = severity
         self.advice = advice
+        """May name the `{partition}` and the `{log_dir}` of a finding, for a complete command."""
 
 
 EXPLAINED_BY_COMPACTION: Final = frozenset(
@@ -176,8 +177,9 @@ _EXPLAINED_BY_KILL: Final = {
     Fault.INDEX_PAST_END.code: _REBUILT,
     Fault.TXN_INDEX_TORN.code: _REBUILT,
     Fault.TXN_INDEX_MISSING_ENTRY.code: (
-        "open the log for writing (stratalog recover), which rebuilds the index after this unclean "
-        "stop; until then read_committed may show records of an aborted transaction"
+        "recover the log, which rebuilds the index after this unclean stop: "
+        "stratalog recover {log_dir}; until then read_committed may show records of an aborted "
+        "transaction"
     ),
 }
 """What a killed process or a power loss may leave in segments that recovery reads, and what to
@@ -272,7 +274,8 @@ class Findings:
         else:
             self._seen[fault, where] += 1
             grade = fault.severity if severity is None else severity
-            self._found.append(Finding(grade, fault.code, where, position, what, fault.advice))
+            advice = _advice_at(fault.advice, where)
+            self._found.append(Finding(grade, fault.code, where, position, what, advice))
 
     def add_os_error(self, error: OSError, path: Path | str) -> None:
         """A file or directory that could not be read, so it was not verified."""
@@ -284,6 +287,8 @@ class Findings:
 
     def take_listed(self, fault: Fault, path: Path | str, places: NDArray[Any]) -> list[int]:
         """The places that will be listed; the others are only counted."""
+        if not len(places):
+            return []
         room = max(0, FINDINGS_OF_A_KIND_MAX - self._seen[fault, str(path)])
         self.count_more(fault, path, max(0, len(places) - room))
         listed: list[int] = places[:room].tolist()
@@ -298,10 +303,17 @@ class Findings:
         """All findings, and how many more there are of each kind."""
         for (fault, path), more in self._more.items():
             what = f"and {more} more of this kind in this file"
-            self._found.append(
-                Finding(fault.severity, fault.code, path, NO_POSITION, what, fault.advice)
-            )
+            advice = _advice_at(fault.advice, path)
+            self._found.append(Finding(fault.severity, fault.code, path, NO_POSITION, what, advice))
         return tuple(self._found)
+
+
+def _advice_at(advice: str, path: str) -> str:
+    """With the directories of the file, as a shell takes them."""
+    partition = PurePath(path).parent
+    return advice.replace("{partition}", shlex.quote(str(partition))).replace(
+        "{log_dir}", shlex.quote(str(partition.parent))
+    )
 
 
 def downgraded(findings: Iterable[Finding], *, codes: Collection[str]) -> tuple[Finding, ...]:
@@ -319,7 +331,7 @@ def _regraded(
     findings: Iterable[Finding], severity: Severity, advice: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     return tuple(
-        finding._replace(severity=severity, advice=advice[finding.code])
+        finding._replace(severity=severity, advice=_advice_at(advice[finding.code], finding.path))
         if finding.code in advice
         else finding
         for finding in findings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +31,7 @@ from stratalog.maintenance.verify.findings import (
     downgraded_after_crash,
 )
 from stratalog.maintenance.verify.segment import VerifyTask
+from stratalog.storage.log_file import list_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +135,7 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
     if end is not None and plan.epochs and plan.epochs[-1].start_offset > end:
         last = plan.epochs[-1]
         what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
-        where = os.path.join(plan.path, FileKind.LEADER_EPOCHS.value)  # noqa: PTH118 - a string
+        where = f"{plan.path}/{FileKind.LEADER_EPOCHS.value}"
         findings.add(Fault.EPOCHS_PAST_END, where, what)
     found = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]
     counts = VerifyCounts(partitions=1, files=plan.files)
@@ -259,7 +259,7 @@ def stray_snapshots(offsets: Sequence[int], bases: Sequence[int]) -> list[int]:
 
 
 def _check_names(path: Path, findings: Findings) -> None:
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+    for entry in list_directory(path):
         try:
             parse_partition_file(entry.name)
         except InvalidNameError as error:

@@ -1,0 +1,88 @@
+"""What a cleaning pass would leave of a log: the pass itself, on a log that is only read.
+
+Both steps run as in `cleaner`; what the second one would write is counted and dropped. So the size
+is exact, for as long as all keys fit the offset map (else several passes would follow).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.log.producers import ProducerState
+from stratalog.maintenance.cleaning.filtering import last_records
+from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
+from stratalog.maintenance.cleaning.plan import group_segments, legacy_delete_horizon_ms
+from stratalog.maintenance.cleaning.rewriting import RewritePlan, Rewriter
+from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stratalog.config import LogConfig
+    from stratalog.log.partition_view import PartitionView
+    from stratalog.maintenance.cleaning.plan import CleaningPlan
+    from stratalog.maintenance.cleaning.sources import SourceSegment
+
+_MEMORY_BYTES = 128 << 20
+
+
+class CleaningPreview(NamedTuple):
+    """Size of the segments that a pass reads, and of those that would replace them."""
+
+    before_bytes: int
+    after_bytes: int
+    records: int
+    records_kept: int
+
+    @property
+    def freed_bytes(self) -> int:
+        return self.before_bytes - self.after_bytes
+
+
+def preview_cleaning(
+    view: PartitionView,
+    selection: CleaningPlan,
+    config: LogConfig,
+    *,
+    memory_bytes: int = _MEMORY_BYTES,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> CleaningPreview:
+    """What a pass over the planned range would do. Reads the log, and never writes."""
+    first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
+    sources = source_segments(view, selection)
+    keys = OffsetMap(memory_bytes)
+    with BatchReader() as reader:
+        dirty = [source for source in sources if source.end_offset > first_dirty]
+        map_keys(keys, dirty, first_dirty, reader, on_progress)
+        end_offset = max(first_dirty, keys.latest_offset + 1)
+        plan = RewritePlan(
+            end_offset=end_offset,
+            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
+            config=config,
+            bound=bound,
+            now_ms=selection.now_ms,
+            legacy_horizon_ms=legacy_delete_horizon_ms(
+                selection.segments, first_dirty, config.delete_retention_ms
+            ),
+            producers=last_records(map(ProducerState.from_entry, view.producers)),
+        )
+        rewriter = Rewriter(keys, plan.rules(keys.get))
+        cleaned = [source for group in plan.grouped(sources) for source in group]
+        after_bytes = sum(_rewritten_bytes(rewriter, each, reader, on_progress) for each in cleaned)
+    before_bytes = sum(source.facts.size_bytes for source in cleaned)
+    return CleaningPreview(before_bytes, after_bytes, rewriter.records_read, rewriter.records_kept)
+
+
+def _rewritten_bytes(
+    rewriter: Rewriter,
+    source: SourceSegment,
+    reader: BatchReader,
+    on_progress: Callable[[int], None],
+) -> int:
+    size_bytes = 0
+    rewriter.begin(source)
+    for run in source.runs(reader):
+        for written in rewriter.rewrite(run, source.facts.mtime_ms):
+            size_bytes += int(written.compressed().rows["size_bytes"].sum())
+        on_progress(int(run.rows["size_bytes"].sum()))
+    return size_bytes

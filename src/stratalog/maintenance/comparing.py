@@ -1,0 +1,267 @@
+"""Two copies of a partition: where they differ, and in what.
+
+Both logs are read once, batch headers and CRCs by columns. Batches with the same offsets, leader
+epoch, CRC and size are the same. Only where batches differ are records decoded and compared, one by
+one: a copy may have the same records in other batches, recompressed or compacted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from stratalog.errors import CorruptError, StratalogError
+from stratalog.format.checkpoint import decode_leader_epochs
+from stratalog.format.names import FileKind, FileState, parse_partition_file
+from stratalog.log.partition_view import PartitionView
+from stratalog.maintenance.repair.valid_batches import scan_partition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from stratalog.format.record import Record
+    from stratalog.maintenance.repair.valid_batches import CorruptBytes, ScannedSegment
+
+LISTED_MAX: Final = 20
+"""Differences between records that are listed; others are counted."""
+_COMPARED: Final = ["first_offset", "last_offset", "leader_epoch", "crc", "size_bytes"]
+_FIELDS: Final = ("timestamp", "key", "value", "headers", "timestamp_type")
+_PREALLOCATED: Final = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX}
+
+
+class BatchDifference(NamedTuple):
+    """A range of offsets in which the batches differ."""
+
+    first_offset: int
+    next_offset: int
+    batches: tuple[int, int]
+    """How many each copy has in this range; one of them may have none."""
+
+
+class EpochDivergence(NamedTuple):
+    """The first offset at which the copies have batches of different leader epochs."""
+
+    offset: int
+    epochs: tuple[int, int]
+
+
+class RecordDifference(NamedTuple):
+    """A record that only one copy has, or that differs."""
+
+    offset: int
+    what: str
+    """`only in A`, `only in B`, or the fields that differ."""
+
+
+class FileDifference(NamedTuple):
+    """A file that only one copy has, or whose content differs."""
+
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class PartitionDiff:
+    """All differences between two copies of a partition."""
+
+    paths: tuple[Path, Path]
+    offsets: tuple[tuple[int, int], tuple[int, int]]
+    """Log start and log end offset of each."""
+    corrupt: tuple[tuple[CorruptBytes, ...], tuple[CorruptBytes, ...]]
+    divergence: EpochDivergence | None
+    batches: tuple[BatchDifference, ...]
+    records: tuple[RecordDifference, ...]
+    """The first ones."""
+    record_count: int
+    """How many records differ, where both copies have batches."""
+    files: tuple[FileDifference, ...]
+
+    @property
+    def has_same_records(self) -> bool:
+        """Whether a reader gets the same records, of the same offsets, from both."""
+        is_one_sided = any(not all(each.batches) for each in self.batches)
+        return not (
+            self.record_count or is_one_sided or any(self.corrupt) or len(set(self.offsets)) > 1
+        )
+
+    @property
+    def is_same(self) -> bool:
+        return self.has_same_records and not (self.batches or self.files)
+
+
+def compare_partitions(a: Path, b: Path) -> PartitionDiff:
+    """Compare two partition directories. Takes no lock and never writes."""
+    scans = scan_partition(a), scan_partition(b)
+    rows = tuple(np.concatenate([segment.rows for segment in scan]) for scan in scans)
+    ranges = _differing(*rows)
+    with PartitionView(a) as view_a, PartitionView(b) as view_b:
+        found: list[RecordDifference] = []
+        count = 0
+        for difference in ranges:
+            if all(difference.batches):
+                for record in _differing_records(view_a, view_b, difference):
+                    count += 1
+                    if len(found) < LISTED_MAX:
+                        found.append(record)
+        offsets = tuple((view.log_start_offset, view.log_end_offset) for view in (view_a, view_b))
+    return PartitionDiff(
+        (a, b),
+        (offsets[0], offsets[1]),
+        (_corrupt(scans[0]), _corrupt(scans[1])),
+        _divergence(*rows),
+        tuple(ranges),
+        tuple(found),
+        count,
+        tuple(_differing_files(a, b)),
+    )
+
+
+def _corrupt(scan: Sequence[ScannedSegment]) -> tuple[CorruptBytes, ...]:
+    return tuple(each for segment in scan for each in segment.corrupt)
+
+
+# -- batches
+
+
+def _differing(a: NDArray[Any], b: NDArray[Any]) -> list[BatchDifference]:
+    key_a, key_b = _keys(a), _keys(b)
+    left, right = a[~np.isin(key_a, key_b)], b[~np.isin(key_b, key_a)]
+    found = []
+    for first, end in _joined(left, right):
+        counts = [
+            int(((rows["last_offset"] >= first) & (rows["first_offset"] < end)).sum())
+            for rows in (left, right)
+        ]
+        found.append(BatchDifference(first, end, (counts[0], counts[1])))
+    return found
+
+
+def _keys(rows: NDArray[Any]) -> NDArray[Any]:
+    """What makes a batch the same, as one value each."""
+    columns = np.column_stack([rows[name] for name in _COMPARED]).astype(">i8")
+    return np.ascontiguousarray(columns).view(f"S{columns.itemsize * len(_COMPARED)}").ravel()
+
+
+def _joined(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, int]]:
+    """Ranges of offsets that the batches of both cover, adjacent ones of the same kind as one."""
+    marks = sorted(
+        (int(row["first_offset"]), int(row["last_offset"]) + 1, side)
+        for side, rows in enumerate((left, right))
+        for row in rows
+    )
+    start = end = -1
+    sides: set[int] = set()
+    for first, next_offset, side in marks:
+        touches = first < end or (first == end and side in sides)
+        if start >= 0 and not touches:
+            yield start, end
+            sides, start = set(), first
+        elif start < 0:
+            start = first
+        end, sides = max(end, next_offset), sides | {side}
+    if start >= 0:
+        yield start, end
+
+
+def _divergence(a: NDArray[Any], b: NDArray[Any]) -> EpochDivergence | None:
+    _, at_a, at_b = np.intersect1d(a["first_offset"], b["first_offset"], return_indices=True)
+    epochs = a["leader_epoch"][at_a], b["leader_epoch"][at_b]
+    different = np.flatnonzero(epochs[0] != epochs[1])
+    if not len(different):
+        return None
+    first = int(different[0])
+    offset = int(a["first_offset"][at_a[first]])
+    return EpochDivergence(offset, (int(epochs[0][first]), int(epochs[1][first])))
+
+
+# -- records
+
+
+def _differing_records(
+    a: PartitionView, b: PartitionView, within: BatchDifference
+) -> Iterator[RecordDifference]:
+    left, right = (_records(view, within) for view in (a, b))
+    record, other = next(left, None), next(right, None)
+    while record is not None or other is not None:
+        if other is None or (record is not None and record.offset < other.offset):
+            assert record is not None
+            yield RecordDifference(record.offset, "only in A")
+            record = next(left, None)
+        elif record is None or other.offset < record.offset:
+            yield RecordDifference(other.offset, "only in B")
+            other = next(right, None)
+        else:
+            fields = [name for name in _FIELDS if getattr(record, name) != getattr(other, name)]
+            if fields:
+                yield RecordDifference(record.offset, f"other {', '.join(fields)}")
+            record, other = next(left, None), next(right, None)
+
+
+def _records(view: PartitionView, within: BatchDifference) -> Iterator[Record]:
+    start = max(view.log_start_offset, within.first_offset)
+    if start < min(within.next_offset, view.log_end_offset):
+        yield from view.read(start, within.next_offset, on_skip=lambda _: None)
+
+
+# -- files
+
+
+def _differing_files(a: Path, b: Path) -> Iterator[FileDifference]:
+    names_a, names_b = _names(a), _names(b)
+    for name in sorted({*names_a, *names_b}):
+        if name not in names_a or name not in names_b:
+            yield FileDifference(name, "only in A" if name in names_a else "only in B")
+            continue
+        kind = names_a[name]
+        if kind is FileKind.LEADER_EPOCHS:
+            what = _epoch_difference(a / name, b / name)
+        elif kind is FileKind.LOG:
+            what = ""  # compared by its batches
+        else:
+            what = _content_difference(a / name, b / name, is_padded=kind in _PREALLOCATED)
+        if what:
+            yield FileDifference(name, what)
+
+
+def _names(directory: Path) -> dict[str, FileKind]:
+    found = {}
+    for path in directory.iterdir():
+        try:
+            file = parse_partition_file(path.name)
+        except StratalogError:
+            continue
+        if file is not None and file.state is FileState.LIVE and path.is_file():
+            found[path.name] = file.kind
+    return found
+
+
+def _content_difference(a: Path, b: Path, *, is_padded: bool) -> str:
+    """Zeros at the end of an index are space that was preallocated."""
+    data, other = a.read_bytes(), b.read_bytes()
+    if is_padded:
+        data, other = data.rstrip(b"\0"), other.rstrip(b"\0")
+    if data == other:
+        return ""
+    at = next((at for at, pair in enumerate(zip(data, other, strict=False)) if len({*pair}) > 1),
+              min(len(data), len(other)))  # fmt: skip
+    return f"differs from byte {at} on ({len(data)} and {len(other)} bytes)"
+
+
+def _epoch_difference(a: Path, b: Path) -> str:
+    try:
+        left, right = (dict(decode_leader_epochs(path.read_bytes())) for path in (a, b))
+    except CorruptError as error:
+        return f"cannot be compared: {error.reason}"
+    for epoch in sorted({*left, *right}):
+        if left.get(epoch) != right.get(epoch):
+            starts = [
+                "is missing" if epochs.get(epoch) is None else f"starts at {epochs[epoch]}"
+                for epochs in (left, right)
+            ]
+            return f"epoch {epoch} {starts[0]} in A, {starts[1]} in B"
+    return ""

@@ -1,0 +1,337 @@
+"""Carrying out a repair, and undoing it.
+
+A repair has a directory of its own in the partition directory, which Kafka and Stratalog ignore:
+
+    repair-20261117T150405Z/
+      old/            the files that were replaced or removed, as they were
+      new/            the repaired partition while it is being built
+      repair.json     what was changed: written before the first file is
+
+The repaired partition is built completely in `new/`, from hard links to what stays, and verified by
+whoever asked for the repair. Then its files are renamed into place. A kill before that leaves the
+partition as it was; a kill in between is completed or undone by the next run. Undoing renames the
+files of `old/` back; they are the same files, so every byte comes back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stratalog.errors import CorruptError, RepairError
+from stratalog.format.checkpoint import (
+    EpochEntry,
+    decode_leader_epochs,
+    encode_leader_epochs,
+    encode_offsets,
+)
+from stratalog.format.names import FileKind, FileState, RootFile, parse_partition_file
+from stratalog.format.snapshot import encode_snapshot
+from stratalog.log.listing import list_partition
+from stratalog.log.partition_view import identity_of
+from stratalog.log.segment_list import SegmentList
+from stratalog.log.transactions import replay_producers
+from stratalog.maintenance.reindex import plan_reindex, reindex_segment
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stratalog.maintenance.repair.plan import Piece, RepairPlan, SegmentRepair
+    from stratalog.storage.disk import Disk
+
+PREFIX: Final = "repair-"
+_JOURNAL: Final = "repair.json"
+_OLD, _NEW = "old", "new"
+_COPY_BYTES: Final = 8 << 20
+_OFFSET_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file of the partition, before and after."""
+
+    name: str
+    existed: bool
+    is_removed: bool
+    size_bytes: int = 0
+    """After the repair; with the next one it shows whether somebody has changed the file since."""
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A repair that was carried out, or is about to be: the content of its journal."""
+
+    directory: Path
+    """Of the repair, in the partition directory."""
+    changes: tuple[Change, ...]
+    checkpoints: tuple[tuple[str, int, int], ...] = ()
+    """Entries of this partition in checkpoints of the log directory: file, before, after."""
+
+    @property
+    def partition(self) -> Path:
+        return self.directory.parent
+
+    def save(self, disk: Disk) -> None:
+        content = {
+            "changes": [asdict(change) for change in self.changes],
+            "checkpoints": self.checkpoints,
+        }
+        data = json.dumps(content, indent=1).encode()
+        disk.write_atomically(self.directory / _JOURNAL, data)
+        disk.fsync_dir(self.directory.parent)
+
+    @classmethod
+    def load(cls, directory: Path) -> Repair | None:
+        """None if there is no journal: then nothing was changed."""
+        try:
+            content = json.loads((directory / _JOURNAL).read_bytes())
+            return cls(
+                directory,
+                tuple(Change(**change) for change in content["changes"]),
+                tuple((name, before, after) for name, before, after in content["checkpoints"]),
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise RepairError(f"{directory / _JOURNAL}: cannot be read: {error}") from None
+
+
+def repairs_of(partition: Path) -> list[Repair]:
+    """The repairs of a partition that can be undone, newest first."""
+    found = sorted(partition.glob(f"{PREFIX}*"), reverse=True)
+    return [repair for path in found if (repair := Repair.load(path)) is not None]
+
+
+# -- doing
+
+
+def apply_repair(plan: RepairPlan, disk: Disk) -> Repair:
+    """Carry out a plan. The caller holds the lock of the log directory."""
+    finish_interrupted(plan.path, disk)
+    directory = plan.path / f"{PREFIX}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    while directory.exists():
+        directory = directory.with_name(directory.name + "a")
+    new = directory / _NEW / plan.path.name
+    for path in (directory, new.parent, new, directory / _OLD):
+        disk.mkdir(path)
+    try:
+        _Build(plan, new, disk).run()
+        changes = _changes(plan.path, new)
+        for change in changes:
+            if change.existed:
+                disk.link(plan.path / change.name, directory / _OLD / change.name)
+        disk.fsync_dir(directory / _OLD)
+    except BaseException:
+        disk.remove_tree(directory)
+        raise
+    repair = Repair(directory, tuple(changes), plan.checkpoints)
+    repair.save(disk)
+    _install(repair, disk)
+    return repair
+
+
+def finish_interrupted(partition: Path, disk: Disk) -> None:
+    """Complete repairs that were killed after their journal was written; drop earlier ones."""
+    for path in sorted(partition.glob(f"{PREFIX}*")):
+        repair = Repair.load(path)
+        if repair is None:
+            disk.remove_tree(path)
+        elif (path / _NEW).exists():
+            _install(repair, disk)
+
+
+def _install(repair: Repair, disk: Disk) -> None:
+    """Rename the new files into place. May be repeated."""
+    partition, new = repair.partition, repair.directory / _NEW / repair.partition.name
+    for change in repair.changes:
+        if change.is_removed:
+            disk.unlink(partition / change.name, missing_ok=True)
+        elif (new / change.name).exists():
+            disk.rename(new / change.name, partition / change.name)
+    disk.fsync_dir(partition)
+    for name, _, after in repair.checkpoints:
+        _set_checkpoint(partition, RootFile(name), after, disk)
+    disk.remove_tree(repair.directory / _NEW)
+
+
+def _set_checkpoint(partition: Path, file: RootFile, offset: int, disk: Disk) -> None:
+    root = partition.absolute().parent
+    offsets = read_offset_checkpoint(root, file)
+    offsets[identity_of(partition)[0]] = offset
+    disk.write_atomically(root / file.value, encode_offsets(offsets))
+
+
+def _changes(partition: Path, new: Path) -> list[Change]:
+    """What differs between the partition and the new one, which has links to what stays."""
+    found = []
+    for name in sorted({*_live_names(partition), *_live_names(new)}):
+        before, after = partition / name, new / name
+        if not after.exists():
+            found.append(Change(name, existed=True, is_removed=True))
+        elif not before.exists() or not before.samefile(after):
+            status = after.stat()
+            found.append(Change(name, before.exists(), False, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _live_names(directory: Path) -> Iterator[str]:
+    for path in directory.iterdir():
+        if path.is_file():
+            file = parse_partition_file(path.name)
+            if file is not None and file.state is FileState.LIVE:
+                yield path.name
+
+
+@dataclass
+class _Build:
+    """Builds the repaired partition in a directory of its own."""
+
+    plan: RepairPlan
+    new: Path
+    disk: Disk
+
+    def run(self) -> None:
+        plan, rebuilt = self.plan, dict(self.plan.rebuilt)
+        gone = {name for name, _ in plan.removed} | set(rebuilt)
+        gone |= {segment.name for segment in plan.segments}
+        for name in _live_names(plan.path):
+            if name not in gone:
+                self.disk.link(plan.path / name, self.new / name)
+        for segment in plan.segments:
+            self._write_segment(segment)
+        self._rebuild_indexes({name.partition(".")[0] for name in rebuilt})
+        self._rebuild_snapshots(name for name in rebuilt if name.endswith(".snapshot"))
+        if FileKind.LEADER_EPOCHS.value in rebuilt or plan.restored:
+            self._rebuild_epochs()
+        self._give_to_owner()
+        self.disk.fsync_dir(self.new)
+
+    def _give_to_owner(self) -> None:
+        """New files belong to whoever owns the partition: a broker must be able to write them."""
+        owner = self.plan.path.stat()
+        for name in _live_names(self.new):
+            path, before = self.new / name, self.plan.path / name
+            if path.stat().st_nlink == 1:
+                with suppress(PermissionError):
+                    os.chown(path, owner.st_uid, owner.st_gid)
+                if before.exists():
+                    self.disk.set_mode(path, self.disk.mode_of(before))
+
+    def _write_segment(self, segment: SegmentRepair) -> None:
+        path = self.new / segment.name
+        with path.open("wb") as target:
+            for piece in segment.pieces:
+                _copy(piece, target.fileno())
+            os.fsync(target.fileno())
+        before = self.plan.path / segment.name
+        source = before if before.exists() else segment.pieces[0].path
+        self.disk.set_mtime_ms(path, self.disk.mtime_ms(source))  # retention may go by it
+
+    def _rebuild_indexes(self, stems: set[str]) -> None:
+        """Those that are missing now; others of the segments only if they are wrong."""
+        for task in plan_reindex(self.new):
+            if Path(task.path).stem in stems:
+                done = reindex_segment(task, self.disk)
+                if done.failure:
+                    raise RepairError(f"{task.path}: cannot be indexed: {done.failure}")
+
+    def _rebuild_snapshots(self, names: Iterable[str]) -> None:
+        listing = list_partition(self.new)
+        segments = SegmentList(listing.segments)
+        try:
+            for name in sorted(names):
+                offset = int(name.partition(".")[0])
+                snapshots = tuple(each for each in listing.snapshots if each[0] < offset)
+                entries = replay_producers(segments, snapshots, offset).producers.values()
+                self.disk.write_atomically(self.new / name, encode_snapshot(entries))
+        finally:
+            segments.close()
+
+    def _rebuild_epochs(self) -> None:
+        """From the batches; what the old file says of epochs before the log is kept."""
+        entries: dict[int, int] = {}
+        for segment in list_partition(self.new).segments:
+            for _, header in segment.walk_headers():
+                epoch = header.partition_leader_epoch
+                if epoch >= 0 and epoch > max(entries, default=-1):
+                    entries[epoch] = header.base_offset
+            segment.release()
+        if entries:
+            first = min(entries)
+            entries[first] = min(entries[first], self._known_start(first, entries[first]))
+            content = encode_leader_epochs(map(EpochEntry._make, sorted(entries.items())))
+            self.disk.write_atomically(self.new / FileKind.LEADER_EPOCHS.value, content)
+
+    def _known_start(self, epoch: int, default: int) -> int:
+        """Where the first epoch starts in the old file, if that can be read."""
+        try:
+            old = decode_leader_epochs((self.plan.path / FileKind.LEADER_EPOCHS.value).read_bytes())
+        except (CorruptError, OSError):
+            return default
+        return dict(old).get(epoch, default)
+
+
+def _copy(piece: Piece, target: int) -> None:
+    with piece.path.open("rb") as source:
+        at = piece.start
+        if piece.base_offset is not None:
+            os.write(target, piece.base_offset.to_bytes(_OFFSET_BYTES, signed=True))
+            at += _OFFSET_BYTES
+        while at < piece.end:
+            data = os.pread(source.fileno(), min(_COPY_BYTES, piece.end - at), at)
+            if not data:
+                raise RepairError(f"{piece.path}: shorter than when it was read")
+            os.write(target, data)
+            at += len(data)
+
+
+# -- undoing
+
+
+def undo_repair(repair: Repair, disk: Disk) -> None:
+    """Give the partition the files that it had. The caller holds the lock of the log directory.
+
+    Raises RepairError, and changes nothing, if a file that the repair wrote was changed since: what
+    was written to it would be lost.
+    """
+    partition, old = repair.partition, repair.directory / _OLD
+    for change in repair.changes:
+        _check_unchanged(repair, change)
+    for change in repair.changes:
+        if change.existed and (old / change.name).exists():
+            disk.rename(old / change.name, partition / change.name)
+        elif not change.existed:
+            disk.unlink(partition / change.name, missing_ok=True)
+    disk.fsync_dir(partition)
+    for name, before, _ in repair.checkpoints:
+        _set_checkpoint(partition, RootFile(name), before, disk)
+    disk.remove_tree(repair.directory)
+
+
+def _check_unchanged(repair: Repair, change: Change) -> None:
+    path = repair.partition / change.name
+    with suppress(FileNotFoundError):
+        status = path.stat()
+        kept = repair.directory / _OLD / change.name
+        is_old = change.existed and (not kept.exists() or kept.samefile(path))
+        is_ours = (status.st_size, status.st_mtime_ns) == (change.size_bytes, change.mtime_ns)
+        if not (is_old or is_ours) or (change.is_removed and not is_old):
+            raise RepairError(
+                f"{path}: changed since the repair, and undoing it would lose that; to go back all "
+                f"the same, copy the files from {repair.directory / _OLD}"
+            )
+
+
+def forget_repairs(partition: Path, disk: Disk) -> int:
+    """Remove the kept files of all repairs; returns how many repairs cannot be undone any more."""
+    found = repairs_of(partition)
+    for repair in found:
+        disk.remove_tree(repair.directory)
+    return len(found)

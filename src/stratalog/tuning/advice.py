@@ -1,0 +1,433 @@
+"""Advice on topic settings: a value, its reason, the arithmetic behind it and the trade-off.
+
+A pure function of a workload. Each rule returns nothing if what it needs is unknown. `settings_of`
+turns the advice into a config, so that it can be simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.config import LogConfig
+from stratalog.config.topic import TOPIC_DEFINITIONS
+from stratalog.config.values import DAY_MS, HOUR_MS
+from stratalog.format import offset_index, time_index
+from stratalog.format.quantities import counted, duration_text, human_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stratalog.tuning.workload import Workload
+
+SEGMENT_BYTES_MIN: Final = 16 << 20
+SEGMENT_BYTES_MAX: Final = 1 << 30
+SEGMENTS_IN_RETENTION: Final = 10
+"""A segment goes as a whole, so a tenth of the retained data may be older than it should be."""
+INTERVAL_MIN: Final = 1024
+SMALL_MESSAGE_BYTES: Final = 1024
+INDEX_HEADROOM: Final = 1.25
+JITTER_PARTITIONS_MIN: Final = 50
+SIZE_GUARD: Final = 1.5
+_MEBIBYTE: Final = 1 << 20
+DEDUPE_BUFFER_BYTES: Final = 128 << 20
+DEDUPE_SLOT_BYTES: Final = 24
+DEDUPE_LOAD: Final = 0.9
+WORTH_COMPRESSING: Final = 0.9
+"""A codec that saves less than a tenth is not worth its time."""
+
+
+class Recommendation(NamedTuple):
+    """One setting."""
+
+    setting: str
+    value: str
+    """As Kafka writes it."""
+    reason: str
+    arithmetic: str
+    trade_off: str
+
+    @property
+    def shown(self) -> str:
+        """The value as people read it."""
+        return shown_value(self.setting, self.value)
+
+
+def shown_value(setting: str, value: str) -> str:
+    """A value of a setting as people read it: `64.0 MiB`, `7 d`, `no limit`."""
+    if not value.lstrip("-").isdigit() or not setting.endswith((".bytes", ".ms")):
+        return value
+    amount = int(value)
+    if amount < 0 or amount >= 1 << 62:
+        return "no limit"
+    return human_size(amount) if setting.endswith(".bytes") else duration_text(amount)
+
+
+# -- arithmetic of indexes
+
+
+def entry_spacing(interval_bytes: int, batch_bytes: float | None) -> float:
+    """Bytes of log per entry. An entry belongs to a batch, and comes after more than the interval:
+    batches of up to a few bytes give one per interval, large ones give one each."""
+    if not batch_bytes:
+        return max(1, interval_bytes)
+    return batch_bytes * (interval_bytes // batch_bytes + 1)
+
+
+def index_entries(segment_bytes: int, interval_bytes: int, batch_bytes: float | None = None) -> int:
+    """Entries of the offset index of a full segment."""
+    return int(segment_bytes / entry_spacing(interval_bytes, batch_bytes))
+
+
+class IndexLimit(NamedTuple):
+    """Up to which size of a segment its indexes have room."""
+
+    offset_index_bytes: int
+    time_index_bytes: int
+
+    @property
+    def segment_bytes(self) -> int:
+        return min(self)
+
+
+def index_limit(
+    index_bytes: int, interval_bytes: int, batch_bytes: float | None = None
+) -> IndexLimit:
+    """The time index has larger entries, and keeps a slot for the last one."""
+    spacing = entry_spacing(interval_bytes, batch_bytes)
+    offset_slots = index_bytes // offset_index.ENTRY_BYTES
+    time_slots = index_bytes // time_index.ENTRY_BYTES - 1
+    return IndexLimit(int(offset_slots * spacing), int(max(0, time_slots) * spacing))
+
+
+# -- the rules
+
+
+def recommend(workload: Workload) -> list[Recommendation]:
+    """Advice for all that the numbers allow; a setting comes after those it depends on."""
+    segment = _segment_bytes(workload)
+    segment_bytes = int(segment.value)
+    interval = _index_interval(workload)
+    found = [segment, *_segment_ms(workload, segment_bytes), interval]
+    found.append(_segment_index_bytes(workload, segment_bytes, int(interval.value)))
+    found += _retention(workload, segment_bytes)
+    if workload.is_compacted:
+        found += _compaction(workload)
+    found += _codec(workload)
+    return found
+
+
+def settings_of(found: Iterable[Recommendation], base: LogConfig) -> LogConfig:
+    """The config `base` with this advice."""
+    known = {each.setting: each.value for each in found if each.setting in TOPIC_DEFINITIONS}
+    return LogConfig.parse(known, base)
+
+
+def _segment_bytes(workload: Workload) -> Recommendation:
+    trade_off = (
+        "Smaller segments free space sooner, recover and compact in smaller steps; each costs four "
+        "files, two memory maps and an open file."
+    )
+    if workload.segment_bytes is not None:
+        size = min(workload.segment_bytes, (1 << 31) - 1)
+        return Recommendation(
+            "segment.bytes",
+            str(size),
+            "As given."
+            if size == workload.segment_bytes
+            else "As given, as far as Kafka takes it.",
+            f"{human_size(size)} a segment",
+            trade_off,
+        )
+    rate = workload.bytes_per_second
+    retained = _retained_bytes(workload)
+    if retained is None:
+        reason = "Kafka's default: without a rate and a retention there is no reason for another."
+        if workload.is_compacted:
+            reason = (
+                "Kafka's default: nothing expires, and segment.ms bounds what waits for a pass."
+            )
+        return Recommendation(
+            "segment.bytes",
+            str(SEGMENT_BYTES_MAX),
+            reason,
+            f"{human_size(SEGMENT_BYTES_MAX)} a segment",
+            trade_off,
+        )
+    wanted = retained / SEGMENTS_IN_RETENTION
+    size = int(min(max(_power_of_two_below(wanted), SEGMENT_BYTES_MIN), SEGMENT_BYTES_MAX))
+    arithmetic = f"{human_size(round(retained))} retained in a partition"
+    if rate and workload.retention_ms is not None and workload.retention_bytes is None:
+        arithmetic = (
+            f"{_rate_text(rate)} * {duration_text(workload.retention_ms)} = "
+            f"{human_size(round(retained))} retained in a partition"
+        )
+    arithmetic += f"; / {SEGMENTS_IN_RETENTION} = {human_size(round(wanted))}"
+    if wanted > SEGMENT_BYTES_MAX:
+        arithmetic += f", more than Kafka's default of {human_size(SEGMENT_BYTES_MAX)}"
+    elif wanted < SEGMENT_BYTES_MIN:
+        arithmetic += f", less than {human_size(SEGMENT_BYTES_MIN)}, where files cost more"
+    else:
+        arithmetic += ", rounded down to a power of two"
+    reason = (
+        "Retention deletes whole segments: about ten of them keep at most a tenth more than asked."
+    )
+    return Recommendation("segment.bytes", str(size), reason, arithmetic, trade_off)
+
+
+def _retained_bytes(workload: Workload) -> float | None:
+    """Of one partition."""
+    rate, retention_ms = workload.bytes_per_second, workload.retention_ms
+    limits = []
+    if workload.retention_bytes is not None and workload.retention_bytes >= 0:
+        limits.append(float(workload.retention_bytes))
+    if rate is not None and retention_ms is not None and retention_ms >= 0:
+        limits.append(rate * retention_ms / 1000)
+    return min(limits, default=None)
+
+
+def _segment_ms(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
+    rate, retention_ms = workload.bytes_per_second, workload.retention_ms
+    if not rate:
+        return
+    fills_ms = segment_bytes / rate * 1000
+    fills = f"{human_size(segment_bytes)} / {_rate_text(rate)} = {_about(fills_ms)} to fill"
+    limit_ms = 7 * DAY_MS
+    if retention_ms is not None and retention_ms > 0:
+        limit_ms = min(limit_ms, max(HOUR_MS, retention_ms // SEGMENTS_IN_RETENTION))
+    if workload.is_compacted:
+        limit_ms = min(limit_ms, DAY_MS)
+    rolls_by_time = fills_ms > limit_ms
+    if rolls_by_time:
+        reason = (
+            "Size alone would roll too late: the active segment is neither deleted nor compacted."
+        )
+    else:
+        reason = (
+            "Segments fill before it, so it only bounds the age of a segment when traffic drops."
+        )
+    value = limit_ms if rolls_by_time else 7 * DAY_MS
+    yield Recommendation(
+        "segment.ms",
+        str(value),
+        reason,
+        f"{fills}, limit {duration_text(limit_ms)}",
+        "A shorter time makes more, smaller segments in quiet partitions. It counts record time, "
+        "so an idle partition never rolls.",
+    )
+    if rolls_by_time and workload.partitions >= JITTER_PARTITIONS_MIN:
+        jitter_ms = value // 10
+        yield Recommendation(
+            "segment.jitter.ms",
+            str(jitter_ms),
+            f"All {workload.partitions:,} partitions roll by time: without jitter, all at once.",
+            f"{counted(workload.partitions, 'roll')} spread over {duration_text(jitter_ms)} are "
+            f"{workload.partitions / jitter_ms * 1000:.2g} a second",
+            "Segments live up to a tenth less.",
+        )
+
+
+def _index_interval(workload: Workload) -> Recommendation:
+    batch, message = workload.batch_bytes, workload.message_bytes or 0
+    default = LogConfig().index_interval_bytes
+    value = default
+    if batch is not None and batch > default:
+        reason = (
+            f"Kafka's default. Batches of {human_size(round(batch))} get an entry each; a smaller "
+            "interval adds none."
+        )
+    elif not workload.lookups:
+        reason = "Kafka's default: no lookups were given that a denser index would make faster."
+    elif message > SMALL_MESSAGE_BYTES:
+        reason = "Kafka's default: large messages would get an entry each, for little to scan."
+    else:
+        likely = batch or message * 2
+        value = int(max(INTERVAL_MIN, min(default / 2, _power_of_two_below(likely))))
+        reason = (
+            f"Small messages, and {workload.lookups:,.4g} lookups a second that scan from an entry."
+        )
+    before, after = (entry_spacing(each, batch) for each in (default, value))
+    arithmetic = f"an entry every {human_size(round(after))}, a lookup scans half of that"
+    if value != default:
+        saved = workload.lookups * (before - after) / 2
+        arithmetic += (
+            f"; with {default}: every {human_size(round(before))}, "
+            f"{human_size(max(0, round(saved)))}/s more to scan"
+        )
+    return Recommendation(
+        "index.interval.bytes",
+        str(value),
+        reason,
+        arithmetic,
+        "A denser index makes lookups scan less, takes more page cache, and fills sooner.",
+    )
+
+
+def _segment_index_bytes(
+    workload: Workload, segment_bytes: int, interval_bytes: int
+) -> Recommendation:
+    entries = index_entries(segment_bytes, interval_bytes, workload.batch_bytes)
+    needed = (entries + 1) * time_index.ENTRY_BYTES
+    default = LogConfig().segment_index_bytes
+    value = max(default, _power_of_two_above(needed * INDEX_HEADROOM))
+    value = value if needed * INDEX_HEADROOM > default else default
+    if value > default:
+        reason = "With the default the time index is full before the segment, which rolls early."
+    else:
+        reason = "Kafka's default has room for a full segment."
+    per_entry = entry_spacing(interval_bytes, workload.batch_bytes)
+    return Recommendation(
+        "segment.index.bytes",
+        str(value),
+        reason,
+        f"{human_size(segment_bytes)} / {human_size(round(per_entry))} = {entries:,} entries: "
+        f"{human_size(entries * offset_index.ENTRY_BYTES)} of offset index at "
+        f"{offset_index.ENTRY_BYTES} bytes, {human_size(needed)} of time index at "
+        f"{time_index.ENTRY_BYTES}",
+        "Each active segment reserves this much address space twice, on disk as a sparse file.",
+    )
+
+
+def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendation]:
+    rate, retention_ms = workload.bytes_per_second, workload.retention_ms
+    if retention_ms is not None:
+        total = rate * retention_ms / 1000 * workload.partitions if rate else None
+        arithmetic = duration_text(retention_ms) if retention_ms >= 0 else "no limit"
+        if total is not None and retention_ms >= 0:
+            arithmetic += (
+                f" * {_rate_text(rate or 0)} * {counted(workload.partitions, 'partition')} = "
+                f"{human_size(round(total))} a replica"
+            )
+        yield Recommendation(
+            "retention.ms",
+            str(retention_ms),
+            "As long as was asked.",
+            arithmetic,
+            "Counted from the newest record of a segment: older ones stay as long as it does.",
+        )
+    if workload.retention_bytes is not None:
+        yield Recommendation(
+            "retention.bytes",
+            str(workload.retention_bytes),
+            "As much as was asked.",
+            f"{human_size(max(0, workload.retention_bytes))} * "
+            f"{counted(workload.partitions, 'partition')} = "
+            f"{human_size(max(0, workload.retention_bytes) * workload.partitions)} a replica, and "
+            f"up to {human_size(segment_bytes)} more in each",
+            "Per partition. Whichever limit is reached first deletes.",
+        )
+    elif rate and retention_ms is not None and retention_ms > 0 and not workload.is_compacted:
+        expected = rate * retention_ms / 1000
+        guard = max(expected * SIZE_GUARD, expected + 2 * segment_bytes)
+        guard = math.ceil(guard / _MEBIBYTE) * _MEBIBYTE
+        yield Recommendation(
+            "retention.bytes",
+            str(guard),
+            "A guard: a burst, or a record from the future, does not fill the disk.",
+            f"{human_size(round(expected))} expected in a partition, half as much again or two "
+            "segments more",
+            "If traffic grows for good, it deletes before retention.ms does: raise it in time.",
+        )
+
+
+def _compaction(workload: Workload) -> Iterator[Recommendation]:
+    superseded = workload.superseded
+    ratio = 0.5
+    reason = "Kafka's default: a pass is made when half of the log is new."
+    arithmetic = "log <= compacted size / (1 - 0.5) = twice the compacted size before a pass"
+    if superseded is not None:
+        if superseded < 0.2:
+            reason = "Few records are superseded: a pass rewrites much and frees little."
+            ratio = 0.7
+        elif superseded > 0.8:
+            reason = "Most records are superseded: an early pass keeps the log small."
+            ratio = 0.3
+        arithmetic = (
+            f"{superseded:.0%} superseded; a pass at {ratio} reads 1 / {ratio} = "
+            f"{1 / ratio:.1f} bytes for each new one"
+        )
+    yield Recommendation(
+        "min.cleanable.dirty.ratio",
+        f"{ratio:g}",
+        reason,
+        arithmetic,
+        "Lower: less space and fresher reads. Higher: less reading and rewriting.",
+    )
+    yield Recommendation(
+        "max.compaction.lag.ms",
+        str(7 * DAY_MS),
+        "Bounds how long a superseded or deleted value can stay, also in a quiet partition.",
+        f"a segment rolls after {duration_text(7 * DAY_MS)} at the latest, and is then compacted",
+        "A shorter time costs more passes; the default, unlimited, keeps old values for ever.",
+    )
+    if workload.keys:
+        slots = int(DEDUPE_BUFFER_BYTES // DEDUPE_SLOT_BYTES * DEDUPE_LOAD)
+        needed = math.ceil(workload.keys * DEDUPE_SLOT_BYTES / DEDUPE_LOAD)
+        if workload.keys > slots:
+            yield Recommendation(
+                "log.cleaner.dedupe.buffer.size",
+                str(_power_of_two_above(needed)),
+                "All keys of a partition fit one pass. This is a setting of the broker.",
+                f"{workload.keys:,} keys * {DEDUPE_SLOT_BYTES} bytes / {DEDUPE_LOAD} = "
+                f"{human_size(needed)}; the default holds {slots:,} keys",
+                "Memory of the broker, shared by all cleaner threads.",
+            )
+
+
+def _codec(workload: Workload) -> Iterator[Recommendation]:
+    trade_off = (
+        "`producer` stores batches as they come. A codec here makes the broker compress them "
+        "again, which costs its CPU; where you can, set compression.type of producers instead."
+    )
+    if not workload.codecs and not workload.codec_ratios:
+        yield Recommendation(
+            "compression.type",
+            "producer",
+            "Kafka's default: producers compress once, and brokers store what they get.",
+            "JSON and logs often shrink to a tenth or a third; a log directory shows what yours do",
+            trade_off,
+        )
+    compressed = 1 - workload.codecs.get("none", 0.0) if workload.codecs else None
+    if compressed is not None and compressed > 0.5:
+        used = max(workload.codecs, key=lambda name: workload.codecs[name])
+        yield Recommendation(
+            "compression.type",
+            "producer",
+            f"Producers compress already: {compressed:.0%} of the log, mostly {used}.",
+            ", ".join(f"{name} {share:.0%}" for name, share in workload.codecs.items()),
+            trade_off,
+        )
+    elif workload.codec_ratios:
+        ratios = sorted(workload.codec_ratios.items(), key=lambda each: each[1])
+        best, ratio = ratios[0]
+        fast = workload.codec_ratios.get("lz4", 1.0)
+        chosen, ratio = ("lz4", fast) if fast <= ratio * 1.1 else (best, ratio)
+        is_worth = ratio < WORTH_COMPRESSING
+        yield Recommendation(
+            "compression.type",
+            chosen if is_worth else "producer",
+            f"A sample of the records shrinks to {ratio:.0%} with {chosen}."
+            if is_worth
+            else "A sample of the records hardly shrinks: it may be compressed or encrypted.",
+            ", ".join(f"{name} {each:.0%}" for name, each in ratios),
+            trade_off,
+        )
+
+
+# -- texts
+
+
+def _power_of_two_below(value: float) -> int:
+    return 1 << max(0, int(value).bit_length() - 1)
+
+
+def _power_of_two_above(value: float) -> int:
+    return 1 << max(0, math.ceil(value) - 1).bit_length()
+
+
+def _rate_text(bytes_per_second: float) -> str:
+    return f"{human_size(round(bytes_per_second))}/s"
+
+
+def _about(ms: float) -> str:
+    return duration_text(round(ms)) if ms < 1000 * 365 * DAY_MS else "more than 1,000 years"

@@ -1,0 +1,254 @@
+"""Traps: settings and data that together do what nobody expects.
+
+Each is found by arithmetic on a workload and a config, or seen in the headers of the log.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.format import time_index
+from stratalog.format.batch import HEADER_BYTES
+from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.quantities import duration_text, human_size
+from stratalog.tuning.advice import entry_spacing, index_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stratalog.config import LogConfig
+    from stratalog.tuning.workload import Workload
+
+INT32_MAX: Final = (1 << 31) - 1
+MAP_COUNT_MAX: Final = 65_530
+"""Linux's vm.max_map_count by default."""
+OPEN_FILES_MAX: Final = 100_000
+"""What Kafka's documentation asks for at least (`ulimit -n`)."""
+MAPS_PER_SEGMENT: Final = 2
+FILES_PER_SEGMENT: Final = 4
+LATER_SEGMENT_BYTES_MIN: Final = 1 << 20
+HEADER_SHARE_MAX: Final = 0.25
+LATE_SHARE_MIN: Final = 0.001
+
+
+class TrapSeverity(enum.StrEnum):
+    """How much it matters."""
+
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Trap(NamedTuple):
+    """Something that may surprise."""
+
+    code: str
+    severity: TrapSeverity
+    what: str
+    arithmetic: str
+    advice: str
+
+
+def find_traps(workload: Workload, config: LogConfig, *, segments: int | None = None) -> list[Trap]:
+    """What to beware of under `config`. `segments` are those of the whole broker, if known."""
+    found: list[Trap] = []
+    found += _of_indexes(workload, config)
+    found += _of_offsets(workload, config)
+    found += _of_sizes(workload, config)
+    found += _of_times(workload, config)
+    found += _of_retention(workload, config)
+    found += _of_limits(workload, config, segments)
+    found += _of_batches(workload)
+    return found
+
+
+def _wanted_segment_bytes(workload: Workload, config: LogConfig) -> int:
+    """What the user asks for may be more than Kafka takes."""
+    return config.segment_bytes if workload.segment_bytes is None else workload.segment_bytes
+
+
+def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    size = _wanted_segment_bytes(workload, config)
+    interval, index_bytes = config.index_interval_bytes, config.segment_index_bytes
+    limit = index_limit(index_bytes, interval, workload.batch_bytes)
+    spacing = human_size(round(entry_spacing(interval, workload.batch_bytes)))
+    slots = index_bytes // time_index.ENTRY_BYTES - 1
+    if size > limit.offset_index_bytes:
+        yield Trap(
+            "index-full-early",
+            TrapSeverity.WARNING,
+            f"Segments roll at {human_size(limit.segment_bytes)}, not at {human_size(size)}: the "
+            "indexes are full by then.",
+            f"{human_size(index_bytes)} / 8 bytes = {index_bytes // 8:,} offset entries, "
+            f"* {spacing} = {human_size(limit.offset_index_bytes)}",
+            "Raise segment.index.bytes or index.interval.bytes, or lower segment.bytes.",
+        )
+    if size > limit.time_index_bytes:
+        yield Trap(
+            "time-index-first",
+            TrapSeverity.WARNING,
+            f"The time index fills before the offset index, at {human_size(limit.time_index_bytes)}"
+            " of log, if every entry has a newer timestamp.",
+            f"{human_size(index_bytes)} / {time_index.ENTRY_BYTES} bytes - 1 = {slots:,} time "
+            f"entries, * {spacing} = {human_size(limit.time_index_bytes)}",
+            f"segment.index.bytes needs {time_index.ENTRY_BYTES} bytes an entry, not 8.",
+        )
+
+
+def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    if not workload.message_bytes:
+        return
+    records = config.segment_bytes / workload.message_bytes
+    if records > RELATIVE_OFFSET_MAX:
+        yield Trap(
+            "relative-offset-overflow",
+            TrapSeverity.WARNING,
+            "Segments roll before they are full: an index stores offsets as 31 bits above the base "
+            "offset.",
+            f"{human_size(config.segment_bytes)} / {workload.message_bytes:.2f} bytes a record = "
+            f"{records:,.0f} records, more than {RELATIVE_OFFSET_MAX:,}",
+            "Lower segment.bytes to what 2^31 records take.",
+        )
+
+
+def _of_sizes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    size = _wanted_segment_bytes(workload, config)
+    if size > INT32_MAX:
+        yield Trap(
+            "segment-over-2gib",
+            TrapSeverity.WARNING,
+            "Kafka rejects this segment.bytes: positions in a segment are 32-bit.",
+            f"{size:,} > {INT32_MAX:,}",
+            "Use 1 GiB; larger segments only make recovery and retention coarser.",
+        )
+    if size < LATER_SEGMENT_BYTES_MIN:
+        yield Trap(
+            "segment-under-1mib",
+            TrapSeverity.WARNING,
+            "Kafka 4.1 and later reject this segment.bytes.",
+            f"{size:,} < {LATER_SEGMENT_BYTES_MIN:,}",
+            "Use segment.ms to roll often.",
+        )
+    largest = max(workload.largest_batch_bytes, int(workload.batch_bytes or 0))
+    if largest > size:
+        yield Trap(
+            "batch-over-segment",
+            TrapSeverity.WARNING,
+            "A batch is larger than a segment: producers get RECORD_LIST_TOO_LARGE.",
+            f"{human_size(largest)} > {human_size(size)}",
+            "Raise segment.bytes above max.message.bytes.",
+        )
+
+
+def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    is_create_time = config.message_timestamp_type.kafka_name == "CreateTime"
+    if workload.future_ms > 0:
+        yield Trap(
+            "future-timestamps",
+            TrapSeverity.WARNING,
+            "Records are from the future: their segment, and all after it, stay until that time is "
+            "past by retention.ms.",
+            f"{duration_text(workload.future_ms)} ahead; message.timestamp.after.max.ms is "
+            f"{_limit_text(config.message_timestamp_after_max_ms)}",
+            "Set message.timestamp.after.max.ms, correct the producer's clock or its unit "
+            "(seconds, microseconds), and limit retention.bytes meanwhile.",
+        )
+    if workload.late_share > LATE_SHARE_MIN and is_create_time:
+        rolls = workload.late_ms > config.effective_segment_ms
+        yield Trap(
+            "create-time-disorder",
+            TrapSeverity.WARNING if rolls else TrapSeverity.NOTE,
+            "CreateTime is out of order: a lookup by the time of a late record finds an earlier "
+            "offset" + (", and old and new records in turn roll segments." if rolls else "."),
+            f"{workload.late_share:.1%} of records are late, by up to "
+            f"{duration_text(workload.late_ms)}",
+            "If arrival counts, use message.timestamp.type=LogAppendTime.",
+        )
+    if workload.append_time_share is not None and is_create_time == (
+        workload.append_time_share > 0.5
+    ):
+        yield Trap(
+            "timestamp-type-changed",
+            TrapSeverity.NOTE,
+            "The log was written with another message.timestamp.type than it has now: rolls, "
+            "retention and lookups change their meaning in the middle.",
+            f"{workload.append_time_share:.0%} of batches have LogAppendTime, the setting is "
+            f"{config.message_timestamp_type.kafka_name}",
+            "With CreateTime producers decide when segments roll and expire; with LogAppendTime "
+            "the broker's clock does.",
+        )
+
+
+def _of_retention(workload: Workload, config: LogConfig) -> Iterator[Trap]:
+    if not config.is_deleted:
+        return
+    retention_ms, rate = config.retention_ms, workload.bytes_per_second
+    fills_ms = config.segment_bytes / rate * 1000 if rate else None
+    spans_ms = min([config.effective_segment_ms, *([fills_ms] if fills_ms else [])])
+    if 0 < retention_ms < spans_ms:
+        yield Trap(
+            "segment-outlives-retention",
+            TrapSeverity.WARNING,
+            "A segment spans more time than retention.ms, so its first records stay far beyond it.",
+            f"a segment spans {duration_text(round(spans_ms))}, retention.ms is "
+            f"{duration_text(retention_ms)}: up to {duration_text(round(spans_ms))} longer",
+            "Lower segment.ms to a tenth of retention.ms.",
+        )
+    if 0 <= config.retention_bytes < config.segment_bytes:
+        yield Trap(
+            "retention-below-segment",
+            TrapSeverity.WARNING,
+            "retention.bytes is less than one segment: a partition takes more than its limit "
+            "before anything can be deleted.",
+            f"{human_size(config.retention_bytes)} < {human_size(config.segment_bytes)}",
+            "Lower segment.bytes to a tenth of retention.bytes.",
+        )
+
+
+def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> Iterator[Trap]:
+    partitions = workload.broker_partitions or workload.partitions
+    if segments is None:
+        rate, retention_ms = workload.bytes_per_second, config.retention_ms
+        if not rate or retention_ms < 0:
+            return
+        per_partition = rate * retention_ms / 1000 / config.segment_bytes + 1
+        by_time = retention_ms / config.effective_segment_ms + 1
+        segments = round(partitions * max(per_partition, by_time))
+    maps, files = segments * MAPS_PER_SEGMENT, segments * FILES_PER_SEGMENT
+    text = f"{segments:,} segments in {partitions:,} partitions"
+    if maps > MAP_COUNT_MAX:
+        yield Trap(
+            "map-count",
+            TrapSeverity.WARNING,
+            "The broker needs more memory maps than Linux allows a process by default; it fails "
+            "with OutOfMemoryError: Map failed.",
+            f"{text} * {MAPS_PER_SEGMENT} = {maps:,} maps > vm.max_map_count {MAP_COUNT_MAX:,}",
+            f"sysctl vm.max_map_count={max(262_144, 2 * maps)}, or larger segments.",
+        )
+    if files > OPEN_FILES_MAX:
+        yield Trap(
+            "file-count",
+            TrapSeverity.WARNING,
+            "The broker has more files than the usual limit of open files.",
+            f"{text} * {FILES_PER_SEGMENT} = {files:,} files > {OPEN_FILES_MAX:,}",
+            f"ulimit -n {max(262_144, 2 * files)}, or larger segments.",
+        )
+
+
+def _of_batches(workload: Workload) -> Iterator[Trap]:
+    if not workload.batch_bytes:
+        return
+    share = HEADER_BYTES / workload.batch_bytes
+    if share > HEADER_SHARE_MAX:
+        outweigh = "outweigh" if share > 0.5 else "are a large part of"
+        yield Trap(
+            "tiny-batches",
+            TrapSeverity.WARNING if share > 0.5 else TrapSeverity.NOTE,
+            f"Batches are so small that their headers {outweigh} the records, and hardly compress.",
+            f"{HEADER_BYTES} of {workload.batch_bytes:.0f} bytes = {share:.0%} header",
+            "Raise linger.ms (5 to 100) and batch.size of the producers.",
+        )
+
+
+def _limit_text(ms: int) -> str:
+    return "unlimited" if ms > 1 << 60 else duration_text(ms)

@@ -1,0 +1,396 @@
+"""Planted faults of every kind: what is valid stays, every loss is listed, and undoing gives the
+bytes back."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.errors import InvalidArgumentError, RepairError
+from stratalog.format.batch import BatchHeader
+from stratalog.format.record import with_payload
+from stratalog.log.partition_view import PartitionView
+from stratalog.log_dir import LogDir
+from stratalog.maintenance.repair.files import (
+    apply_repair,
+    finish_interrupted,
+    forget_repairs,
+    repairs_of,
+    undo_repair,
+)
+from stratalog.maintenance.repair.plan import plan_repair
+from stratalog.maintenance.verify.directory import verify_partition
+from stratalog.storage.disk import Disk
+from tests.effort import scaled
+from tests.golden.cases import GoldenCase
+from tests.log.damaging import flip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stratalog.format.record import Record
+
+MIDDLE, LAST = f"{453:020d}.log", f"{1485:020d}.log"
+
+
+def _copy(case: str, to: Path) -> Path:
+    shutil.copytree(GoldenCase(case).partition_dir, to / f"{case}-0")
+    return to / f"{case}-0"
+
+
+def _records(partition: Path) -> dict[int, Record]:
+    with PartitionView(partition) as view:
+        return {record.offset: record for record in view.read()}
+
+
+def _files(partition: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in partition.iterdir() if path.is_file()}
+
+
+def _batches(path: Path) -> list[tuple[int, BatchHeader]]:
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        header = BatchHeader.unpack(data, at)
+        found.append((at, header))
+        at += header.size_bytes
+    return found
+
+
+def _edit(path: Path, change: Callable[[bytearray], object]) -> None:
+    data = bytearray(path.read_bytes())
+    change(data)
+    path.write_bytes(data)
+
+
+def _set(data: bytearray, at: int, new: bytes | bytearray) -> None:
+    data[at : at + len(new)] = new
+
+
+# -- faults
+
+
+def payload(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[5]
+    flip(partition / MIDDLE, at + 70, 3)
+
+
+def length(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[5]
+    flip(partition / MIDDLE, at + 10, 0)
+
+
+def base_offset(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[5]
+    flip(partition / MIDDLE, at + 6, 2)
+
+
+def base_offset_below(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[5]
+    _edit(partition / MIDDLE, lambda data: _set(data, at, bytes(8)))
+
+
+def last_base_offset(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[-1]
+    flip(partition / MIDDLE, at + 4, 1)
+
+
+def zeros(partition: Path) -> None:
+    at, _ = _batches(partition / MIDDLE)[7]
+    _edit(partition / MIDDLE, lambda data: _set(data, at + 10, bytes(1000)))
+
+
+def bad_records(partition: Path) -> None:
+    """The CRC is right, the records are not."""
+    at, header = _batches(partition / MIDDLE)[4]
+
+    def change(data: bytearray) -> None:
+        batch = data[at : at + header.size_bytes]
+        _set(data, at, with_payload(batch, b"\xff" * (header.size_bytes - 61)))
+
+    _edit(partition / MIDDLE, change)
+
+
+def torn_tail(partition: Path) -> None:
+    path = partition / LAST
+    os.truncate(path, path.stat().st_size - 20)
+
+
+def garbage_at_the_end(partition: Path) -> None:
+    _edit(partition / LAST, lambda data: data.extend(b"\x07" * 300))
+
+
+def garbage_in_between(partition: Path) -> None:
+    _edit(partition / MIDDLE, lambda data: data.extend(b"\x07" * 300))
+
+
+def short_segment(partition: Path) -> None:
+    path = partition / MIDDLE
+    os.truncate(path, path.stat().st_size - 200)
+
+
+def first_batch(partition: Path) -> None:
+    flip(partition / f"{0:020d}.log", 40, 5)
+
+
+def whole_segment(partition: Path) -> None:
+    _edit(partition / MIDDLE, lambda data: _set(data, 0, random.Random(1).randbytes(len(data))))
+
+
+def missing_index(partition: Path) -> None:
+    (partition / MIDDLE).with_suffix(".index").unlink()
+
+
+def corrupt_index(partition: Path) -> None:
+    (partition / MIDDLE).with_suffix(".index").write_bytes(b"\x7f" * 80)
+
+
+def corrupt_time_index(partition: Path) -> None:
+    flip((partition / MIDDLE).with_suffix(".timeindex"), 3, 1)
+
+
+def corrupt_snapshot(partition: Path) -> None:
+    flip((partition / MIDDLE).with_suffix(".snapshot"), 4, 1)
+
+
+def corrupt_epochs(partition: Path) -> None:
+    (partition / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n")
+
+
+def orphan_index(partition: Path) -> None:
+    (partition / f"{77:020d}.index").write_bytes(bytes(8))
+
+
+def several(partition: Path) -> None:
+    for fault in (first_batch, base_offset, zeros, corrupt_index, torn_tail):
+        fault(partition)
+
+
+FAULTS = [
+    payload, length, base_offset, base_offset_below, last_base_offset, zeros, bad_records,
+    torn_tail, garbage_at_the_end, garbage_in_between, short_segment, first_batch, whole_segment,
+    missing_index, corrupt_index, corrupt_time_index, corrupt_snapshot, corrupt_epochs,
+    orphan_index, several,
+]  # fmt: skip
+HARMLESS = {base_offset, base_offset_below, last_base_offset, garbage_in_between, missing_index,
+            corrupt_index, corrupt_time_index, corrupt_snapshot, corrupt_epochs,
+            orphan_index, garbage_at_the_end}  # fmt: skip
+"""No record is lost."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_faults(fault: Callable[[Path], None], tmp_path: Path) -> None:
+    partition = _copy("multiseg", tmp_path)
+    expected = _records(partition)
+    fault(partition)
+    faulty = _files(partition)
+    plan = plan_repair(partition)
+    assert not plan.is_empty
+    assert _files(partition) == faulty  # planning writes nothing
+    assert [path for path in partition.iterdir() if path.is_dir()] == []
+
+    repair = apply_repair(plan, Disk())
+    found = _records(partition)
+    missing = expected.keys() - found.keys()
+    for offset, record in found.items():
+        assert record == expected[offset]
+    end = 1 << 62
+    listed = [(lost.first_offset, lost.next_offset or end) for lost in plan.lost]
+    assert all(any(a <= offset < b for a, b in listed) for offset in missing)
+    assert bool(missing) is (fault not in HARMLESS)
+    assert not verify_partition(partition).has_errors
+    assert plan_repair(partition).is_empty
+
+    kept = {path.name: path.read_bytes() for path in (repair.directory / "old").iterdir()}
+    assert kept or fault is missing_index
+    assert all(data == faulty[name] for name, data in kept.items())
+    undo_repair(repair, Disk())
+    assert _files(partition) == faulty
+    assert [path for path in partition.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(scaled(6)))
+def test_random_faults(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    partition = _copy(chance.choice(["multiseg", "txn", "java-lz4", "v1-gzip"]), tmp_path)
+    expected = _records(partition)
+    for path in chance.sample(sorted(partition.glob("*.log")), 1):
+        for _ in range(chance.randrange(1, 4)):
+            _edit(path, lambda data: _set(data, chance.randrange(len(data)), chance.randbytes(9)))
+    faulty = _files(partition)
+    plan = plan_repair(partition)
+    repair = apply_repair(plan, Disk())
+    found = _records(partition)
+    assert all(record == expected[offset] for offset, record in found.items())
+    end = 1 << 62
+    listed = [(lost.first_offset, lost.next_offset or end) for lost in plan.lost]
+    for offset in expected.keys() - found.keys():
+        assert any(a <= offset < b for a, b in listed)
+    assert plan_repair(partition).segments == ()
+    undo_repair(repair, Disk())
+    assert _files(partition) == faulty
+
+
+@pytest.mark.parametrize("name", ["txnindex", "snapshot"])
+def test_what_transactions_need_is_rebuilt(name: str, tmp_path: Path) -> None:
+    partition = _copy("txn", tmp_path)
+    before = _files(partition)
+    path = sorted(partition.glob(f"*.{name}"))[0 if name == "txnindex" else 1]
+    flip(path, 5, 0)
+    apply_repair(plan_repair(partition), Disk())
+    assert not verify_partition(partition).has_errors
+    if name == "txnindex":
+        assert _files(partition) == before
+
+
+# -- copies
+
+
+def test_three_copies_each_corrupt_elsewhere_give_the_whole_log(tmp_path: Path) -> None:
+    whole = _records(GoldenCase("multiseg").partition_dir)
+    copies = []
+    for number, faults in enumerate(
+        [(payload, torn_tail), (first_batch, whole_segment), (zeros, base_offset)]
+    ):
+        (tmp_path / str(number)).mkdir()
+        copies.append(_copy("multiseg", tmp_path / str(number)))
+        for fault in faults:
+            fault(copies[-1])
+    os.truncate(copies[2] / f"{0:020d}.log", 3000)
+    for main in copies:
+        others = [copy for copy in copies if copy != main]
+        plan = plan_repair(main, others)
+        assert plan.lost == ()
+        repair = apply_repair(plan, Disk())
+        assert _records(main) == whole
+        for path in GoldenCase("multiseg").partition_dir.glob("*.log"):
+            assert (main / path.name).read_bytes() == path.read_bytes()
+        assert not verify_partition(main).has_errors
+        undo_repair(repair, Disk())
+
+
+def test_lost_segments_and_a_lost_end_come_back(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    main, copy = _copy("multiseg", tmp_path / "a"), _copy("multiseg", tmp_path / "b")
+    for base in (453, 1295, 1485):
+        for path in main.glob(f"{base:020d}.*"):
+            path.unlink()
+    plan = plan_repair(main, [copy])
+    assert [segment.base_offset for segment in plan.segments] == [453, 1295, 1485]
+    repair = apply_repair(plan, Disk())
+    assert _records(main) == _records(copy)
+    assert {path.name for path in main.glob("*.log")} == {path.name for path in copy.glob("*.log")}
+    undo_repair(repair, Disk())
+    assert not (main / LAST).exists()
+
+
+def test_the_newest_leader_epoch_counts(tmp_path: Path) -> None:
+    """A follower that has not truncated yet has other records at the same offsets."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    main, stale, fresh = (_copy("multiseg", tmp_path / name) for name in "abc")
+    payload(main)
+    at, header = _batches(stale / MIDDLE)[5]
+    _edit(stale / MIDDLE, lambda data: _set(data, at, with_payload(
+        data[at : at + header.size_bytes], bytes(data[at + 61 : at + header.size_bytes])[:-1] + b"!"
+    )))  # fmt: skip
+    _edit(stale / MIDDLE, lambda data: _set(data, at + 12, (-1).to_bytes(4, signed=True)))
+    assert plan_repair(main, [stale]).lost
+    plan = plan_repair(main, [stale, fresh])
+    assert [restored.path for restored in plan.restored] == [fresh]
+
+
+def test_a_copy_of_another_partition_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is txn-0, not a copy of multiseg-0"):
+        plan_repair(_copy("multiseg", tmp_path), [_copy("txn", tmp_path)])
+
+
+# -- doing and undoing
+
+
+def test_a_repaired_log_can_be_written_to_and_then_not_undone(tmp_path: Path) -> None:
+    with LogDir.open(tmp_path / "logs", background=False) as logs:
+        logs.create_topic("t")
+        for number in range(100):
+            logs.append("t", b"%d" % number)
+    partition = tmp_path / "logs" / "t-0"
+    log = partition / f"{0:020d}.log"
+    os.truncate(log, log.stat().st_size - 20)  # below the recovery point
+    plan = plan_repair(partition)
+    assert next((name, before, after) for name, before, after in plan.checkpoints) == (
+        "recovery-point-offset-checkpoint", 100, 99,
+    )  # fmt: skip
+    repair = apply_repair(plan, Disk())
+    with LogDir.open(tmp_path / "logs", background=False) as logs:
+        assert logs.partition("t", 0).log_end_offset == 99
+        logs.append("t", b"new")
+    assert len(_records(partition)) == 100
+    before = _files(partition)
+    with pytest.raises(RepairError, match="changed since the repair"):
+        undo_repair(repair, Disk())
+    assert _files(partition) == before
+
+
+def test_an_interrupted_repair_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = _copy("multiseg", tmp_path)
+    several(partition)
+    faulty = _files(partition)
+    renamed = Disk.rename
+    done: list[Path] = []
+
+    def rename(self: Disk, source: Path, target: Path) -> None:
+        if source.parent.parent.name == "new" and target.parent == partition:
+            if len(done) == 2:
+                raise KeyboardInterrupt
+            done.append(target)
+        renamed(self, source, target)
+
+    monkeypatch.setattr(Disk, "rename", rename)
+    with pytest.raises(KeyboardInterrupt):
+        apply_repair(plan_repair(partition), Disk())
+    monkeypatch.undo()
+    assert any(_files(partition)[name] != data for name, data in faulty.items())
+    finish_interrupted(partition, Disk())
+    assert plan_repair(partition).is_empty
+    (repair,) = repairs_of(partition)
+    undo_repair(repair, Disk())
+    assert _files(partition) == faulty
+
+
+def test_a_repair_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = _copy("multiseg", tmp_path)
+    payload(partition)
+    before = _files(partition)
+    monkeypatch.setattr(Disk, "link", lambda *_: (_ for _ in ()).throw(RepairError("no")))
+    with pytest.raises(RepairError):
+        apply_repair(plan_repair(partition), Disk())
+    assert _files(partition) == before
+    assert [path for path in partition.iterdir() if path.is_dir()] == []
+
+
+def test_files_keep_their_mode_and_time(tmp_path: Path) -> None:
+    partition = _copy("multiseg", tmp_path)
+    payload(partition)
+    (partition / MIDDLE).chmod(0o640)
+    os.utime(partition / MIDDLE, (1_700_000_000, 1_700_000_000))
+    apply_repair(plan_repair(partition), Disk())
+    status = (partition / MIDDLE).stat()
+    assert (status.st_mode & 0o777, int(status.st_mtime)) == (0o640, 1_700_000_000)
+
+
+def test_forgotten_repairs_cannot_be_undone(tmp_path: Path) -> None:
+    partition = _copy("multiseg", tmp_path)
+    payload(partition)
+    apply_repair(plan_repair(partition), Disk())
+    assert forget_repairs(partition, Disk()) == 1
+    assert repairs_of(partition) == []
