@@ -1,8 +1,8 @@
 """Reading through Spark, beside Spark reading the same rows from uncompressed Parquet.
 
-Scans aggregate 100-byte and 1 KiB records, with all columns and with those of a schema; ranges of
-time and single offsets are asked for by option and by `where`. Every query is checked. Two cores:
-what is measured is Spark's engine with tasks, not one loop.
+Scans aggregate 100-byte and 1 KiB records, in columns with the accelerator and in rows without it;
+ranges of time and single offsets are asked for by option and by `where`. Every query is checked.
+Two cores: what is measured is Spark's engine with tasks, not one loop.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from benchmarks.report import Work
 from benchmarks.spark_limits import OPTIONS, ReadyRows
 from benchmarks.spark_session import all_cores, session
 from stratalog.bulk.predicates import Interval, Predicate
+from stratalog.spark.accelerator import SETTING
 from stratalog.spark.options import plan_read
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ ALL_COLUMNS = (
     "max(timestamp)",
     "max(timestampType)",
 )
+COUNT = ("count(*)",)
+IN_COLUMNS: dict[str, dict[str, float]] = {
+    "100 B": {"two columns": 2, "all columns": 1.5},
+    "1 KiB": {"two columns": 1.5, "all columns": 1.5},
+}
+"""Times of Parquet's time, with the accelerator and without a schema."""
+IN_COLUMNS_AIMS = {"100 B": None, "1 KiB": 1}
 AIMS = {"two columns": 2, "all columns": 4}
 OVER_PARQUET: dict[str, dict[str, float]] = {
     # Of small records Spark's own work in any Python source is 2.5 times Parquet's (decision 0014).
@@ -68,9 +76,18 @@ def run(report: Report) -> None:
         _points(report, spark, Path(scratch))
 
 
+def _columns(spark: SparkSession, path: Path, **options: object) -> DataFrame:
+    """With the accelerator: no schema, no setting and no option."""
+    spark.conf.set(SETTING, "true")
+    reader = spark.read.format("stratalog").option("subscribe", "bench")
+    return reader.options(**{name: str(value) for name, value in options.items()}).load(str(path))
+
+
 def _read(
     spark: SparkSession, path: Path, schema: str | None = None, **options: object
 ) -> DataFrame:
+    """Without it."""
+    spark.conf.set(SETTING, "false")
     reader = spark.read.format("stratalog").option("subscribe", "bench")
     for name, value in options.items():
         reader = reader.option(name, str(value))
@@ -88,27 +105,34 @@ def _answer(frame: DataFrame, aggregates: tuple[str, ...] = TWO_COLUMNS) -> tupl
 
 
 def _scan(report: Report, spark: SparkSession, bench: BenchPartition, name: str) -> None:
-    """Both sides read what the query asks for; ours is told by a schema, since Spark does not tell
-    a Python source which columns a query needs. Without one, two columns cost what all do."""
+    """Both sides read what the query asks for. A Python source is told by a schema, since Spark
+    does not tell it which columns a query needs. Without one, two columns cost what all do."""
     logs = bench.path.parent
     size = {"records": bench.records, "size_bytes": bench.size_bytes}
-    queries = {"two columns": (TWO_COLUMNS, PRUNED), "all columns": (ALL_COLUMNS, None)}
+    queries = {
+        "two columns": (TWO_COLUMNS, PRUNED),
+        "all columns": (ALL_COLUMNS, None),
+        "no column": (COUNT, "partition int"),
+    }
     for columns, (aggregates, schema) in queries.items():
         answer = _answer(_parquet(spark, bench), aggregates)
         frames = {
             "Parquet": partial(_parquet, spark, bench),
-            "stratalog": partial(_read, spark, logs, schema),
+            "in columns": partial(_columns, spark, logs),
+            "in rows": partial(_read, spark, logs, schema),
         }
-        if schema is not None:
-            frames["stratalog, no schema"] = partial(_read, spark, logs)
+        if schema == PRUNED:
+            frames["in rows, no schema"] = partial(_read, spark, logs)
         works = {
             who: Work(partial(_asked, frame, aggregates), answer, **size)
             for who, frame in frames.items()
         }
-        ready = partial(_ready, spark, bench, answer[0], schema)
-        works["ready rows"] = Work(partial(_bytes_of, ready, aggregates), answer[0], **size)
+        if aggregates != COUNT:
+            ready = partial(_ready, spark, bench, answer[0], schema)
+            works["ready rows"] = Work(partial(_bytes_of, ready, aggregates), answer[0], **size)
         found = report.race(f"aggregate {columns} of {bench.size_bytes >> 20} MiB of {name}", works)
-        _require_scan(report, found, name, columns)
+        if aggregates != COUNT:
+            _require_scan(report, found, name, columns)
 
 
 def _asked(make: Callable[[], DataFrame], aggregates: tuple[str, ...]) -> tuple[Any, ...]:
@@ -122,9 +146,15 @@ def _bytes_of(make: Callable[[], DataFrame], aggregates: tuple[str, ...]) -> int
 
 
 def _require_scan(report: Report, found: dict[str, Timing], name: str, columns: str) -> None:
-    """Beside Parquet, and beside the limit of any Python source."""
-    ours = found["stratalog"].seconds
-    what = f"Spark scan of {name}, {columns}"
+    """Beside Parquet, and in rows beside the limit of any Python source."""
+    report.require(
+        f"Spark scan of {name}, {columns}, in columns, over Parquet's time",
+        found["in columns"].seconds / found["Parquet"].seconds,
+        at_most=IN_COLUMNS[name][columns],
+        aim=IN_COLUMNS_AIMS[name],
+    )
+    ours = found["in rows"].seconds
+    what = f"Spark scan of {name}, {columns}, in rows"
     report.require(
         f"{what}, over ready rows' time", ours / found["ready rows"].seconds, at_most=1.5
     )
@@ -159,9 +189,12 @@ def _time_range(report: Report, spark: SparkSession, bench: BenchPartition) -> N
             "Parquet": Work(lambda: _answer(_parquet(spark, bench).where(condition)), answer),
             "by option": Work(lambda: _answer(_read(spark, logs, **options)), answer),
             "by where": Work(lambda: _answer(_read(spark, logs).where(condition)), answer),
+            "by where, in columns": Work(
+                lambda: _answer(_columns(spark, logs).where(condition)), answer
+            ),
         },
     )
-    for who in ("by option", "by where"):
+    for who in ("by option", "by where", "by where, in columns"):
         ratio = found[who].seconds / found["Parquet"].seconds
         report.require(f"1 % of the time {who} over Parquet's time", ratio, at_most=1.2)
 
@@ -183,6 +216,9 @@ def _points(report: Report, spark: SparkSession, scratch: Path) -> None:
         f"one offset of a topic of {TOPIC_PARTITIONS * bench.size_bytes >> 20} MiB",
         {
             "by offset, where": Work(lambda: _read(spark, topic).where(in_one).count(), 1),
+            "by offset, where, in columns": Work(
+                lambda: _columns(spark, topic).where(in_one).count(), 1
+            ),
             "by time, options": Work(
                 lambda: _read(spark, topic, **times).select("partition").distinct().count(),
                 TOPIC_PARTITIONS,

@@ -7,6 +7,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from stratalog.spark.accelerator import accelerator_jar
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -37,6 +39,7 @@ def session(scratch: Path) -> Iterator[SparkSession]:
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("stratalog benchmarks")
+        .config("spark.jars", accelerator_jar())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from stratalog.spark.accelerator import SETTING, accelerator_jar
 from stratalog.spark.jobs import compact, verify
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def main(master: str, root: Path) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master(master)
+        .config("spark.jars", accelerator_jar())
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -65,11 +67,13 @@ def main(master: str, root: Path) -> None:
     say("read")
     read = spark.read.format("stratalog").option("subscribe", "orders")
     read = read.option("kafka.bootstrap.servers", "unused:9092").option("groupIdPrefix", "mine")
-    table = read.option("maxRecordsPerPartition", 20_000).load(logs)
-    numbers = table.select(f.col("value").cast("string").cast("long").alias("n"), "partition")
-    facts["read"] = numbers.agg(
-        f.count("*"), f.sum("n"), f.countDistinct("n"), f.countDistinct("partition")
-    ).collect()[0][:]
+    for name, is_columnar in (("rows", "false"), ("columns", "true")):
+        spark.conf.set(SETTING, is_columnar)
+        table = read.option("maxRecordsPerPartition", 20_000).load(logs)
+        numbers = table.select(f.col("value").cast("string").cast("long").alias("n"), "partition")
+        facts[name] = numbers.agg(
+            f.count("*"), f.sum("n"), f.countDistinct("n"), f.countDistinct("partition")
+        ).collect()[0][:]
 
     say("stream")
     stream = spark.readStream.format("stratalog").option("subscribe", "orders")

@@ -143,7 +143,8 @@ def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) ->
             driver.kill()
     assert lines[:4] == ["step: ingest", "step: read", "step: stream", "step: compact"]
     facts = json.loads(lines[-1])
-    assert facts["read"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS, PARTITIONS]
+    assert facts["rows"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS, PARTITIONS]
+    assert facts["columns"] == facts["rows"]
     assert facts["copy"] == [ROWS, ROWS]
     assert facts["batches"] >= 3
     assert facts["rounds"] == PARTITIONS
@@ -154,15 +155,18 @@ def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) ->
 
 
 def check_messages(log: list[str], logs: Path) -> None:
-    """What users see on the driver's standard error: a line for each scan, and one for what the
-    first ignores."""
+    """What users see on the driver's standard error: a line for each scan, in rows and then in
+    columns, and one for what an option of the first is ignored for."""
     pattern = re.compile(r"[\d/]+ [\d:]+ (\w+ stratalog\.spark\.\w+): (.+)")
     ours = [found.groups() for line in log if (found := pattern.fullmatch(line))]
     kinds = [kind for kind, _ in ours]
-    scan = "INFO stratalog.spark.reader"
-    assert kinds == ["WARNING stratalog.spark.options", scan, scan]
-    warning, first, second = (text for _, text in ours)
+    ignored = "WARNING stratalog.spark.options"
+    in_rows, in_columns = "INFO stratalog.spark.reader", "INFO stratalog.spark.columnar"
+    assert kinds == [ignored, in_rows, ignored, in_columns, in_columns]
+    warning, first, again, third, second = (text for _, text in ours)
     assert warning.endswith(": groupIdPrefix, kafka.bootstrap.servers")
+    assert again == warning
+    assert first.split(";")[:2] == third.split(";")[:2]
     assert first.startswith(f"scan of {logs}: ")
     assert f"{PARTITIONS} of {PARTITIONS} partitions; offsets orders-0 0.." in first
     assert "offsets copy-0 0.." in second

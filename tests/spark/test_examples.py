@@ -16,6 +16,8 @@ import pytest
 
 import stratalog
 from tests.cli.command import inside
+from tests.report.browser import Browser
+from tests.report.pages import check_page
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -123,12 +125,14 @@ def test_demo(tmp_path: Path) -> None:
     assert re.search(r"^1\d claims checked, \d+ seconds in all\.$", done.stdout, re.MULTILINE)
     commands = re.findall(r"^\$ \.venv/bin/stratalog (.+)$", done.stdout, re.MULTILINE)
     assert [command.split()[0] for command in commands] == [
-        "ls", "explain", "read", "compact", "compact", "retain", "stats", "verify"
+        "ls", "explain", "read", "compact", "compact", "retain", "stats", "verify", "report"
     ]  # fmt: skip
     for command in commands:
         tried = inside(*shlex.split(command))
         assert tried.status == 0, (command, tried.stderr)
         assert tried.stdout, command
+    with Browser() as browser:
+        check_page(browser, tmp_path / "demo" / "report.html")
 
 
 def has_records(root: Path) -> bool:

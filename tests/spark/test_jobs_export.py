@@ -160,7 +160,7 @@ def test_lines_of_json(tmp_path: Path) -> None:
         "partition": 0,
         "offset": 0,
         "timestamp": 7,
-        "timestampType": 0,
+        "timestampType": "CreateTime",
         "key": "k",
         "value": '{"a": "ä"}',
         "headers": [{"key": "h", "value": "x"}, {"key": "h", "value": None}],

@@ -30,7 +30,6 @@ from tests.golden.cases import GoldenCase
 from tests.log.building import log_name, write_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -66,7 +65,7 @@ def size_of(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"")
 
 
-def expected_keys(records: Iterable[Record]) -> KeyCounts:
+def expected_keys(records: list[Record]) -> KeyCounts:
     last: dict[bytes, Record] = {}
     dead_records = dead_bytes = 0
     for record in records:
@@ -78,7 +77,16 @@ def expected_keys(records: Iterable[Record]) -> KeyCounts:
             dead_bytes += size_of(before)
         last[record.key] = record
     live = sum(record.value is not None for record in last.values())
-    return KeyCounts(len(last), live, dead_records, dead_bytes)
+    by_key = Counter(record.key for record in records if record.key is not None)
+    spread = Counter(1 << (count - 1).bit_length() for count in by_key.values())
+    return KeyCounts(
+        len(last),
+        live,
+        dead_records,
+        dead_bytes,
+        max(by_key.values(), default=0),
+        tuple(sorted(spread.items())),
+    )
 
 
 def check(found: Facts, keys: KeyCounts, records: list[Record]) -> None:

@@ -151,7 +151,6 @@ def test_a_timestamp_for_all_goes_before_those_by_partition_and_offsets() -> Non
         ),
         ({**BASE, "assign": "{}"}, "Only one of the following options"),
         ({"subscribe": "t"}, "path: give the log directory"),
-        ({**BASE, "path": "s3://b/k"}, "only directories that are mounted"),
         ({**BASE, "path": "[1]"}, "not a JSON list of paths"),
         ({**BASE, "startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({**BASE, "failondatalos": "true"}, "did you mean 'failOnDataLoss'?"),

@@ -191,7 +191,7 @@ REFUSALS: dict[str, tuple[str, dict[str, object], str]] = {
     ),
     "no topic": (VALUE, {}, "topic option required when no 'topic' attribute is present"),
     "missing topic": (VALUE, {"topic": "nope"}, "topic 'nope' does not exist in .*topicPartitions"),
-    "bad topic": (VALUE, {"topic": "a/b"}, "topic: topic name 'a/b' has characters"),
+    "bad topic": (VALUE, {"topic": "a/b"}, "topic: Topic name is invalid: 'a/b' contains"),
     "unknown option": (VALUE, {"topik": "orders"}, "topik: .*did you mean 'topic'"),
     "broker": (
         VALUE,

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from stratalog.bulk.splits import PlanSummary, SplitPlan
     from stratalog.bulk.stats import StatsResult
     from stratalog.bulk.target import NewTopics, Target
+    from stratalog.bulk.tune import SurveyResult
     from stratalog.bulk.verify import VerifyResult
     from stratalog.errors import DataLossError
+    from stratalog.spark.accelerator import accelerator_jar
     from stratalog.spark.jobs import (
         compact,
         export,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         reindex,
         stats,
         stats_frame,
+        survey,
         verify,
     )
     from stratalog.spark.options import plan_read
@@ -51,9 +54,11 @@ __all__ = [
     "StatsResult",
     "StratalogDataSource",
     "Subscription",
+    "SurveyResult",
     "Target",
     "VerifyResult",
     "WriteOptions",
+    "accelerator_jar",
     "compact",
     "export",
     "findings_frame",
@@ -64,6 +69,7 @@ __all__ = [
     "reindex",
     "stats",
     "stats_frame",
+    "survey",
     "verify",
 ]
 
@@ -76,8 +82,10 @@ _HOMES = {
     "stratalog.bulk.splits": ("PlanSummary", "SplitPlan"),
     "stratalog.bulk.stats": ("StatsResult",),
     "stratalog.bulk.target": ("NewTopics", "Target"),
+    "stratalog.bulk.tune": ("SurveyResult",),
     "stratalog.bulk.verify": ("VerifyResult",),
     "stratalog.errors": ("DataLossError",),
+    "stratalog.spark.accelerator": ("accelerator_jar",),
     "stratalog.spark.options": ("plan_read",),
     "stratalog.spark.session": ("open_session",),
     "stratalog.spark.source": ("StratalogDataSource",),

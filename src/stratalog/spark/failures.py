@@ -49,7 +49,7 @@ _WRAPPED: Final = re.compile(
 def is_spark_worker() -> bool:
     """Whether this process was started by Spark to run Python for it."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name.startswith("pyspark.")
+    return spec is not None and spec.name.startswith(("pyspark.", "pyspark_stratalog."))
 
 
 def one_line_errors(function: Callable[P, T]) -> Callable[P, T]:

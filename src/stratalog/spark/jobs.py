@@ -21,6 +21,7 @@ from stratalog.bulk import export as export_job
 from stratalog.bulk import ingest as ingest_job
 from stratalog.bulk import reindex as reindex_job
 from stratalog.bulk import stats as stats_job
+from stratalog.bulk import tune as tune_job
 from stratalog.bulk import verify as verify_job
 from stratalog.bulk.input_files import IngestResult
 from stratalog.bulk.target import find_topics, roll_back_topics
@@ -55,6 +56,7 @@ verify = _on_spark(verify_job.verify)
 reindex = _on_spark(reindex_job.reindex)
 export = _on_spark(export_job.export)
 stats = _on_spark(stats_job.stats)
+survey = _on_spark(tune_job.survey)
 compact = _on_spark(compact_job.compact)
 ingest_files = _on_spark(ingest_job.ingest)
 

@@ -44,6 +44,10 @@ from stratalog.format.names import TopicPartition, check_topic_name
 from stratalog.format.times import InvalidTimeError, parse_time
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.connector import CONNECTOR_OPTIONS, split_off_ignored
+from stratalog.spark.session_storage import session_storage_options
+from stratalog.storage.remote_path import RemotePath, location
+from stratalog.storage.store_options import is_storage_option
+from stratalog.storage.tiered_store import TieredStore
 
 if TYPE_CHECKING:
     import uuid
@@ -111,9 +115,12 @@ def _choice(values: Mapping[str, Any]) -> Parser:
     return parse
 
 
-def parse_paths(given: Mapping[str, str], advice: str) -> tuple[Path, ...]:
+def parse_paths(
+    given: Mapping[str, str], advice: str, storage: Mapping[str, str]
+) -> tuple[Path, ...]:
     """One directory, several separated by commas, or a JSON list, which is what `load([...])`
-    passes. `advice` tells the user what to do if there is none."""
+    passes; each may be a URI, of a store with the options `storage`. `advice` tells the user what
+    to do if there is none."""
     texts: list[str] = []
     for name in ("path", "paths"):
         text = given.get(name, "").strip()
@@ -123,7 +130,24 @@ def parse_paths(given: Mapping[str, str], advice: str) -> tuple[Path, ...]:
             texts += [part.strip() for part in text.split(",") if part.strip()]
     if not texts:
         raise ConfigError("path", advice)
-    return tuple(_local_path(text) for text in dict.fromkeys(texts))
+    return tuple(location(text, storage).absolute() for text in dict.fromkeys(texts))
+
+
+def _writable(path: Path) -> Path:
+    if isinstance(path, RemotePath):
+        raise ConfigError(
+            "path",
+            f"{path}: logs are written on disks that driver and executors have mounted, not to "
+            "stores",
+            value=str(path),
+        )
+    return path
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of stores: those of the Spark session, replaced by those of the query."""
+    given = {name: value for name, value in options.items() if is_storage_option(name)}
+    return {**session_storage_options(), **given}
 
 
 def _json_list(name: str, text: str) -> list[str]:
@@ -134,20 +158,6 @@ def _json_list(name: str, text: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise ConfigError(name, "not a JSON list of paths", value=text)
     return found
-
-
-def _local_path(text: str) -> Path:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
-    if scheme is None:
-        return Path(text).absolute()
-    if scheme[1].lower() != "file":
-        raise ConfigError(
-            "path",
-            f"{text}: only directories that are mounted on driver and executors can be used, "
-            f"not {scheme[1]}:",
-            value=text,
-        )
-    return Path(re.sub(r"\A//[^/]*", "", text[len("file:") :])).absolute()
 
 
 # -- offsets by partition: `{"topic":{"0":23,"1":-1}}`, where -2 is the earliest, -1 the latest
@@ -281,6 +291,9 @@ _READ_TABLE: Final[Mapping[str, tuple[str, Parser] | None]] = {
     "onCorruption": ("skips_corruption", _choice({"fail": False, "skip": True})),
     "timestampDisorder": ("timestamp_disorder_ms", parse_duration_ms),
     "filterPushdown": ("takes_filters", parse_bool),
+    "remote": None,
+    "remote.layout": None,
+    "remote.key": None,
 }
 """Options, and the field of `ReadOptions` with its parser; None: parsed together with others."""
 READ_OPTIONS: Final = tuple(_READ_TABLE)
@@ -313,8 +326,12 @@ def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = No
     """
     given = _read_options_by_name(options)
     fields: dict[str, Any] = {}
-    if base is None or "path" in given or "paths" in given:
-        fields["paths"] = parse_paths(given, _READ_ADVICE)
+    if "remote" in given and not {"path", "paths"} & set(given):
+        fields["paths"] = ()  # the store alone
+    elif base is None or "path" in given or "paths" in given:
+        fields["paths"] = parse_paths(given, _READ_ADVICE, storage_options(options))
+    if "remote" in given:
+        fields["remote"] = _tiered_store(given, storage_options(options))
     if base is None or any(name in given for name in _SUBSCRIPTIONS):
         fields["subscription"] = _subscription(given)
     for which in ("starting", "ending"):
@@ -333,6 +350,12 @@ def parse_read_options(options: Mapping[str, str], base: ReadOptions | None = No
             f"maxOffsetsPerTrigger({high})",
         )
     return parsed
+
+
+def _tiered_store(given: Mapping[str, str], storage: Mapping[str, str]) -> TieredStore:
+    keys = [part.strip() for part in given.get("remote.key", "").split(",") if part.strip()]
+    layout = given.get("remote.layout", "").strip().lower() or None
+    return TieredStore.found_at(location(given["remote"].strip(), storage), layout, keys)
 
 
 def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -406,7 +429,9 @@ def _split(
 
     `known` is READ_OPTIONS or WRITE_OPTIONS.
     """
-    left, ignored = split_off_ignored(options, known)
+    left, ignored = split_off_ignored(
+        {name: value for name, value in options.items() if not is_storage_option(name)}, known
+    )
     is_read = known is READ_OPTIONS
     others = {name.lower() for name in (WRITE_OPTIONS if is_read else READ_OPTIONS)}
     others -= {name.lower() for name in known} | set(_IGNORED)
@@ -637,7 +662,7 @@ def _target(
 ) -> Target:
     fields: dict[str, Any] = {}
     if base is None or "path" in given:
-        fields["paths"] = parse_paths(given, _WRITE_ADVICE)
+        fields["paths"] = tuple(map(_writable, parse_paths(given, _WRITE_ADVICE, {})))
     new_topics = _new_topics(given, topic_config, None if base is None else base.new_topics)
     if new_topics is not None:
         fields["new_topics"] = new_topics

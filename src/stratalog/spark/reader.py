@@ -66,7 +66,7 @@ class StratalogReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         check_schema(schema)
-        self._options = options
+        self.options = options
         self._schema = schema
         self._predicate: Predicate = EVERYTHING
         self._not_pushed: Predicate = EVERYTHING
@@ -79,7 +79,7 @@ class StratalogReader(DataSourceReader):
         """Keep what can be pruned by; the other filters are left to Spark."""
         given = list(filters)
         predicate, left = take_filters(given)
-        if not self._options.takes_filters:
+        if not self.options.takes_filters:
             self._not_pushed = predicate
             return given
         self._predicate = predicate
@@ -88,8 +88,8 @@ class StratalogReader(DataSourceReader):
     @one_line_errors
     def partitions(self) -> Sequence[InputPartition]:
         freeze_imported_modules()
-        plan = plan_read(self._options, self._predicate)
-        _log.info("%s", _described(plan, self._options, self._predicate))
+        plan = plan_read(self.options, self._predicate)
+        _log.info("%s", described(plan, self.options, self._shown_filters()))
         if self._not_pushed != EVERYTHING:
             _log.warning(
                 "this query reads more than it needs: `where %s` would prune with the option "
@@ -99,22 +99,28 @@ class StratalogReader(DataSourceReader):
         # Spark would read an empty list as "one split of everything".
         return as_partitions(plan.splits or (Split(()),))
 
+    def _shown_filters(self) -> str:
+        if not self.options.takes_filters:
+            return "filters are not pushed (option filterPushdown)"
+        return f"pushed filters: {self._predicate}" if str(self._predicate) else _NONE_PUSHED
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(partition, self._schema, self._options, self._predicate.times_us)
+        return read_split(partition, self._schema, self.options, self._predicate.times_us)
 
 
-def _described(plan: SplitPlan, options: ReadOptions, predicate: Predicate) -> str:
+def described(plan: SplitPlan, options: ReadOptions, filters: str) -> str:
     """One line: what is read, from where, and which filters were pushed."""
-    ranges = offset_ranges(plan.splits)
+    where = ", ".join(map(str, options.paths))
+    return f"scan of {where}: {plan.summary}; offsets {shown_ranges(plan.splits)}; {filters}"
+
+
+def shown_ranges(splits: Iterable[Split]) -> str:
+    """The offsets that are read of each partition, of the first few if there are many."""
+    ranges = offset_ranges(splits)
     shown = [f"{at} {start}..{end}" for at, (start, end) in islice(ranges.items(), _RANGES_SHOWN)]
     if len(ranges) > _RANGES_SHOWN:
         shown.append(f"and {len(ranges) - _RANGES_SHOWN} more")
-    if options.takes_filters:
-        filters = f"pushed filters: {predicate}" if str(predicate) else _NONE_PUSHED
-    else:
-        filters = "filters are not pushed (option filterPushdown)"
-    where = ", ".join(map(str, options.paths))
-    return f"scan of {where}: {plan.summary}; offsets {', '.join(shown) or 'none'}; {filters}"
+    return ", ".join(shown) or "none"
 
 
 def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:
@@ -123,7 +129,11 @@ def as_partitions(splits: Iterable[Split]) -> list[InputPartition]:
 
 
 def read_split(
-    partition: InputPartition, schema: StructType, options: ReadOptions, times_us: Interval = ALL
+    partition: InputPartition,
+    schema: StructType,
+    options: ReadOptions,
+    times_us: Interval = ALL,
+    records_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """What one task yields."""
     from stratalog.bulk.read_task import ReadTask  # noqa: PLC0415 - loads kernels, not to plan
@@ -136,5 +146,6 @@ def read_split(
         times_us=times_us,
         skips_corruption=options.skips_corruption,
         fails_on_data_loss=options.fail_on_data_loss,
+        records_max=records_max,
     )
     return iterate_with_one_line_errors(task.read(split))

@@ -1,4 +1,5 @@
-"""A SparkSession for the command line: quiet, and embedded unless a master is given.
+"""A SparkSession for the command line: quiet, embedded unless a master is given, and with the
+accelerator if there is one for this Spark.
 
 The JVM's log is written to a file instead of the terminal; if Spark does not start, the error is
 the line of it that says why. The JVM has a process group of its own, which the terminal's interrupt
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from stratalog.errors import ConfigError, SparkStartError
+from stratalog.spark.accelerator import with_accelerator
 from stratalog.spark.failures import plain_line
 
 if TYPE_CHECKING:
@@ -148,7 +150,8 @@ def _shown(master: str, conf: Mapping[str, str]) -> str:
 
 def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**_QUIET, **(_EMBEDDED if master.startswith("local") else {}), **conf}
+    embedded = _EMBEDDED if master.startswith("local") else {}
+    settings = {**_QUIET, **embedded, **with_accelerator(conf)}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about Spark's own modules

@@ -42,7 +42,9 @@ class StratalogDataSource(DataSource):
         table = None if given is None else parse_table_options(given)
         options = parse_read_options(self.options if table is None else table.reads)
         if table is None or not table.creates_topics:
-            subscribed(LogDirsView(options.paths), options)  # raises for a topic that is missing
+            subscribed(
+                LogDirsView(options.paths, options.remote), options
+            )  # raises for a topic that is missing
         schema = full_schema(includes_headers=options.includes_headers)
         return schema if table is None else with_table_options(schema, table)
 

@@ -30,6 +30,7 @@ from stratalog.bulk.planning import (
     check_named,
     data_loss,
     deletion_is_loss,
+    held_range,
     open_partitions,
     plan_ranges,
     recreated,
@@ -161,7 +162,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _views(self) -> dict[TopicPartition, PartitionView]:
         """What is subscribed to now. A topic may have been deleted since the query started."""
-        logs = LogDirsView(self._options.paths)
+        logs = LogDirsView(self._options.paths, self._options.remote)
         try:
             wanted = subscribed(logs, self._options)
         except StratalogError as error:
@@ -183,7 +184,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @one_line_errors
     def initialOffset(self) -> OffsetsJson:
-        logs = LogDirsView(self._options.paths)
+        logs = LogDirsView(self._options.paths, self._options.remote)
         views = open_partitions(logs, subscribed(logs, self._options), self._options)
         check_named(self._options, views)
         offsets, ids = {}, {}
@@ -273,7 +274,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             first = begin.get(at, view.log_start_offset)
             if self._is_recreated(at.topic, ids_before.get(at.topic), ids.get(at.topic)):
                 first = view.log_start_offset
-            return self._held(at, view, OffsetRange(first, max(first, stop[at])))
+            wanted = OffsetRange(first, max(first, stop[at]))
+            return held_range(at, view, wanted, self._options)
 
         plan = plan_ranges(wanted, range_of, self._options)
         _log.debug("%s", plan.summary)
@@ -286,19 +288,6 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         what = recreated(topic, before, now)
         report_loss(what, fails_on_data_loss=self._options.fail_on_data_loss)
         return True
-
-    def _held(self, at: TopicPartition, view: PartitionView, wanted: OffsetRange) -> OffsetRange:
-        """The range, if the log has all of it; else what is left of it, or DataLossError."""
-        if wanted.is_empty:
-            return wanted
-        first, last = view.log_start_offset, view.log_end_offset
-        if self._options.fail_on_data_loss and (wanted.start < first or wanted.end > last):
-            raise data_loss(
-                f"offsets {wanted.start} to {wanted.end} of {at} are wanted, {first} to {last} "
-                "are there"
-            )
-        start = max(wanted.start, first)
-        return OffsetRange(start, max(start, min(wanted.end, last)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(partition, self._schema, self._options)
