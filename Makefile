@@ -26,11 +26,15 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(INSTALLED) java ## The pipeline from events to a table, on embedded Spark (two minutes)
+demo: accelerator ## The pipeline from events to a table, on embedded Spark (two minutes)
 	$(PYTHON) examples/demo.py $(ARGS)
 
+.PHONY: accelerator
+accelerator: $(INSTALLED) java ## Build the accelerator for Spark, with what PySpark contains
+	$(PYTHON) scripts/build_accelerator.py
+
 .PHONY: test
-test: lint java ## Everything CI runs: lint, types, layers and all tests
+test: lint accelerator chromium ## Everything CI runs: lint, types, layers and all tests
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: check
@@ -41,7 +45,7 @@ test-fast: $(INSTALLED) ## Tests only, without the slow ones
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
 
 .PHONY: test-long
-test-long: $(INSTALLED) java ## All tests with many more seeds, kills and examples (EFFORT=, hours)
+test-long: accelerator chromium ## All tests with many more seeds, kills and examples (EFFORT=, hours)
 	TMPDIR=$(TEST_TMPDIR) STRATALOG_TEST_EFFORT=$(EFFORT) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: torture
@@ -64,15 +68,16 @@ format: $(INSTALLED) ## Rewrite the sources in the project's style
 	$(PYTHON) -m ruff format .
 
 .PHONY: bench
-bench: $(INSTALLED) ## Measure the hot paths, beside other libraries
+bench: accelerator ## Measure the hot paths, beside other libraries
 	$(PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: docs
 docs: $(INSTALLED) ## Run the commands in README and docs, and write their output into the pages
+	$(PYTHON) scripts/manual.py
 	$(PYTHON) scripts/transcripts.py README.md docs/*.md
 
 .PHONY: dist
-dist: $(INSTALLED) ## Build the wheel and the source distribution in dist/
+dist: accelerator ## Build the wheel and the source distribution in dist/
 	rm -rf build dist
 	$(PYTHON) -m build --no-isolation
 
@@ -82,6 +87,10 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 .PHONY: java
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
+
+.PHONY: chromium
+chromium: ## Make sure that Chromium is there, for tests of reports; without it they are skipped
+	scripts/ensure_chromium || true
 
 .PHONY: lock
 lock: $(INSTALLED) ## Fit constraints.txt to pyproject.toml; ARGS=--upgrade takes the newest of all

@@ -98,6 +98,7 @@ def next_commands(log: ShopLog) -> list[str]:
         f"retain {path} --explain",
         f"stats {path}",
         f"verify {path}",
+        f"report {path} -o {path.parent / 'report.html'}",
     ]
 
 

@@ -53,7 +53,7 @@ def is_done(logs: LogDir) -> bool:
         raise SystemExit(f"{failing.topic_partition}: {failing.failures[-1]}")
     deleted = sum(partition.deleted_segments for partition in state.partitions)
     cleaned = [each.cleaning for each in state.partitions if each.cleaning is not None]
-    return deleted > 0 and all(cleaning.rounds > 0 for cleaning in cleaned)
+    return deleted > 0 and all(cleaning.passes > 0 for cleaning in cleaned)
 
 
 def run(directory: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from tests.effort import scaled
 from tests.golden.cases import GoldenCase, compaction_cases
+from tests.stores import CountingServer, S3Server, counting_server, seaweed_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "seaweed" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("seaweed"))
         elif item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("processes"))
     if hasattr(config, "workerinput"):
@@ -72,6 +75,20 @@ def compaction_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
         return unpacked[name]
 
     return by_name
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[S3Server]:
+    """A real S3 server, for all tests of a process."""
+    with seaweed_server() as server:
+        yield server
+
+
+@pytest.fixture
+def counting() -> Iterator[CountingServer]:
+    """An S3 server in this process that counts requests."""
+    with counting_server() as server:
+        yield server
 
 
 @pytest.fixture

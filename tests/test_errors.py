@@ -25,6 +25,7 @@ ERRORS: list[errors.StratalogError] = [
     errors.LogOfflineError(PATH, "closed"),
     errors.InvalidRecordError("no key", record_errors=(errors.RecordError(2, "no key"),)),
     errors.InvalidTopicError("a/b"),
+    errors.RequestError(25, "unknown member"),
 ]
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from importlib.metadata import PathDistribution, distribution
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,12 @@ def test_there_is_no_pyspark(programs: Path) -> None:
     assert where.startswith(str(programs.parent))
 
 
+def test_the_files_of_the_report_are_there(programs: Path) -> None:
+    for name in ("page.css", "page.js"):
+        code = f"from stratalog.report.page import _resource; print(len(_resource('{name}')))"
+        assert int(run(programs / "python", "-c", code).stdout) > 1000
+
+
 def test_every_command_has_help(programs: Path) -> None:
     listed = run(programs / "stratalog", "--help").stdout
     for name in COMMANDS:
@@ -130,6 +137,15 @@ def test_the_first_use_of_kernels_says_so_once(programs: Path) -> None:
         r"stratalog: compiling kernels .* 'stratalog compile-kernels'\n", done.stderr
     )
     assert run(programs / "stratalog", "stats", golden, "--json").stderr == ""
+
+
+def test_the_wheel_has_the_accelerator(dist: Path) -> None:
+    """The jars that are built; `make test` and `make dist` build one first."""
+    (wheel,) = dist.glob("*.whl")
+    built = {path.name for path in (ROOT / "src" / "stratalog" / "spark").glob("jars/*.jar")}
+    with zipfile.ZipFile(wheel) as content:
+        packed = {name for name in content.namelist() if name.endswith(".jar")}
+    assert packed == {f"stratalog/spark/jars/{name}" for name in built}
 
 
 def test_the_source_distribution_has_what_the_wheel_is_built_from(dist: Path) -> None:

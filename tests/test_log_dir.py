@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -418,3 +419,24 @@ def test_views_and_writers_see_the_same(tmp_path: Path) -> None:
     viewed = [list(view.read()) for view in stratalog.open_dirs(tmp_path).partitions_of("orders")]
     assert viewed == written
     assert sum(map(len, written)) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_producers_are_created_while_others_flush(tmp_path: Path) -> None:
+    with open_logs(tmp_path) as logs:
+        kept = []
+        is_done = threading.Event()
+
+        def create() -> None:
+            while not is_done.is_set():
+                kept.append(logs.producer())
+
+        thread = threading.Thread(target=create)
+        thread.start()
+        try:
+            for _ in range(200):
+                logs.flush()
+        finally:
+            is_done.set()
+            thread.join()
+        assert kept

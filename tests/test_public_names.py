@@ -27,8 +27,10 @@ INTERNAL = {
     "NewRecord",
     "ProducerStateManager",
     "ReadPlan",
+    "RemoteTier",
     "SegmentList",
     "SegmentPart",
+    "TransactionCoordinator",
     "SequenceNumbers",
 }
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stratalog import errors, types
+    from stratalog.broker.broker import Broker
     from stratalog.config import BrokerConfig, LogConfig
     from stratalog.errors import StratalogError
     from stratalog.format.batch import Codec, TimestampType
@@ -39,6 +40,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AppendedRange",
+    "Broker",
     "BrokerConfig",
     "Codec",
     "Delivery",
@@ -65,6 +67,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "stratalog.broker.broker": ("Broker",),
     "stratalog.config": ("BrokerConfig", "LogConfig"),
     "stratalog.errors": ("StratalogError",),
     "stratalog.format.batch": ("Codec", "TimestampType"),

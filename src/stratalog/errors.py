@@ -32,6 +32,7 @@
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      directories of different clusters, or the same partition twice
     │   └── MissingLogDirsError       some directories of a set were not opened
+    ├── RepairError                   a repair that cannot be done or undone; nothing was changed
     ├── CommitError                   staged batches that cannot be committed
     │   ├── CommitPendingError        a decided commit that could not be finished yet
     │   └── CommitReplayError         a repeated commit number with other rows
@@ -42,11 +43,18 @@
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
     │   ├── BrokerDirectoryError                44  only the Kafka cluster may change this
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
+    ├── AuthenticationError                     58  a SASL log-in failed
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
+    ├── ConcurrentTransactionsError             51  the last transaction is still ending: try again
+    ├── RequestError                  a broker refuses a request, with Kafka's error code
+    ├── FrameError                    bytes from a client that are no request
+    ├── BrokerStartError              a broker's port is taken, or its options do not fit
     ├── AccessDeniedError             no permission to read a file (also a PermissionError)
     ├── StorageError                  the disk refused: an I/O error on a file
     │   ├── DiskFullError             no space left, or the quota is spent
-    │   └── FsyncError                an fsync failed: reopen the log to read what is on disk
+    │   ├── FsyncError                an fsync failed: reopen the log to read what is on disk
+    │   └── StoreError                an object store or server refused, or could not be reached
+    ├── TieredLogError                the remote part of a tiered log is incomplete or locked
     ├── LogOfflineError               closed, or a write failed: reopen the log
     ├── SourceError                   a Spark query that the log directory cannot serve
     │   └── DataLossError             records that the query should read are no longer in the log
@@ -69,6 +77,7 @@
         ├── UnsupportedCompressionTypeError     76  no such codec
         ├── InvalidRecordError                  87  breaks a rule for what clients may send
         ├── ProducerFencedError                 90  another producer has taken over
+        │   └── InvalidProducerIdMappingError   49  the transactional id has another producer id
         └── UnexpectedAppendOffsetError         -1  does not continue the log of a follower
 
 Catch the narrowest type. A corrupt error has `path` (if a file was read) and `position` in bytes.
@@ -76,10 +85,16 @@ Catch the narrowest type. A corrupt error has `path` (if a file was read) and `p
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def command_line(*words: object) -> str:
+    """A command for a message that suggests one: complete, with its paths, ready to be pasted."""
+    return shlex.join(("stratalog", *map(str, words)))
 
 
 class StratalogError(Exception):
@@ -318,8 +333,9 @@ class LogDirLockedError(LockedError):
         self.holder = holder
         """Process id and name, if the system reports them."""
         who = "a Kafka broker or another writer" if holder is None else holder
+        self.what = f"{path}: locked by {who}"
         super().__init__(
-            f"{path}: locked by {who}; one process at a time may write to a log directory "
+            f"{self.what}; one process at a time may write to a log directory "
             "(reading needs no lock: see open_dirs)"
         )
 
@@ -339,8 +355,12 @@ class MissingLogDirsError(InconsistentLogDirsError):
             f"cannot {action} without {', '.join(missing)}: these log directories belong together. "
             "Open all of them (one that was moved is recognized at its new path). To work on the "
             "others meanwhile use missing_dirs='offline'; if the missing ones are lost for good, "
-            "missing_dirs='forget' (stratalog maintain --missing-dirs offline|forget)"
+            "missing_dirs='forget' (on the command line, --missing-dirs offline or forget)"
         )
+
+
+class RepairError(StratalogError):
+    """A repair of a partition cannot be done, or undone. Nothing was changed."""
 
 
 class CommitError(StratalogError):
@@ -425,6 +445,14 @@ class TopicDeletionDisabledError(TopicError):
     kafka_name = "TOPIC_DELETION_DISABLED"
 
 
+class AuthenticationError(StratalogError):
+    """A client could not log in by SASL. The message is for the client: it does not say whether the
+    user exists."""
+
+    code: ClassVar[int] = 58
+    kafka_name: ClassVar[str] = "SASL_AUTHENTICATION_FAILED"
+
+
 class InvalidTransactionTimeoutError(StratalogError):
     """A transaction may not stay open for longer than `transaction.max.timeout.ms`."""
 
@@ -432,12 +460,42 @@ class InvalidTransactionTimeoutError(StratalogError):
     kafka_name: ClassVar[str] = "INVALID_TRANSACTION_TIMEOUT"
 
 
+class ConcurrentTransactionsError(StratalogError):
+    """The last transaction of the transactional id is still ending. Try again a little later."""
+
+    code: ClassVar[int] = 51
+    kafka_name: ClassVar[str] = "CONCURRENT_TRANSACTIONS"
+
+
+class RequestError(StratalogError):
+    """A broker refuses a request of a client, or a part of it.
+
+    `code` is what it returns to the client; `message` goes along where the answer has room for it.
+    """
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(message or f"error code {int(code)}")
+
+
+class FrameError(StratalogError):
+    """Bytes that are no request of Kafka's protocol. The connection is closed, as by Kafka."""
+
+
+class BrokerStartError(StratalogError):
+    """A broker cannot start: the port is taken, or an option does not fit the others."""
+
+
 class AccessDeniedError(StratalogError, PermissionError):
     """This user may not read a file or directory. The data in it may be fine."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reason: str = "") -> None:
+        """`reason` is what a store says; without one it is a file on a disk."""
         self.path = path
-        super().__init__(f"{path}: no permission to read it; run as its owner, or change its mode")
+        advice = f"{reason}; check the credentials and what they allow" if reason else ""
+        advice = advice or "run as its owner, or change its mode"
+        super().__init__(f"{path}: no permission to read it; {advice}")
 
 
 class StorageError(StratalogError):
@@ -463,6 +521,23 @@ class FsyncError(StorageError):
     """An fsync failed. The kernel may have dropped what it could not write, and a later fsync may
     still succeed. The log directory is offline until it is reopened, which reads what is really on
     the disk."""
+
+
+class StoreError(StorageError):
+    """An object store or server refused a request, could not be reached, or did not return what it
+    had listed. Requests that may succeed later were repeated."""
+
+    def __init__(
+        self, path: Path, operation: str, errno: int, reason: str, attempts: int = 1
+    ) -> None:
+        self.attempts = attempts
+        tried = f" ({attempts} attempts)" if attempts > 1 else ""
+        super().__init__(path, operation, errno, f"{reason}{tried}")
+
+
+class TieredLogError(StratalogError):
+    """The remote part of a tiered log cannot be read: its metadata or a segment is missing, or the
+    key that it is encrypted with was not given."""
 
 
 class LogOfflineError(StratalogError):
@@ -624,6 +699,13 @@ class ProducerFencedError(AppendError):
 
     code = 90
     kafka_name = "PRODUCER_FENCED"
+
+
+class InvalidProducerIdMappingError(ProducerFencedError):
+    """The transactional id is not known, or belongs to another producer id now."""
+
+    code = 49
+    kafka_name = "INVALID_PRODUCER_ID_MAPPING"
 
 
 class UnexpectedAppendOffsetError(AppendError):

@@ -12,6 +12,7 @@ The parts: `partitions` (lock, topics, logs, recovery), `producing` (producers a
 
 from __future__ import annotations
 
+import threading
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -39,12 +40,14 @@ from stratalog.service.maintenance import Maintenance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from stratalog.format.metadata import MetaProperties
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.recovery_plan import Truncation
     from stratalog.partitions.state import MissingDirs
     from stratalog.partitions.topics import TopicInfo
     from stratalog.producing.batches import AppendedRange, RecordMetadata
     from stratalog.producing.producer import RecordFields
+    from stratalog.service.health import Failure, Subject
     from stratalog.storage.disk import Disk
 
 
@@ -70,6 +73,7 @@ class LogDir(TopicReader):
         self.commits = Commits(catalog, context)
         """Appends batches that were staged in files: all of them once, or none."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._producers_lock = threading.Lock()
         self._direct = Producer(catalog, context, self._schedule, ProducerOptions(linger_ms=0))
         self._is_closed = False
 
@@ -118,7 +122,7 @@ class LogDir(TopicReader):
         An open LogDir belongs to this process: a forked child cannot use it, and writes nothing
         when it exits.
         """
-        broker_config = _broker_config_of(config)
+        broker_config = BrokerConfig.of(config)
         dirs = [Path(path) for path in paths]
         if not dirs and config is not None:
             dirs = list(broker_config.log_dir_paths)
@@ -180,7 +184,7 @@ class LogDir(TopicReader):
         self._schedule.stop()
         self.cleaning.close()
         errors: list[Exception] = []
-        for close in (*(producer.close for producer in self._producers), self._coordinator.close):
+        for close in (*(p.close for p in self._open_producers()), self._coordinator.close):
             try:
                 close()
             except Exception as error:  # the logs must still be closed
@@ -196,6 +200,11 @@ class LogDir(TopicReader):
         return self._dirs.paths
 
     @property
+    def meta_properties(self) -> MetaProperties | None:
+        """The cluster and node that the first directory belongs to; None if it is no broker's."""
+        return self._catalog.roots[0].meta
+
+    @property
     def missing_dirs(self) -> list[Path]:
         """Log directories of the set that are offline, by their last paths."""
         return [Path(path) for path in self._catalog.missing_dirs.values()]
@@ -204,6 +213,10 @@ class LogDir(TopicReader):
     def recovery(self) -> tuple[Truncation, ...]:
         """What recovery has truncated since the directories were opened."""
         return tuple(self._catalog.truncations)
+
+    def failures(self) -> list[tuple[Subject, Failure]]:
+        """Background tasks whose last run failed, and on what: a partition or a directory."""
+        return self._health.unresolved()
 
     @property
     def config(self) -> BrokerConfig:
@@ -222,6 +235,14 @@ class LogDir(TopicReader):
     def partition(self, topic: str, partition: int) -> PartitionLog:
         """The log of one partition, to read by offset or time, or to append encoded batches."""
         return self._catalog.slot(TopicPartition(topic, partition)).log()
+
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """The current leader epoch of one partition. Does not open its log."""
+        return self._catalog.slot(TopicPartition(topic, partition)).leader_epoch
+
+    def is_empty(self, topic: str, partition: int) -> bool:
+        """Whether the log of a partition is known to have no records. Does not open it."""
+        return self._catalog.slot(TopicPartition(topic, partition)).is_empty
 
     def partitions_of(self, topic: str) -> Iterator[PartitionLog]:
         """The logs of all partitions of a topic, in order."""
@@ -244,9 +265,11 @@ class LogDir(TopicReader):
         config: Mapping[str, object] | None = None,
         replication_factor: int | None = None,
         create_in_broker_dir: bool = False,
+        validate_only: bool = False,
     ) -> TopicInfo:
         """Create a topic. `partitions` defaults to `num.partitions` of the config; `config` has
-        settings by Kafka's names (`retention.ms`, …). The replication factor can only be 1.
+        settings by Kafka's names (`retention.ms`, …). The replication factor can only be 1. With
+        `validate_only` it is checked, not created.
 
         In the directory of a Kafka broker (it has a `meta.properties`) this raises
         BrokerDirectoryError unless `create_in_broker_dir` is given here or to `open`.
@@ -257,6 +280,7 @@ class LogDir(TopicReader):
             replication_factor=replication_factor,
             overrides=config,
             in_broker_dir=create_in_broker_dir,
+            validate_only=validate_only,
         )
 
     def add_partitions(self, name: str, partitions: int) -> TopicInfo:
@@ -264,9 +288,12 @@ class LogDir(TopicReader):
         another partition than its old ones."""
         return self._catalog.add_partitions(name, partitions)
 
-    def alter_config(self, name: str, changes: Mapping[str, object | None]) -> TopicInfo:
-        """Change settings of a topic by Kafka's names; None removes an override."""
-        return self._catalog.alter_config(name, changes)
+    def alter_config(
+        self, name: str, changes: Mapping[str, object | None], *, validate_only: bool = False
+    ) -> TopicInfo:
+        """Change settings of a topic by Kafka's names; None removes an override. With
+        `validate_only` the changes are checked, not made."""
+        return self._catalog.alter_config(name, changes, validate_only=validate_only)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Its files are removed after `log.segment.delete.delay.ms`, by default a
@@ -327,8 +354,13 @@ class LogDir(TopicReader):
         if idempotent:
             sequences = SequenceNumbers(self._new_identity, is_transactional=False)
         producer = Producer(self._catalog, self._context, self._schedule, options, sequences)
-        self._producers.add(producer)
+        with self._producers_lock:
+            self._producers.add(producer)
         return producer
+
+    def _open_producers(self) -> list[Producer]:
+        with self._producers_lock:  # another thread may be creating one
+            return list(self._producers)
 
     def _new_identity(self) -> ProducerIdentity:
         return ProducerIdentity(self._producer_ids.take(), 0)
@@ -349,7 +381,7 @@ class LogDir(TopicReader):
         self._dirs.check_process()
         slots = [slot for slot in self._catalog.slots() if slot.loaded is not None]
         errors: list[Exception] = []
-        for flush in (*(p.flush for p in list(self._producers)), *(slot.flush for slot in slots)):
+        for flush in (*(p.flush for p in self._open_producers()), *(slot.flush for slot in slots)):
             try:
                 flush()
             except StratalogError as error:  # other log directories must still be flushed
@@ -400,6 +432,11 @@ class LogDir(TopicReader):
             parts, self._coordinator, transactional_id, options, timeout_ms
         )
 
+    @property
+    def coordinator(self) -> TransactionCoordinator:
+        """The transaction coordinator, for a broker that serves its requests."""
+        return self._coordinator
+
     def open_transactions(self) -> list[OpenTransaction]:
         """Transactions that have not ended, including those that a crash left open."""
         self._dirs.check_process()
@@ -424,15 +461,3 @@ class LogDir(TopicReader):
         `background=False`. Returns how many there were."""
         self._dirs.check_process()
         return self._schedule.run_pending() + self.maintenance.run_pending()
-
-
-def _broker_config_of(
-    config: BrokerConfig | Mapping[str, object] | Path | str | None,
-) -> BrokerConfig:
-    if config is None:
-        return BrokerConfig()
-    if isinstance(config, BrokerConfig):
-        return config
-    if isinstance(config, Path | str):
-        return BrokerConfig.from_properties_file(Path(config))
-    return BrokerConfig.parse(config)

@@ -11,6 +11,7 @@ from stratalog.format.arguments import TimeLike
 from stratalog.format.batch import BatchHeader, Peek
 from stratalog.format.checkpoint import EpochEntry
 from stratalog.format.legacy import LegacyHeader
+from stratalog.format.metadata import MetaProperties
 from stratalog.format.names import DirState
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
@@ -73,6 +74,7 @@ __all__ = [
     "Location",
     "Maintenance",
     "MaintenanceState",
+    "MetaProperties",
     "MissingIndex",
     "OffsetAndTimestamp",
     "OpenTransaction",

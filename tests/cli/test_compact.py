@@ -46,7 +46,10 @@ def test_a_plan_in_a_table(made: Path) -> None:
     before = snapshot(made)
     result = stratalog("compact", made, "--dry-run")
     assert (result.stderr, result.status) == ("", 0)
-    header, row = result.lines
+    header, row, plain, total = result.lines
+    assert plain.split()[:2] == ["plain-0", "no"]
+    assert plain.endswith("cleanup.policy is delete, so the log is not compacted")
+    assert total.startswith("2 partitions: 1 eligible; compaction would free 1.5 KiB of ")
     assert header.split()[:2] == ["PARTITION", "ELIGIBLE"]
     assert row.split()[:4] == ["orders-0", "yes", "0", "24"]
     assert row.endswith("dirty ratio 1 is above min.cleanable.dirty.ratio 0.5")
@@ -69,6 +72,7 @@ def test_a_plan_as_json(made: Path) -> None:
         "eligible": 1,
         "cleanBytes": 0,
         "cleanableBytes": row["cleanableBytes"],
+        "freedBytes": row["freedBytes"],
     }
 
 
@@ -80,7 +84,8 @@ def test_a_named_topic_is_listed_whatever_its_policy(made: Path) -> None:
 
 def test_settings_for_this_run(made: Path) -> None:
     settings = ["-c", "min.compaction.lag.ms=1000", "--now", str(NOW_MS + 10)]
-    row, _ = inside("compact", made, "--explain", "--json", *settings).rows
+    row, plain, _ = inside("compact", made, "--explain", "--json", *settings).rows
+    assert plain["topic"] == "plain"
     assert row["isEligible"] is False
     assert row["bound"]["kind"] == "min.compaction.lag.ms"
     assert row["bound"]["cleanableFromMs"] == NOW_MS + 1000
@@ -163,9 +168,41 @@ def test_force_does_not_compact_what_is_not_compacted(directory: Path) -> None:
 
 def test_nothing_to_compact(directory: Path) -> None:
     shutil.rmtree(directory / "orders-0")
-    for options in ([], ["--dry-run"]):
-        (line,) = inside("compact", directory, *options).lines
-        assert line.startswith("No topic is known to have cleanup.policy=compact.")
+    (line,) = inside("compact", directory).lines
+    assert line.startswith("No topic is known to have cleanup.policy=compact.")
+    *_, total = inside("compact", directory, "--dry-run").lines
+    assert total.startswith("1 partition: 0 eligible; compaction would free 0 B of ")
+
+
+def test_what_a_dry_run_and_what_if_would_free_is_what_compaction_frees(directory: Path) -> None:
+    row, summary = inside("compact", directory, "orders", "--dry-run", "--json").rows
+    what_if = ("--what-if", "cleanup.policy=compact")
+    *_, totals = inside("stats", directory / "orders-0", *what_if, "--json").rows
+    done, _ = inside("compact", directory, "orders", "--json").rows
+    freed = done["beforeBytes"] - done["afterBytes"]
+    assert freed > 0
+    assert (row["freedBytes"], summary["freedBytes"]) == (freed, freed)
+    assert totals["freedBy"] == {"cleanup.policy=compact": freed}
+
+
+@pytest.mark.parametrize(
+    "setting", ["retention.ms=1", "retention.bytes=600", "retention.ms=30000d"]
+)
+def test_what_if_agrees_with_retain(setting: str, tmp_path: Path) -> None:
+    with open_logs(tmp_path, clock=Clock()) as logs:
+        small = {"segment.bytes": 500}
+        logs.create_topic("a", 2, config=small)
+        logs.create_topic("b", 1, config={**small, "retention.bytes": 1500})
+        logs.create_topic("c", 1, config=COMPACTED)
+        for number in range(60):
+            for topic in ("a", "b", "c"):
+                logs.append(topic, b"value %d" % number, key=b"%d" % (number % 7))
+    *_, planned = inside("retain", tmp_path, "-c", setting, "--dry-run", "--json").rows
+    *found, totals = inside("stats", tmp_path, "--what-if", setting, "--json").rows
+    (freed,) = totals["freedBy"].values()
+    assert freed == planned["deletedBytes"]
+    by_topic = {row["topic"] for row in found if any(row["freedBy"].values())}
+    assert by_topic == ({"a", "b"} if "bytes" in setting else {"b"})  # b has a limit of its own
 
 
 @pytest.mark.slow

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
 MAPS = {"config", "configSources", "settings", "codecs", "freedBy"}
 """Objects whose keys are data: settings by Kafka's names, codecs."""
-OTHERS = {"ingest", "export", "reindex", "compile-kernels"}
-"""Verbs that move data, write indexes or caches."""
+OTHERS = {"ingest", "export", "reindex", "compile-kernels", "report", "serve"}
+"""Verbs that move data, write indexes or caches, or serve clients."""
 
 TXN = GOLDEN_DIR / "txn" / "txn-0"
 LOG_DIR = GOLDEN_DIR / "_logdir-run1"
@@ -39,7 +39,10 @@ RUNS: list[tuple[str | Path, ...]] = [
     ("explain", TXN, "--time", "0"),
     ("dump", TXN, "--print-data-log"),
     ("stats", COMPACT, "--what-if", "retention.ms=1"),
+    ("tune", COMPACT, "--simulate", "cleanup.policy=compact"),
     ("verify", GOLDEN_DIR / "u-badcrc" / "before"),
+    ("diff", GOLDEN_DIR / "u-badcrc" / "before", GOLDEN_DIR / "u-badcrc" / "after"),
+    ("repair", GOLDEN_DIR / "u-badcrc" / "before"),
     ("retain", COMPACT, "--explain", "--defaults"),
     ("recover", GOLDEN_DIR / "u-badcrc" / "before", "--dry-run"),
     ("compact", COMPACT, "compact", "--explain", *POLICY),
@@ -123,8 +126,10 @@ SHORT_OPTIONS = {
     "-c": "--config",
     "-d": "--log-dir",
     "-f": "--follow",
+    "-g": "--grep",
     "-H": "--histograms",
     "-h": "--help",
+    "-i": "--ignore-case",
     "-n": "--limit",
     "-o": "--offset",
     "-p": "--partitions",
@@ -133,8 +138,8 @@ SHORT_OPTIONS = {
     "-V": "--version",
     "-y": "--yes",
 }
-ALSO = {("read", "-o"): "--from"}
-"""The same under another name: an offset."""
+ALSO = {("read", "-o"): "--from", ("report", "-o"): "--output"}
+"""The same under another name, an offset; and where everybody expects the file to write."""
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -122,7 +122,7 @@ def test_records_in_json(log_dir: Path) -> None:
         "headers": [{"key": "h", "value": "x"}, {"key": "n", "value": None}],
     }  # fmt: skip
     assert (second["key"], second["value"], second["headers"]) == ("k1", None, [])
-    assert (third["key"], third["value"]) == (None, "\ufffd")
+    assert (third["key"], third["value"]) == (None, {"base64": "/w=="})
     assert [row["kind"] for row in inside("dump", log, "--json").rows] == ["batch"]
     deep = inside("dump", log, "--json", "--deep-iteration").rows[1]
     assert deep["headerKeys"] == ["h", "n"]
@@ -364,3 +364,61 @@ def test_help_lists_all_commands_and_exit_codes() -> None:
         "--cluster-metadata-decoder", "--skip-record-metadata", "--json",
     ):  # fmt: skip
         assert flag in flags
+
+
+def test_a_key_selects_records_only(tmp_path: Path) -> None:
+    copied = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
+    result = inside("dump", copied, "--key", "k0007", "--json")
+    assert [row["kind"] for row in result.rows] == ["batch", "record"]
+    assert result.stderr == (
+        "stratalog: note: .index, .timeindex, .snapshot files have no keys, and are not printed "
+        "with --key\n"
+    )
+
+
+def test_what_a_filter_does_not_apply_to() -> None:
+    result = inside("dump", GOLDEN_DIR / "txn" / "txn-0", "--producer-id", "1", "--kind", "index")
+    assert "note: --producer-id does not apply to .index files" in result.stderr
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_checkpoints(as_json: bool, tmp_path: Path) -> None:
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n2\na 1 5\nb 0 7\n")
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 100\n")
+    files = (tmp_path / "recovery-point-offset-checkpoint", tmp_path / "leader-epoch-checkpoint")
+    result = inside("dump", *files, *(["--json"] if as_json else []))
+    if as_json:
+        assert [{**row, "file": ""} for row in result.rows] == [
+            {"file": "", "kind": "checkpointed-offset", "topic": "a", "partition": 1, "offset": 5},
+            {"file": "", "kind": "checkpointed-offset", "topic": "b", "partition": 0, "offset": 7},
+            {"file": "", "kind": "leader-epoch", "epoch": 3, "startOffset": 100},
+        ]
+    else:
+        assert result.lines == [
+            f"Dumping {files[0]}",
+            "topic: a partition: 1 offset: 5",
+            "topic: b partition: 0 offset: 7",
+            f"Dumping {files[1]}",
+            "epoch: 3 startOffset: 100",
+        ]
+
+
+def test_a_corrupt_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "cleaner-offset-checkpoint"
+    path.write_text("0\n1\n")
+    result = inside("dump", path)
+    assert result.status == 1
+    assert "1 entries expected, 0 found" in result.stderr
+
+
+def test_gaps_of_compacted_topics_are_not_listed(tmp_path: Path) -> None:
+    log_dir = GoldenCase("compact-droptomb").copy_to(tmp_path)
+    noted = inside("dump", log_dir / "compact-droptomb-0", "--deep-iteration")
+    assert "Non-consecutive offsets" in noted.stderr
+    (log_dir / "cleaner-offset-checkpoint").write_text("0\n1\ncompact-droptomb 0 1200\n")
+    assert inside("dump", log_dir / "compact-droptomb-0", "--deep-iteration").stderr == ""
+    (log_dir / "cleaner-offset-checkpoint").unlink()
+    assert (
+        inside("dump", log_dir / "compact-droptomb-0", "--key", "key-008", "--kind", "log").stderr
+        == ""
+    )

@@ -39,3 +39,12 @@ def test_nothing_heavy_is_loaded(args: list[str]) -> None:
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert HEAVY & set(done.stderr.split()) == set()
+
+
+@pytest.mark.slow
+def test_advice_from_numbers_loads_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, "tune", "--rate", "1", "--message-bytes", "1k"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert HEAVY & set(done.stderr.split()) == set()

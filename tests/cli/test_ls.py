@@ -2,14 +2,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
+from stratalog.log_dir import LogDir
 from tests.cli.command import inside, on_terminal, stratalog
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
+from tests.looping import for_each
 
 MULTISEG = GoldenCase("multiseg").partition_dir
 UNIQUE = "0123456789abcdef0123456789abcdef"
@@ -42,12 +48,15 @@ def test_topics_of_a_log_dir() -> None:
         f"{log_dir_case().root}: 3 partitions, node 1, cluster L_0Za8S1S7WFAosY2JyK9g, "
         "clean shutdown"
     )
-    assert [" ".join(line.split()) for line in table] == [
-        "TOPIC PARTITIONS SEGMENTS SIZE START END OLDEST NEWEST CODEC",
-        "__cluster_metadata 1 1 45.9 KiB 0 687 2026-11-15T18:57:49.367Z "
+    shown = [" ".join(line.split()) for line in table]
+    assert shown[0] == (
+        "TOPIC PARTITIONS SEGMENTS SIZE DISK OTHER START END RECORDS OLDEST NEWEST CODEC"
+    )
+    assert [re.sub(r"(?<=B )(.*? [KM]iB ){2}", "", line) for line in shown[1:]] == [
+        "__cluster_metadata 1 1 45.9 KiB 0 687 - 2026-11-15T18:57:49.367Z "
         "2026-11-15T19:01:51.046Z none",
-        "__consumer_offsets 1 1 0 B 0 0 - - -",
-        "__transaction_state 1 1 12.4 KiB 0 103 2026-11-15T19:00:37.931Z "
+        "__consumer_offsets 1 1 0 B 0 0 0 - - -",
+        "__transaction_state 1 1 12.4 KiB 0 103 - 2026-11-15T19:00:37.931Z "
         "2026-11-15T19:00:40.270Z none",
     ]
 
@@ -62,6 +71,9 @@ def test_json_of_a_log_dir() -> None:
         "nodeId": 1,
         "directoryId": "MtYdq_KPCbmiow0LcoAMAw",
         "isCleanShutdown": True,
+        "isUnclean": False,
+        "isInUse": False,
+        "holder": None,
         "partitions": 3,
     }
     assert rows[3] == {
@@ -77,6 +89,8 @@ def test_json_of_a_log_dir() -> None:
         "logStartOffsetMin": 0,
         "logEndOffsetMax": 103,
         "offsets": 103,
+        "records": None,
+        **{name: value for name, value in rows[3].items() if name.startswith("disk")},
         "firstTimestamp": 1794769237931,
         "largestTimestamp": 1794769240270,
         "codecs": ["none"],
@@ -213,6 +227,83 @@ def test_the_state_of_indexes(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
+@for_each("case", all_cases())
+def test_reindex_changes_what_verify_finds_wrong(case: GoldenCase) -> None:
+    """One meaning of a right index: verify has no finding, and reindex does not touch it. What it
+    finds wrong, reindex replaces; of what it only notes, reindex leaves all that is right."""
+    for partition in case.partition_dirs():
+        found = [row for row in inside("verify", partition, "--json").rows if "severity" in row]
+        indexes = [row for row in found if row["path"].endswith("index")]
+        changed = {
+            row["path"]
+            for row in inside("reindex", partition, "--dry-run", "--json").rows
+            if row["kind"] == "file" and row["change"] != "kept"
+        }
+        assert changed <= {row["path"] for row in indexes}
+        assert changed >= {row["path"] for row in indexes if row["severity"] != "note"}
+
+
+def test_disk_use_is_that_of_du(log_dir: Path) -> None:
+    (log_dir / "txn-0" / f"{0:020d}.log.deleted").write_bytes(bytes(10_000))
+    (log_dir / "txn-0" / "0-0-0-0.staged").write_bytes(bytes(10_000))
+    with (log_dir / "txn-0" / f"{9999:020d}.index").open("wb") as index:
+        index.truncate(10 << 20)  # sparse
+    kept = log_dir / "multiseg-0" / "repair-x" / "old"
+    kept.mkdir(parents=True)
+    os.link(log_dir / "multiseg-0" / f"{0:020d}.log", kept / f"{0:020d}.log")
+    (kept / "other.log").write_bytes(bytes(50_000))
+    for row in inside("ls", log_dir, "--partitions", "--json").rows:
+        if row["kind"] == "partition":
+            du = subprocess.run(["du", "-sB1", row["path"]], capture_output=True, check=True).stdout
+            assert row["diskBytes"] == int(du.split()[0])
+            if row["topic"] == "txn" and row["partition"] == 0:
+                assert row["diskDeletedBytes"] >= 10_000
+                assert row["diskStagedBytes"] >= 10_000
+                assert row["diskBytes"] < 1 << 20
+            else:
+                assert row["diskDeletedBytes"] == row["diskStagedBytes"] == 0
+
+
+def test_an_object_store_has_no_blocks_and_no_lock() -> None:
+    store = fsspec.filesystem("memory")
+    for file in MULTISEG.iterdir():
+        store.pipe_file(f"/ls-test/multiseg-0/{file.name}", file.read_bytes())
+    store.pipe_file("/ls-test/.lock", b"")
+    head, topic = inside("ls", "memory://ls-test", "--json").rows
+    assert (head["isInUse"], head["isUnclean"]) == (False, True)
+    assert topic["diskBytes"] == sum(file.stat().st_size for file in MULTISEG.iterdir())
+    assert topic["diskLogBytes"] == topic["sizeBytes"]
+    rows = inside("read", "memory://ls-test", "multiseg", "--key", "k0007", "--json").rows
+    assert [row["offset"] for row in rows] == [7]
+
+
+def test_who_uses_a_directory(tmp_path: Path) -> None:
+    def head() -> str:
+        return inside("ls", tmp_path).lines[0].partition(": ")[2]
+
+    with LogDir.open(tmp_path, background=False) as logs:
+        logs.create_topic("t")
+        used = inside("ls", tmp_path, "--json").rows[0]
+        assert head() == "1 partition, in use by another LogDir in this process"
+        assert (used["isInUse"], used["isUnclean"]) == (True, False)
+    assert head() == "1 partition, clean shutdown"
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    assert head() == "1 partition, not shut down cleanly"
+    assert inside("ls", tmp_path, "--json").rows[0]["isUnclean"]
+
+
+def test_counted_records(log_dir: Path) -> None:
+    topics = {
+        row["topic"]: row["records"]
+        for row in inside("ls", log_dir, "--count", "--json").rows
+        if row["kind"] == "topic"
+    }
+    txn = len(inside("read", log_dir / "txn-0", "--json").rows)
+    assert topics == {"multiseg": 1500, "txn": 2 * txn}
+    assert "RECORDS" not in inside("ls", log_dir).lines[1]
+
+
 def test_files_in_transit(tmp_path: Path) -> None:
     partition = GoldenCase("multiseg").copy_to(tmp_path) / "multiseg-0"
     shutil.copy(partition / f"{0:020d}.log", partition / f"{0:020d}.log.deleted")
@@ -224,7 +315,8 @@ def test_files_in_transit(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_properties_of_a_broker_that_had_no_id_yet(log_dir: Path) -> None:
     (log_dir / "meta.properties").write_text("version=0\ncluster.id=abc\n")
-    assert stratalog("ls", log_dir).lines[0] == f"{log_dir}: 3 partitions, cluster abc"
+    head = stratalog("ls", log_dir).lines[0]
+    assert head == f"{log_dir}: 3 partitions, cluster abc, not shut down cleanly"
 
 
 @pytest.mark.slow
@@ -304,7 +396,7 @@ def test_a_pipe_gets_no_escapes_and_complete_rows() -> None:
         "BASE NEXT SIZE INDEX TIMEINDEX ABORTED SNAPSHOT OLDEST NEWEST CODEC INDEXES"
     )
     assert " ".join(lines[5].split()) == (
-        "0 156 15.9 KiB 44 44 0 no 2023-11-14T22:13:20.000Z 2023-11-14T22:13:21.550Z none ok"
+        "0 156 15.9 KiB 44 44 0 no 2023-11-14T22:13:20.000Z 2023-11-14T22:13:21.550Z none -"
     )
 
 

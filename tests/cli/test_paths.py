@@ -100,7 +100,7 @@ def test_a_partition_where_a_log_directory_is_expected(verb: str, place: Path) -
 @pytest.mark.parametrize("verb", RECORDS)
 def test_a_log_directory_where_a_partition_is_expected(verb: str, place: Path) -> None:
     text = refusal(verb, place / "logs")
-    assert f"such as {place / 'logs'}/TOPIC" in text
+    assert f"such as {place / 'logs'} TOPIC" in text
     assert text.endswith("its topics: multiseg")
 
 

@@ -106,6 +106,35 @@ def test_all_partitions_of_a_topic_in_order(tmp_path: Path) -> None:
     assert one == rows[2:4]
 
 
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--key", "k0007"], [("multiseg", 7), ("rdk-none", 7)]),
+        (["--key", "6b30303037", "--key-format", "hex"], [("multiseg", 7), ("rdk-none", 7)]),
+        (["--grep", "k0007", "-n", "1"], [("multiseg", 7)]),
+        (["--grep", "K0007", "-i", "--from", "8"], []),
+        (["--grep", "h1", "--to", "8"], [("rdk-none", 6), ("rdk-none", 7)]),
+    ],
+)
+def test_search_all_topics(
+    args: list[str], expected: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    for name in ("multiseg", "rdk-none"):
+        (tmp_path / f"{name}-0").symlink_to(GoldenCase(name).partition_dir)
+    rows = inside("read", tmp_path, *args, "--json").rows
+    assert [(row["topic"], row["offset"]) for row in rows] == expected
+    named = inside("read", tmp_path, "rdk-none", *args, "--json").rows
+    assert [row["topic"] for row in named] == ["rdk-none"] * len(named)
+
+
+def test_searching_reports_corruption() -> None:
+    result = inside(
+        "read", directory_to_read(GoldenCase("u-badcrc")), "--grep", "k", "--skip-corrupt"
+    )
+    assert result.status == 1
+    assert ": skipped " in result.stderr
+
+
 def test_a_segment_alone() -> None:
     assert _offsets(MULTISEG / f"{1295:020d}.log") == list(range(1295, 1485))
 

@@ -62,7 +62,7 @@ def test_a_corrupt_segment_is_reported_and_the_status_is_1(root: Path) -> None:
     assert result.status == 1
     (line,) = result.stderr.splitlines()
     assert "00000000000000000156.log at byte " in line
-    assert line.endswith("; run stratalog verify")
+    assert line.endswith(f"; for details run stratalog verify {log.parent}")
 
 
 def test_json(root: Path) -> None:

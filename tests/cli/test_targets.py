@@ -55,25 +55,25 @@ def test_topic_spec(text: str, expected: TopicSpec) -> None:
     ],
 )
 def test_topics_of_a_log_dir(log_dir: Path, target: str, expected: list[str]) -> None:
-    assert _names(open_targets(target, [log_dir])) == expected
+    assert _names(open_targets([target], [log_dir])) == expected
 
 
 def test_one_word_for_directory_and_topic(log_dir: Path) -> None:
-    assert _names(open_targets(f"{log_dir}/multiseg:2", [])) == ["multiseg-2"]
-    assert _names(open_targets(f"{log_dir}/other", [])) == ["other-7"]
+    assert _names(open_targets([f"{log_dir}/multiseg:2"], [])) == ["multiseg-2"]
+    assert _names(open_targets([f"{log_dir}/other"], [])) == ["other-7"]
 
 
 def test_topics_below_the_current_directory(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(log_dir)
-    assert _names(open_targets("other", [])) == ["other-7"]
+    assert _names(open_targets(["other"], [])) == ["other-7"]
     monkeypatch.chdir(log_dir / "other-7")
-    assert _names(open_targets(".", [])) == ["other-7"]
+    assert _names(open_targets(["."], [])) == ["other-7"]
 
 
 def test_several_log_dirs_are_one(tmp_path: Path) -> None:
     for place, name in (("a", "orders-1"), ("b", "orders-0"), ("b", "orders-2")):
         shutil.copytree(MULTISEG, tmp_path / place / name)
-    views = open_targets("orders", [tmp_path / "a", tmp_path / "b"])
+    views = open_targets(["orders"], [tmp_path / "a", tmp_path / "b"])
     assert _names(views) == ["orders-0", "orders-1", "orders-2"]
 
 
@@ -81,7 +81,7 @@ def test_a_partition_in_two_places_is_an_error(tmp_path: Path) -> None:
     for place in ("a", "b"):
         shutil.copytree(MULTISEG, tmp_path / place / "orders-0")
     with pytest.raises(StratalogError, match="two places"):
-        open_targets("orders", [tmp_path / "a", tmp_path / "b"])
+        open_targets(["orders"], [tmp_path / "a", tmp_path / "b"])
 
 
 def test_partitions_are_listed_once(log_dir: Path) -> None:
@@ -93,7 +93,7 @@ def test_partitions_are_listed_once(log_dir: Path) -> None:
 
 
 def test_a_segment_is_that_part_of_the_log_alone() -> None:
-    (view,) = open_targets(str(MULTISEG / "00000000000000000156.log"), [])
+    (view,) = open_targets([str(MULTISEG / "00000000000000000156.log")], [])
     assert (view.log_start_offset, view.log_end_offset) == (156, 312)
     assert [record.offset for record in view.read()] == list(range(156, 312))
     view.refresh()
@@ -102,11 +102,11 @@ def test_a_segment_is_that_part_of_the_log_alone() -> None:
 
 def test_a_copy_under_any_name(tmp_path: Path) -> None:
     shutil.copytree(MULTISEG, tmp_path / "before the crash")
-    (view,) = open_targets(str(tmp_path / "before the crash"), [])
+    (view,) = open_targets([str(tmp_path / "before the crash")], [])
     assert view.topic_partition == ("before the crash", -1)
     assert view.log_end_offset == 1500
     shutil.copy(MULTISEG / "00000000000000000156.log", tmp_path)
-    (view,) = open_targets(str(tmp_path / "00000000000000000156.log"), [])
+    (view,) = open_targets([str(tmp_path / "00000000000000000156.log")], [])
     assert sum(1 for _ in view.read()) == 156
 
 
@@ -128,4 +128,4 @@ def test_what_is_not_there(
     (log_dir / "empty").mkdir()
     (log_dir / "multiseg-0" / "partition.metadata").touch()
     with pytest.raises(error, match=text):
-        open_targets(target.format(log_dir=log_dir), [log_dir] if has_log_dir else [])
+        open_targets([target.format(log_dir=log_dir)], [log_dir] if has_log_dir else [])

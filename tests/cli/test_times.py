@@ -21,6 +21,12 @@ POINTS = [
     ("2023-11-14T22:13:20", Point("time", NOW_MS)),
     ("-1h", Point("time", NOW_MS - 3_600_000)),
     ("now", Point("time", NOW_MS)),
+    ("1d", Point("time", NOW_MS - 86_400_000)),
+    ("1h30m", Point("time", NOW_MS - 5_400_000)),
+    ("22:13", Point("time", NOW_MS - 20_000)),
+    ("22:13:20", Point("time", NOW_MS)),
+    ("22:13:21", Point("time", NOW_MS - 86_399_000)),
+    ("9:05", Point("time", NOW_MS - 47_300_000)),
 ]
 
 
@@ -29,7 +35,9 @@ def test_points(text: str, expected: Point) -> None:
     assert parse_point(text, now_ms=NOW_MS) == expected
 
 
-@pytest.mark.parametrize("text", ["", "first", "1.5", "9223372036854775808", "0x10", "\u0663"])
+@pytest.mark.parametrize(
+    "text", ["", "first", "1.5", "9223372036854775808", "0x10", "\u0663", "24:00", "9:5", "d"]
+)
 def test_what_is_no_point(text: str) -> None:
     with pytest.raises(InvalidTimeError):
         parse_point(text, now_ms=NOW_MS)

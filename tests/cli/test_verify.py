@@ -31,7 +31,7 @@ def test_an_error_has_its_place_and_advice_and_the_status_is_1() -> None:
     assert result.status == 1
     assert "00000000000000000240.log at byte 978: CRC mismatch: stored f3882c31" in result.lines[1]
     assert result.lines[1].endswith("[bad-batch]")
-    assert result.lines[2].startswith("    recovery truncates the log here")
+    assert result.lines[2].startswith("    a broker would truncate the log here")
     assert result.lines[-1].endswith("1 error, 0 warnings, 2 notes")
     assert result.stderr == ""
 

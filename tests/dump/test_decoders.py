@@ -21,14 +21,15 @@ from stratalog.format.record import Record
 @pytest.mark.parametrize(
     ("name", "data", "text", "json"),
     [
-        ("utf-8", b"caf\xc3\xa9 \xff", "café \ufffd", "café \ufffd"),
+        ("utf-8", b"caf\xc3\xa9", "café", "café"),
+        ("utf-8", b"caf\xc3\xa9 \xff", "café \ufffd", {"base64": "Y2Fmw6kg/w=="}),
         ("hex", b"\x00\xff", "00ff", "00ff"),
         ("base64", b"\x00\xff", "AP8=", "AP8="),
         ("json", b'{"a" : [1, null],\n"b":"\xc3\xa9"}', '{"a":[1,null],"b":"é"}',
          {"a": [1, None], "b": "é"}),
         ("json", b'"text"', '"text"', "text"),
         ("json", b"{no", "{no", "{no"),
-        ("json", b"\xff", "\ufffd", "\ufffd"),
+        ("json", b"\xff", "\ufffd", {"base64": "/w=="}),
         ("json", b'"\\ud800"', '"\\ud800"', "\ud800"),
         ("json", b"[" * 100_000, "[" * 100_000, "[" * 100_000),
         ("json", b"1\x00", "1\x00", "1\x00"),

@@ -23,7 +23,7 @@ PARTITION = b"\7orders" + TOPIC_ID + struct.pack(">i", 3) + NO_TAGS
 SEGMENT_KEY = PARTITION + SEGMENT_ID + NO_TAGS
 EPOCHS = b"\3" + struct.pack(">iq", 4, 120) + NO_TAGS + struct.pack(">iq", 2, 100) + NO_TAGS
 COPIED = (
-    b"\0\0"
+    b"\1\0\0"
     + SEGMENT_KEY
     + struct.pack(">qqiqq", 100, 199, 1, 1700, 1800)
     + EPOCHS
@@ -31,8 +31,8 @@ COPIED = (
     + b"\0"  # no custom metadata
     + b"\0"
 )
-UPDATED = b"\1\0" + SEGMENT_KEY + struct.pack(">iq", 1, 1900) + b"\6hello" + b"\1" + NO_TAGS
-DELETED = b"\2\0" + PARTITION + struct.pack(">iqb", 1, 2000, 2) + NO_TAGS
+UPDATED = b"\1\1\0" + SEGMENT_KEY + struct.pack(">iq", 1, 1900) + b"\6hello" + b"\1" + NO_TAGS
+DELETED = b"\1\2\0" + PARTITION + struct.pack(">iqb", 1, 2000, 2) + NO_TAGS
 ID = f"RemoteLogSegmentId{{topicIdPartition={TOPIC}:orders-3, id={SEGMENT}}}"
 COPIED_TEXT = (
     f"RemoteLogSegmentMetadata{{remoteLogSegmentId={ID}, startOffset=100, endOffset=199, "
@@ -54,7 +54,7 @@ COPIED_TEXT = (
             "eventTimestampMs=1900, brokerId=1}",
         ),
         (
-            b"\2\1" + DELETED[2:-1] + b"\1\1\x08" + bytes(8),  # of a newer broker: a field more
+            b"\1\2\1" + DELETED[3:-1] + b"\1\1\x08" + bytes(8),  # of a newer broker: a field more
             f"RemotePartitionDeleteMetadata{{topicPartition={TOPIC}:orders-3, "
             "state=DELETE_PARTITION_FINISHED, eventTimestampMs=2000, brokerId=1}",
         ),
@@ -66,7 +66,7 @@ def test_in_kafkas_words(value: bytes, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"\5\0", b"\0\7", DELETED[:-9], UPDATED[:-2] + b"\x09\0"]
+    "value", [None, b"", b"\1\5\0", b"\1\0\7", b"\2\0\0", DELETED[:-9], UPDATED[:-2] + b"\x09\0"]
 )
 def test_what_cannot_be_read_is_told_in_its_place(value: bytes | None) -> None:
     decoder, record = RemoteLogMetadataDecoder(), Record(7, 0, None, value)

@@ -100,8 +100,8 @@ class Model:
         """In this round: whatever earlier ones left has been recovered."""
         self.acknowledged = 0
         self.commits = 0
-        self._settled: dict[str, int] = {}
-        """The last commit of each query that was found to be whole."""
+        self._settled: set[tuple[str, str]] = set()
+        """Topic ids and commits that were found to be whole, or deleted again."""
         self._writes: dict[str, tuple[Topic, dict[int, Expected]]] = {}
 
     def take(self, event: dict[str, Any]) -> None:
@@ -219,7 +219,9 @@ class Model:
 
     def _decide(self, ends: dict[str, int], id: str, **batch: Any) -> None:
         stream, topic = f"{batch['query']}.{batch['number']}", self.adopt(batch["topic"], id)
-        if batch["number"] <= self._settled.get(batch["query"], -1) or stream in self.groups:
+        group = self.groups.get(stream)
+        is_known = group is not None and all(topic_id == id for topic_id, _ in group.uids)
+        if is_known or (id, stream) in self._settled:
             return
         group = self.groups[stream] = Group(stream, is_transaction=False, is_intended=True)
         floors = {int(number): end for number, end in ends.items()}
@@ -242,9 +244,7 @@ class Model:
     def settle(self, group: Group) -> None:
         """All of it is where it belongs, or will never be anywhere."""
         self.groups.pop(group.name, None)
-        if not group.is_transaction:
-            query, _, number = group.name.rpartition(".")
-            self._settled[query] = max(int(number), self._settled.get(query, -1))
         for topic_id, uid in group.uids:
+            self._settled.add((topic_id, group.name))
             if topic_id in self.topics:
                 self.topics[topic_id].pending.pop(uid, None)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _KEPT_BATCHES = 20
 _REFUSALS_MAX = 5
+NOWHERE = "nowhere"
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,17 @@ class Query:
         return MicroBatch(**json.loads((self._dir / f"{number}.json").read_text()))
 
     def _is_done(self, number: int) -> bool:
-        return (self._dir / "done").exists() and number <= int((self._dir / "done").read_text())
+        return number <= self._last_done()[0]
 
-    def _note_done(self, number: int) -> None:
+    def _last_done(self) -> tuple[int, str]:
+        """The last micro-batch that needs no retry, and the id of the topic that has it."""
+        path = self._dir / "done"
+        number, topic_id = path.read_text().split() if path.exists() else (-1, NOWHERE)
+        return int(number), topic_id
+
+    def _note_done(self, number: int, topic_id: str) -> None:
         draft = self._dir / f"done-{os.getpid()}"
-        draft.write_text(str(number))
+        draft.write_text(f"{number} {topic_id}")
         draft.replace(self._dir / "done")
 
     # -- how
@@ -153,13 +160,13 @@ class Query:
         journal.note("decide", **asdict(batch), id=str(info.topic_id), ends=ends)
         result = logs.commits.commit(staged)
         journal.note("decided", stream=batch.stream, is_replay=result.is_replay)
-        if self._is_done(batch.number):
+        if self._last_done() == (batch.number, str(info.topic_id)):
             assert result.is_replay, f"{batch} was committed a second time"
-        self._note_done(batch.number)
+        self._note_done(batch.number, str(info.topic_id))
 
     def give_up(self, batch: MicroBatch) -> None:
-        """Its topic is gone."""
-        self._note_done(batch.number)
+        """Its topic is gone. If it is tried again, it is for the next topic of that name."""
+        self._note_done(batch.number, NOWHERE)
 
 
 def _columns(identities: Sequence[Identity], partitions: int) -> pa.RecordBatch:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import time
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from typer.core import TyperCommand
 
-from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_time
+from stratalog.errors import LogDirLockedError
+from stratalog.format.quantities import InvalidQuantityError, parse_size
+from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_duration, parse_time
+from stratalog.storage.remote_path import location, set_default_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,11 +23,11 @@ if TYPE_CHECKING:
 # -- what to work on
 
 TargetArgument = Annotated[
-    str,
+    list[str],
     typer.Argument(
         metavar="TARGET",
-        help="A topic or partition in --log-dir (TOPIC, TOPIC:PARTITION) or with its path "
-        "(DIR/TOPIC), a partition directory, or a .log file.",
+        help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
+        "or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log files.",
         show_default=False,
     ),
 ]
@@ -53,9 +57,74 @@ LogDirOption = Annotated[
         "--log-dir",
         "-d",
         metavar="DIR",
-        help="A log directory in which to look for topics. Repeatable.",
+        help="A log directory in which to look for topics, or its URI. Repeatable.",
+        parser=location,
     ),
 ]
+
+
+def _use_storage_options(given: list[str] | None) -> list[str] | None:
+    """Every location of this command gets them."""
+    set_default_options(key_values("--storage-option", given or []))
+    return given
+
+
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="A setting of the store of s3://, gs://, abfss:// or other URIs, such as "
+        "s3.endpoint=http://localhost:9000. Repeatable.",
+        callback=_use_storage_options,
+        is_eager=True,
+        show_default=False,
+    ),
+]
+
+RemoteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--remote",
+        metavar="URI",
+        help="The store of tiered topics (bucket and prefix, or a directory): their logs then "
+        "include what brokers have moved there.",
+        show_default=False,
+    ),
+]
+RemoteLayoutOption = Annotated[
+    Literal["aiven", "local"] | None,
+    typer.Option(
+        "--remote-layout",
+        help="How the store is laid out: by Aiven's plugin, or by Kafka's LocalTieredStorage. "
+        "Found out by default.",
+        show_default=False,
+    ),
+]
+RemoteKeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--remote-key",
+        metavar="[ID=]FILE",
+        help="The private key (PEM) of encrypted remote segments. Repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | None) -> None:
+    """Let every log directory of this command have this store of tiered topics."""
+    from stratalog.partitions.view import set_default_tiered_store  # noqa: PLC0415 - heavy
+
+    if remote is None:
+        if layout or keys:
+            raise typer.BadParameter("--remote-layout and --remote-key require --remote")
+        set_default_tiered_store(None)
+        return
+    from stratalog.storage.tiered_store import TieredStore  # noqa: PLC0415
+
+    set_default_tiered_store(TieredStore.found_at(location(remote), layout, keys or ()))
+
 
 # -- where in a log
 
@@ -110,7 +179,8 @@ ConfigOption = Annotated[
         "--config",
         "-c",
         metavar="NAME=VALUE",
-        help="Set a Kafka topic or broker setting for this run only. Repeatable.",
+        help="Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
+        "retention.bytes=10GiB. Repeatable.",
     ),
 ]
 CreateInBrokerDirOption = Annotated[
@@ -151,6 +221,30 @@ def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+_UNIT_MS: Final = {"ms": 1, "seconds": 1000, "minutes": 60_000, "hours": 3_600_000}
+
+
+def setting_values(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """Parse Kafka settings. Times may be durations (`retention.ms=7d`), amounts of bytes may have a
+    unit (`retention.bytes=10GiB`, `512M`)."""
+    return {name: _plain(flag, name, text) for name, text in key_values(flag, given).items()}
+
+
+def _plain(flag: str, name: str, text: str) -> str:
+    """The number that Kafka expects for a setting of this name."""
+    unit = re.split(r"[.]", name)[-1]
+    duration_ms = parse_duration(text)
+    if duration_ms is not None and unit in _UNIT_MS:
+        amount, rest = divmod(duration_ms, _UNIT_MS[unit])
+        if rest:
+            raise typer.BadParameter(f"{flag}: {name}={text} is not a whole number of {unit}")
+        return str(amount)
+    if unit in {"bytes", "size"}:
+        with suppress(InvalidQuantityError):  # a negative number, or one that Kafka rejects
+            return str(parse_size(text))
+    return text
+
+
 def time_of(text: str | None, flag: str) -> int | None:
     """The time given with `flag`, in milliseconds."""
     if text is None:
@@ -188,6 +282,14 @@ def key_bytes(text: str, key_format: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+# -- errors
+
+
+def locked_text(error: LogDirLockedError, *, has_dry_run: bool = True) -> str:
+    """What holds the lock, and what to do."""
+    return f"{error.what}; stop the broker{', or use --dry-run' if has_dry_run else ''}"
+
+
 # -- help
 
 _TYPE: Final = re.compile(r" <[^<>]*>$")
@@ -203,6 +305,15 @@ class PlainCommand(TyperCommand):
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
             error.message = error.message.removeprefix(_PREFIX)
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Say what to do about a lock: a command that has --dry-run works without it."""
+        try:
+            return super().invoke(ctx)
+        except LogDirLockedError as error:
+            has_dry_run = any("--dry-run" in each.opts for each in self.params)
+            error.args = (locked_text(error, has_dry_run=has_dry_run),)
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -29,6 +29,7 @@ from stratalog.cli.arguments import (
 )
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
 from stratalog.cli.output import (
+    AddedProgress,
     Progress,
     json_line,
     print_truncations,
@@ -53,6 +54,7 @@ from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile
 from stratalog.format.times import format_time
+from stratalog.maintenance.cleaning.key_trace import NextEvent
 from stratalog.maintenance.cleaning.plan import (
     BoundKind,
     cleaner_log,
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
         CleaningResult,
         LogCleaner,
     )
+    from stratalog.maintenance.cleaning.preview import CleaningPreview
 
 FAILS_WHEN = "a partition could not be compacted or read, or no record has the key"
 KeyFormat = Literal["utf-8", "hex", "base64"]
@@ -126,7 +129,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Compact topics by key: keep the last record of each key.
 
-    Without topics, all topics whose cleanup.policy includes compact are compacted.
+    Without topics, all topics whose cleanup.policy includes compact are compacted. --dry-run and
+    --explain list all topics, and why each is eligible or not. --dry-run also reads the eligible
+    partitions and shows what compaction would free.
 
     A cleaning pass starts where the last one ended. It stops at the active segment, at the first
     open transaction, or at the first segment younger than min.compaction.lag.ms. A partition is
@@ -161,7 +166,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if key is not None:
         _show_key(request, key_bytes(key, key_format), now_ms, as_json=as_json)
     elif is_read_only:
-        _show_plans(request, now_ms, is_long=explain, as_json=as_json)
+        _show_plans(request, now_ms, (explain, dry_run), as_json=as_json)
     else:
         with _cleaner(given.broker, master, conf) as cleaner:
             _compact(request, cleaner, is_forced=force, as_json=as_json)
@@ -184,6 +189,12 @@ class PlannedPartition(NamedTuple):
     view: PartitionView
     settings: EffectiveConfig
     plan: CleaningPlan
+    preview: CleaningPreview | None = None
+    """What a pass would leave; None if the partition is not eligible."""
+
+    @property
+    def freed_bytes(self) -> int:
+        return 0 if self.preview is None else self.preview.freed_bytes
 
 
 class Failures:
@@ -201,9 +212,9 @@ class Failures:
 
 
 def _planned(
-    request: CompactionRequest, now_ms: int, failures: Failures
+    request: CompactionRequest, now_ms: int, failures: Failures, *, compacted_only: bool
 ) -> Iterator[PlannedPartition]:
-    """Every partition that is named, or else every one that is compacted."""
+    """Every partition that is named, or else all; or those that are compacted."""
     dirs = open_dirs(request.directory)
     finder = request.settings.finder()
     checkpoints = dirs.dirs[0].checkpoint(RootFile.CLEANER_OFFSETS)
@@ -212,7 +223,8 @@ def _planned(
             planned = None
             with failures.reported(view.topic_partition):
                 settings = finder.of(view).given(request.settings.of_topics)
-                if request.specs or CleanupPolicy.COMPACT in settings.config.cleanup_policy:
+                is_compacted = CleanupPolicy.COMPACT in settings.config.cleanup_policy
+                if request.specs or is_compacted or not compacted_only:
                     checkpoint = checkpoints.get(view.topic_partition)
                     planned = PlannedPartition(
                         view, settings, _plan(view, checkpoint, settings, now_ms)
@@ -241,28 +253,63 @@ def _views(dirs: LogDirsView, specs: Sequence[TopicSpec]) -> Iterator[PartitionV
                 yield dirs.partition(topic, partition)
 
 
-def _show_plans(request: CompactionRequest, now_ms: int, *, is_long: bool, as_json: bool) -> None:
+def _show_plans(
+    request: CompactionRequest, now_ms: int, how: tuple[bool, bool], *, as_json: bool
+) -> None:
+    """`how`: whether to explain, and whether to read the logs for what would be freed."""
+    is_long, previews = how
     failures = Failures()
-    planned = list(_planned(request, now_ms, failures))
+    found = _planned(request, now_ms, failures, compacted_only=False)
+    planned = [_previewed(each, failures) if previews else each for each in found]
     if as_json:
         for each in planned:
-            print(json_line(_plan_row(each.plan, each.settings)))
-        print(json_line(_plans_row([each.plan for each in planned], failures.count)))
+            row = _plan_row(each.plan, each.settings)
+            print(json_line({**row, "freedBytes": each.freed_bytes if previews else None}))
+        print(json_line(_plans_row(planned, failures.count)))
     elif not planned and not failures.count:
         print(_NOTHING_COMPACTED)
     elif is_long:
         for each in planned:
-            print("\n".join(_plan_lines(each.plan, each.settings)))
+            print("\n".join(_plan_lines(each)))
     elif planned:
-        _print_plans([each.plan for each in planned])
+        _print_plans(planned)
+    if planned and previews and not as_json:
+        _print_total(planned)
     if failures.count:
         raise typer.Exit(1)
+
+
+def _previewed(planned: PlannedPartition, failures: Failures) -> PlannedPartition:
+    """With what a pass would leave, if the partition is eligible. Reads the log."""
+    if not planned.plan.is_selected:
+        return planned
+    from stratalog.maintenance.cleaning.preview import preview_cleaning  # noqa: PLC0415 - kernels
+
+    plan = planned.plan
+    progress = AddedProgress(plan.cleanable_bytes + plan.total_bytes, is_output_last=True)
+    with failures.reported(plan.topic_partition), planned.view:
+        preview = preview_cleaning(
+            planned.view, plan, planned.settings.config, on_progress=progress.add
+        )
+        planned = planned._replace(preview=preview)
+    progress.clear()
+    return planned
+
+
+def _print_total(planned: Sequence[PlannedPartition]) -> None:
+    eligible = [each for each in planned if each.plan.is_selected]
+    freed = sum(each.freed_bytes for each in eligible)
+    size_bytes = sum(each.view.size_bytes for each in planned)
+    print(
+        f"{counted(len(planned), 'partition')}: {len(eligible)} eligible; compaction would free "
+        f"{human_size(freed)} of {human_size(size_bytes)}"
+    )
 
 
 def _show_key(request: CompactionRequest, key: bytes, now_ms: int, *, as_json: bool) -> None:
     is_found = False
     failures = Failures()
-    for planned in _planned(request, now_ms, failures):
+    for planned in _planned(request, now_ms, failures, compacted_only=True):
         with failures.reported(planned.plan.topic_partition):
             trace = _trace(planned, key)
             is_found = is_found or bool(trace.record_count)
@@ -420,7 +467,7 @@ def _clean(
         return CompactedPartition(plan, size_bytes, size_bytes, (), None)
     passes: list[CleaningResult] = []
     error: Exception | None = None
-    progress = _AddedProgress(plan.cleanable_bytes + plan.total_bytes)
+    progress = AddedProgress(plan.cleanable_bytes + plan.total_bytes, is_output_last=True)
     for _ in range(PASSES_MAX):
         is_wanted = is_forced or bool(passes)  # once started, finish
         report = logs.cleaning.clean(
@@ -441,18 +488,6 @@ def _clean(
     if error is not None and not isinstance(error, StratalogError | OSError):
         raise error
     return CompactedPartition(plan, size_bytes, log.size_bytes, tuple(passes), error)
-
-
-class _AddedProgress(Progress):
-    """Progress by increments."""
-
-    def __init__(self, total_bytes: int) -> None:
-        super().__init__(total_bytes, is_output_last=True)
-        self._done_bytes = 0
-
-    def add(self, count: int) -> None:
-        self._done_bytes += count
-        self.update(self._done_bytes)
 
 
 # -- JSON
@@ -487,7 +522,8 @@ def _plan_row(plan: CleaningPlan, settings: EffectiveConfig) -> dict[str, Any]:
     }
 
 
-def _plans_row(plans: Sequence[CleaningPlan], failed: int) -> dict[str, Any]:
+def _plans_row(planned: Sequence[PlannedPartition], failed: int) -> dict[str, Any]:
+    plans = [each.plan for each in planned]
     return {
         "kind": "summary",
         "isDryRun": True,
@@ -496,6 +532,7 @@ def _plans_row(plans: Sequence[CleaningPlan], failed: int) -> dict[str, Any]:
         "eligible": sum(plan.is_selected for plan in plans),
         "cleanBytes": sum(plan.clean_bytes for plan in plans),
         "cleanableBytes": sum(plan.cleanable_bytes for plan in plans),
+        "freedBytes": sum(each.freed_bytes for each in planned),
     }
 
 
@@ -581,10 +618,10 @@ _LABEL_CHARS: Final = 9
 _GROUPS_SHOWN: Final = 5
 
 
-def _print_plans(plans: Sequence[CleaningPlan]) -> None:
+def _print_plans(planned: Sequence[PlannedPartition]) -> None:
     """One line per partition."""
     columns = columns_of(
-        "PARTITION | ELIGIBLE | FIRST DIRTY# | UP TO# | CLEAN#/2 | DIRTY# | RATIO#/1",
+        "PARTITION | ELIGIBLE | FIRST DIRTY# | UP TO# | CLEAN#/2 | DIRTY# | RATIO#/1 | FREES#",
         Column("REASON", fold_at=40),
     )
     rows = [
@@ -596,15 +633,18 @@ def _print_plans(plans: Sequence[CleaningPlan]) -> None:
             human_size(plan.clean_bytes),
             human_size(plan.cleanable_bytes),
             f"{plan.ratio:.2f}",
+            NOTHING if each.preview is None else human_size(each.freed_bytes),
             "; ".join(plan.reasons),
         )
-        for plan in plans
+        for each in planned
+        for plan in [each.plan]
     ]
     print_table(columns, rows)
 
 
-def _plan_lines(plan: CleaningPlan, settings: EffectiveConfig) -> Iterator[str]:
+def _plan_lines(planned: PlannedPartition) -> Iterator[str]:
     """Why a partition is eligible or not, and what would be compacted."""
+    plan, settings = planned.plan, planned.settings
     config = settings.config
     yield f"{plan.topic_partition}: {_eligible_text(plan)}"
     start = f"offset {plan.first_dirty_offset}"
@@ -614,6 +654,10 @@ def _plan_lines(plan: CleaningPlan, settings: EffectiveConfig) -> Iterator[str]:
     yield _labelled("up to", _bound_text(plan.bound))
     amounts = f"{plan.clean_bytes} clean, {plan.cleanable_bytes} dirty, ratio {plan.ratio:.3g}"
     yield _labelled("bytes", amounts)
+    if planned.preview is not None:
+        records, kept = planned.preview.records, planned.preview.records_kept
+        left = f"{kept:,} of {counted(records, 'record')} stay"
+        yield _labelled("frees", f"{human_size(planned.freed_bytes)}; {left}")
     for number, reason in enumerate(plan.reasons):
         yield _labelled("" if number else "reason", reason)
     texts = config.as_dict()
@@ -739,6 +783,8 @@ def _decision_text(record: RecordTrace) -> str:
     decision = record.decision
     if decision is None:
         return "does not reach it"
+    if record.next_event is NextEvent.NEWER_REACHED:
+        return "keeps it: it does not reach the newer record of its key yet"
     if decision.is_kept:
         return f"keeps it: {decision.reason}"
     newer = f" at {decision.newer_offset}" if decision.newer_offset >= 0 else ""

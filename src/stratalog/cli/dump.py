@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stratalog.cli.arguments import FormatName, JsonOption, PlainCommand, key_bytes, time_of
+from stratalog.cli.arguments import (
+    FormatName,
+    JsonOption,
+    PlainCommand,
+    StorageOption,
+    key_bytes,
+    time_of,
+)
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
 from stratalog.dump.decoders import (
     FORMATS,
@@ -17,7 +23,21 @@ from stratalog.dump.decoders import (
     deprecation_notice,
     format_of_class,
 )
-from stratalog.dump.files import KINDS, LOG_KINDS, absolute_path, files_of, files_of_topic, kind_of
+from stratalog.dump.files import (
+    EPOCH_CHECKPOINT,
+    KINDS,
+    LOG_KINDS,
+    OFFSET_CHECKPOINTS,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    absolute_path,
+    files_of,
+    files_of_topic,
+    is_compacted,
+    kind_of,
+)
 from stratalog.dump.log_contents import (
     MAX_BYTES_DEFAULT,
     MESSAGE_BYTES_MAX_DEFAULT,
@@ -27,6 +47,7 @@ from stratalog.dump.log_contents import (
 from stratalog.dump.report import DumpReport
 from stratalog.errors import UnsupportedError
 from stratalog.format.times import TIME_HELP
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -80,6 +101,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "dump the entire directory. Repeatable.",
         ),
     ] = None,
+    storage_option: StorageOption = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -205,11 +227,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
 ) -> None:
-    """Print the contents of log segments, indexes and snapshots.
+    """Print the contents of log segments, indexes, snapshots and checkpoints.
 
     Flags and output are those of Kafka's dump tool, kafka-dump-log, byte for byte. Problems are
     printed to standard error. Unlike Kafka's tool, this one continues after a corrupt batch or
-    file.
+    file, prints text checkpoints, too, and does not list the offset gaps of compacted topics.
 
     \b
     Examples:
@@ -217,10 +239,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog dump --files a.log,b.index --deep-iteration
       stratalog dump --topic orders:3 --log-dir /var/lib/kafka/data --kind timeindex
       stratalog dump /backup/orders-0 --key customer-17 --json | jq .offset
+      stratalog dump /var/lib/kafka/data/recovery-point-offset-checkpoint
 
     With --json, each object has a file and a kind: batch, record, offset-entry, time-entry,
-    aborted-transaction, producer, sanity or trailing (bytes after the last batch). Records have
-    header values, too.
+    aborted-transaction, producer, leader-epoch, checkpointed-offset, sanity or trailing (bytes
+    after the last batch). Records have header values, too.
     """
     decoder, notices = _decoder(
         (
@@ -258,7 +281,47 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     )
     targets = [*(paths or []), *(path for text in files or [] for path in text.split(","))]
     found = _find(targets, log_dir or [], topic or [], kind or [])
+    found = _with_keys(found) if key is not None else found
+    _note_unfiltered(found, options.filters)
     raise typer.Exit(dump(found, options, as_json=as_json))
+
+
+def _with_keys(files: Sequence[str]) -> list[str]:
+    """The files that have keys; a note says which kinds are left out."""
+    kept = [path for path in files if kind_of(path) in LOG_KINDS]
+    others = [path for path in files if path not in set(kept)]
+    if others:
+        names = ", ".join(dict.fromkeys(_kind_text(path) for path in others))
+        report_line(f"stratalog: note: {names} files have no keys, and are not printed with --key")
+    return kept
+
+
+_UNFILTERED: Final = {
+    "--producer-id": (OFFSET_INDEX, TIME_INDEX, *OFFSET_CHECKPOINTS, EPOCH_CHECKPOINT),
+    "--from-time and --to-time": (OFFSET_INDEX, TXN_INDEX, *OFFSET_CHECKPOINTS, EPOCH_CHECKPOINT),
+    "--from-offset and --to-offset": (SNAPSHOT,),
+}
+"""Filters, and the kinds of files whose entries do not have what they compare."""
+
+
+def _note_unfiltered(files: Sequence[str], filters: Filters) -> None:
+    """Say which files are printed completely, although a filter was given."""
+    bounds = {
+        "--producer-id": (filters.producer_id,),
+        "--from-time and --to-time": (filters.timestamp_min, filters.timestamp_end),
+        "--from-offset and --to-offset": (filters.offset_min, filters.offset_end),
+    }
+    for flags, values in bounds.items():
+        if any(value is not None for value in values):
+            whole = [path for path in files if kind_of(path) in _UNFILTERED[flags]]
+            names = ", ".join(dict.fromkeys(map(_kind_text, whole)))
+            if names:
+                verb = "do" if " and " in flags else "does"
+                report_line(f"stratalog: note: {flags} {verb} not apply to {names} files")
+
+
+def _kind_text(path: str) -> str:
+    return kind_of(path) or path
 
 
 def dump(files: Sequence[str], options: DumpOptions, *, as_json: bool = False) -> int:
@@ -277,6 +340,7 @@ def dump(files: Sequence[str], options: DumpOptions, *, as_json: bool = False) -
         on_problem=after_clear(report_error),
         on_remark=after_clear(report_line),
         absolute=absolute_path,
+        hides_gaps=lambda path: options.filters.excludes_batches or is_compacted(path),
     )
     for block in _blocks(files, options, report, as_json=as_json):
         write_block(block)
@@ -349,6 +413,6 @@ def _decoder(
 
 def _size_of(path: str) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116  # a string, printed as given
+        return location(path).stat().st_size
     except OSError:
         return 0

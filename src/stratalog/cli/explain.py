@@ -19,9 +19,14 @@ from stratalog.cli.arguments import (
     KeyFormatOption,
     LogDirOption,
     OffsetOption,
+    RemoteKeyOption,
+    RemoteLayoutOption,
+    RemoteOption,
+    StorageOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
+    use_remote,
 )
 from stratalog.cli.find import look_up_offset, look_up_time, parse_query
 from stratalog.cli.output import json_line, json_names, report_error
@@ -34,6 +39,7 @@ from stratalog.format.index_search import WARM_BYTES
 from stratalog.format.times import format_time
 from stratalog.partitions.inventory import codec_name, label_of
 from stratalog.storage.index_view import FROM_FILE, OFFSET_INDEX, TIME_INDEX
+from stratalog.storage.store import noted_fetches
 from stratalog.storage.trace import IndexStep, RecordStep, ScanStep, SegmentStep, Trace
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from stratalog.cli.find import LookupQuery, LookupResult
     from stratalog.format.batch import Peek
     from stratalog.log.partition_view import PartitionView
+    from stratalog.storage.store import Fetch
     from stratalog.storage.trace import Step
 
 FAILS_WHEN = "nothing was found, or a corrupt file was met"
@@ -50,6 +57,10 @@ FAILS_WHEN = "nothing was found, or a corrupt file was met"
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
+    remote: RemoteOption = None,
+    remote_layout: RemoteLayoutOption = None,
+    remote_key: RemoteKeyOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     key_format: KeyFormatOption = "utf-8",
@@ -69,8 +80,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog explain /var/lib/kafka/data/orders-3 -o 123456 --json | jq .step
 
     With --json, each object has a step: segment, index, scan, record, and finally total and found.
+    Of a log in a store, the requests follow, with step fetch.
     If the lookup meets a corrupt file, the last object is an error with file, position and reason.
     """
+    use_remote(remote, remote_layout, remote_key)
     query = parse_query(offset, time)
     printer = LocationPrinter(key_format, value_format)
     is_found = is_corrupt = False
@@ -80,13 +93,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         trace = Trace()
         with view:
             try:
-                result = _look_up(view, query, trace)
+                with noted_fetches() as fetches:
+                    result = _look_up(view, query, trace)
             except CorruptError as error:
                 is_corrupt = True
                 _print_error(view, trace, error, as_json=as_json)
                 continue
             is_found |= result.location is not None
             _print_result(result, trace, printer, as_json=as_json)
+            _print_fetches(fetches, as_json=as_json)
     if is_corrupt or not is_found:
         raise typer.Exit(1)
 
@@ -113,6 +128,20 @@ def _print_result(
         _print_story(view, trace, codec, [record, [f"Total: {totals}"]])
     if found is None:
         report_error(result.headline)
+
+
+def _print_fetches(fetches: Sequence[Fetch], *, as_json: bool) -> None:
+    """What was requested of a store; nothing on a disk."""
+    if fetches and not as_json:
+        size_bytes = sum(each.size_bytes for each in fetches)
+        print(f"\nRequests: {len(fetches)}, {size_bytes} bytes")
+    for each in fetches:
+        if as_json:
+            print(json_line({"step": "fetch", **json_names(asdict(each)), "path": str(each.path)}))
+        else:
+            end = each.position + each.size_bytes
+            where = f" bytes {each.position} to {end}" if each.what == "range" else ""
+            print(f"  {each.what:<5}  {each.path}{where}")
 
 
 def _print_error(view: PartitionView, trace: Trace, error: CorruptError, *, as_json: bool) -> None:

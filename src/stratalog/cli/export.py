@@ -10,9 +10,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument, key_values, time_of
+from stratalog.cli.arguments import (
+    JsonOption,
+    LogDirOption,
+    RemoteKeyOption,
+    RemoteLayoutOption,
+    RemoteOption,
+    StorageOption,
+    WhereArgument,
+    key_values,
+    time_of,
+    use_remote,
+)
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
-from stratalog.cli.output import JobProgress, json_line, json_names
+from stratalog.cli.output import (
+    AddedProgress,
+    JobProgress,
+    json_line,
+    json_names,
+    report_error,
+    write_block,
+)
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import Targets, check_directory, targets_of
 from stratalog.errors import UnknownTopicOrPartitionError
@@ -21,22 +39,37 @@ from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
 
 if TYPE_CHECKING:
-    from stratalog.bulk.export import ExportResult
+    from collections.abc import Mapping
+
+    from stratalog.bulk.export import ExportPlan, ExportResult
     from stratalog.bulk.options import ReadOptions
+    from stratalog.log.reader import Skipped
 
 Codec = Literal["none", "snappy", "lz4", "zstd", "gzip"]
-FAILS_WHEN = "anything could not be read or written, or was skipped as lost"
+FAILS_WHEN = "anything could not be read or written, or was skipped as corrupt or lost"
+_STDOUT = Path("-")
+_NOT_TO_STDOUT = ("--append", "--incremental", "--text", "--codec", "--master", "--json")
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Output directory; must be new or empty.")
+        Path,
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Output directory; must be new or empty. - prints JSON lines to standard output.",
+        ),
     ] = ...,  # type: ignore[assignment]  # required
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
+    remote: RemoteOption = None,
+    remote_layout: RemoteLayoutOption = None,
+    remote_key: RemoteKeyOption = None,
     format_: Annotated[
-        Literal["parquet", "jsonl"], typer.Option("--format", help="Output format.")
-    ] = "parquet",
+        Literal["parquet", "jsonl"] | None,
+        typer.Option("--format", help="Output format. Default: parquet; jsonl with --to -."),
+    ] = None,
     codec: Annotated[
         Codec | None, typer.Option("--codec", help="Compression of Parquet pages. Default: snappy.")
     ] = None,
@@ -44,7 +77,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--text", help="Write keys and values as strings, not bytes (Parquet only)."),
     ] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Also write record headers.")] = False,
+    headers: Annotated[
+        bool, typer.Option("--headers/--no-headers", help="Write record headers, or omit them.")
+    ] = True,
     since: Annotated[
         str | None,
         typer.Option("--since", metavar="TIME", help=f"Start at this time: {TIME_HELP}."),
@@ -55,6 +90,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     committed: Annotated[
         bool,
         typer.Option("--read-committed", help="Omit records of aborted and open transactions."),
+    ] = False,
+    skip_corrupt: Annotated[
+        bool,
+        typer.Option(
+            "--skip-corrupt",
+            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
+        ),
     ] = False,
     option: Annotated[
         list[str] | None,
@@ -105,25 +147,36 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     were deleted before they were exported (retention), or a topic was deleted and created again,
     nothing is exported, unless you give --skip-lost.
 
+    With --to -, records are printed as JSON lines, partition by partition, in the order of offsets.
+    These are the lines of `stratalog read --json`; `stratalog ingest -` restores the records.
+
     \b
     Examples:
       stratalog export /var/lib/kafka/data --to /tmp/export
+      stratalog export orders -d /var/lib/kafka/data --to - | zstd > orders.jsonl.zst
+      stratalog export /mnt/broken/orders-3 --to /tmp/saved --skip-corrupt
       stratalog export orders -d /var/lib/kafka/data --to orders.parquet --text
       stratalog export orders:3 -d /data --to out --since 2026-11-01 --until 2026-11-02
       stratalog export orders -d /data --to /lake --incremental
       stratalog export /mnt/backup --to /mnt/lake --master spark://host:7077
 
     With --json there is one object per file, one per partition with the offsets that were exported
-    (endOffset is the next one), one of kind loss for what --skip-lost has skipped, and a last one
-    of kind summary.
+    (endOffset is the next one), one of kind loss for what --skip-lost has skipped, one of kind
+    corrupt for what --skip-corrupt has skipped, and a last one of kind summary.
     """
+    use_remote(remote, remote_layout, remote_key)
     clock = Clock()
     from stratalog.bulk.export import FileSpec, plan_export, run_export  # noqa: PLC0415 - heavy
     from stratalog.bulk.incremental import IncrementalTarget  # noqa: PLC0415
     from stratalog.spark.options import parse_read_options  # noqa: PLC0415
 
     check_conf(conf, master)
-    check_directory("--to", to)
+    if to == _STDOUT:
+        others = (append, incremental, text, codec, master, as_json)
+        _check_stdout(format_, dict(zip(_NOT_TO_STDOUT, others, strict=True)))
+        format_, by_date = "jsonl", False
+    else:
+        check_directory("--to", to)
     if format_ == "jsonl" and (codec is not None or text):
         flag = "--text" if codec is None else "--codec"
         raise typer.BadParameter(f"{flag} requires --format parquet")
@@ -131,7 +184,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--skip-lost requires --incremental")
     if append and incremental:
         raise typer.BadParameter("--incremental adds to the directory by itself; omit --append")
-    spec = FileSpec(format_, codec, text, by_date, headers, append)
+    spec = FileSpec(format_ or "parquet", codec, text, by_date, headers, append)
     options = _read_options(
         targets_of(where, log_dir),
         time_of(since, "--since"),
@@ -141,6 +194,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     options = parse_read_options(key_values("--option", option or []), options)
     if skip_lost:
         options = replace(options, fail_on_data_loss=False)
+    if skip_corrupt:
+        options = replace(options, skips_corruption=True)
+    if to == _STDOUT:
+        _print_lines(plan_export(options, spec))
+        return
     with IncrementalTarget(to, spec.layout) if incremental else nullcontext() as target:
         plan = plan_export(options, spec, target)
         with (
@@ -149,7 +207,35 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ):
             result = run_export(plan, target or to, workers, clock=clock)
     _print(result, to, as_json=as_json, is_incremental=incremental)
-    if result.lost:
+    if result.lost or result.skipped:
+        raise typer.Exit(1)
+
+
+def _check_stdout(format_: str | None, others: Mapping[str, object]) -> None:
+    """Raises a usage error for options that --to - does not go with."""
+    if format_ == "parquet":
+        raise typer.BadParameter("--to - prints JSON lines; omit --format parquet")
+    for flag, value in others.items():
+        if value:
+            raise typer.BadParameter(f"{flag} requires --to DIR; --to - prints JSON lines")
+
+
+def _print_lines(plan: ExportPlan) -> None:
+    """The records as JSON lines, to standard output."""
+    from stratalog.bulk.export import exported_lines  # noqa: PLC0415 - heavy
+
+    skipped: list[Skipped] = []
+    progress = AddedProgress(plan.size_bytes)
+
+    def on_skip(found: Skipped) -> None:
+        progress.clear()
+        skipped.append(found)
+        report_error(str(found))
+
+    for lines in exported_lines(plan, on_skip=on_skip, on_bytes=progress.add):
+        write_block(memoryview(lines))
+    progress.clear()
+    if skipped:
         raise typer.Exit(1)
 
 
@@ -180,6 +266,8 @@ def _read_options(
 
 
 def _print(result: ExportResult, to: Path, *, as_json: bool, is_incremental: bool) -> None:
+    for skipped in result.skipped:
+        report_error(str(skipped))
     if as_json:
         for file in result.files:
             print(json_line({"kind": "file", **json_names(file._asdict())}))
@@ -188,6 +276,9 @@ def _print(result: ExportResult, to: Path, *, as_json: bool, is_incremental: boo
         for lost in result.lost:
             row = {**lost.topic_partition._asdict(), "startOffset": lost.start}
             print(json_line({"kind": "loss", **row, "endOffset": lost.end, "reason": lost.reason}))
+        for skipped in result.skipped:
+            row = json_names({**skipped._asdict(), "path": str(skipped.path)})
+            print(json_line({"kind": "corrupt", **row}))
         summary = {
             "records": result.records,
             "size_bytes": result.size_bytes,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import CreateInBrokerDirOption, JsonOption, key_values
+from stratalog.cli.arguments import CreateInBrokerDirOption, JsonOption, key_values, setting_values
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
 from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from stratalog.bulk.target import Target
 
 FormatName = Literal["json", "csv", "parquet", "text", "records"]
+_STDIN = Path("-")
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Files, directories or glob patterns."),
+        typer.Argument(
+            metavar="FILE",
+            help="Files, directories or glob patterns, or - for lines from standard input.",
+        ),
     ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory to write to.")],
     topic: Annotated[
@@ -119,10 +123,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     `partition` and `headers` are used, too. Lines and CSV may be compressed (.gz, .bz2, .zst,
     .lz4). Records without a partition are distributed as by Kafka's producer.
 
-    Files written by `stratalog export` are restored as the records they were, in the same
-    partitions unless you give --repartition; with --format json their lines become values. Files
-    are read in the order of their names, so the order of records within a partition is kept only
-    for exports with --no-by-date, or if no partition has records of several days.
+    Files written by `stratalog export`, and the output of `stratalog read --json`, are restored as
+    the records they were, in the same partitions unless you give --repartition; with --format json
+    their lines become values. Files are read in the order of their names, so the order of records
+    within a partition is kept only for exports with --no-by-date or --to -, or if no partition has
+    records of several days.
 
     Each row is written exactly once, even if tasks fail and are retried. Running the command again
     appends the rows again. If a row lacks a named FIELD, its timestamp cannot be parsed, or the row
@@ -138,6 +143,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ingest events.jsonl --to /tmp/logs --topic events --partitions 4 --key user
       stratalog ingest orders.csv --to /tmp/logs -t orders -p 1 --key id --timestamp created
       stratalog ingest /tmp/export --to /tmp/restored --partitions 12 --codec zstd
+      stratalog read /backup orders --json | stratalog ingest - --to /tmp/restored -p 3
     """
     clock = Clock()
     from stratalog.bulk.ingest import plan_ingest, run_ingest  # noqa: PLC0415 - heavy
@@ -148,6 +154,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     check_conf(conf, master)
     check_directory("--to", to)
+    if master is not None and _STDIN in files:
+        raise typer.BadParameter("--master requires files that all workers can read, not -")
     source = FileSource(
         files,
         format_,
@@ -178,7 +186,7 @@ def _target(
     from stratalog.bulk.target import NewTopics, Target  # noqa: PLC0415 - heavy
     from stratalog.config import LogConfig  # noqa: PLC0415
 
-    config = key_values("--topic-config", topic_config or [])
+    config = setting_values("--topic-config", topic_config or [])
     if config and partitions is None:
         raise typer.BadParameter("--topic-config requires --partitions")
     LogConfig.parse(config)  # fails here, not when the first topic is created

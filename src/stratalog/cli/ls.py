@@ -19,7 +19,12 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     MetadataLogDirOption,
+    RemoteKeyOption,
+    RemoteLayoutOption,
+    RemoteOption,
     ServerPropertiesOption,
+    StorageOption,
+    use_remote,
 )
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.settings import Overrides
@@ -35,6 +40,7 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import lazy_targets
+from stratalog.cli.tier import list_tier
 from stratalog.format.metadata import encode_id
 from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
 from stratalog.storage.index_view import FROM_FILE
@@ -42,6 +48,7 @@ from stratalog.storage.index_view import FROM_FILE
 if TYPE_CHECKING:
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.partitions.inventory import (
+        DiskUse,
         FirstBatch,
         IndexSummary,
         LogDirSummary,
@@ -75,6 +82,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
+    remote: RemoteOption = None,
+    remote_layout: RemoteLayoutOption = None,
+    remote_key: RemoteKeyOption = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +113,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--all", "-a", help="Same as --segments --epochs --producers --transactions."),
     ] = False,
+    count: Annotated[
+        bool,
+        typer.Option("--count", help="Also count records, for which the logs are read."),
+    ] = False,
     settings: Annotated[
         bool,
         typer.Option("--settings", help="Also list the settings of topics and their sources."),
@@ -117,10 +132,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """List topics, partitions and segments of log directories.
 
     For a log directory this lists its topics, for a topic its partitions, for a partition its
-    segments. SIZE is the size of the .log files. START is the log start offset, END the log end
-    offset (the offset of the next record). OLDEST is the time of the first batch, NEWEST the
+    segments. SIZE is the size of the .log files; DISK is the space that all files take, as du
+    counts it, and OTHER what of that is indexes, snapshots, .deleted and staged files. START is the
+    log start offset, END the log end offset (the offset of the next record). RECORDS is the number
+    of records, where it is known (--count). OLDEST is the time of the first batch, NEWEST the
     largest timestamp, CODEC the compression of the first batch. HIGH WM (high watermark), RECOVERY
-    (recovery point) and CLEANED (first dirty offset) are from the checkpoint files.
+    (recovery point) and CLEANED (first dirty offset) are from the checkpoint files. INDEXES has
+    what is wrong with an index at first sight; `stratalog verify` checks every entry.
+
+    The first line says whether a process has locked the directory, and whether the last one shut
+    down cleanly.
 
     This takes no lock and never writes, so it is safe on the directory of a running broker.
 
@@ -130,7 +151,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls /var/lib/kafka/data orders
       stratalog ls /var/lib/kafka/data/orders-0 --all
       stratalog ls -d /disk1 -d /disk2 --partitions --sort size
+      stratalog ls /var/lib/kafka/data orders --count
       stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
+
+    With --remote it lists the segments of tiered topics, local and remote ones side by side, with
+    what their objects take in the store. ROLE is local, remote or both for segments of the log;
+    unreachable for a complete copy that no leader epoch of the log leads to, incomplete for one
+    that was never finished, orphan for objects that no metadata names.
 
     If transactions were aborted in a segment and its .txnindex file is missing, a warning is
     printed to standard error, and with --json an object of kind missing-index.
@@ -139,6 +166,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     missing-index, file, leader-epoch, producer, aborted-transaction or directory. Sizes are in
     bytes, times in milliseconds; null is unknown.
     """
+    if remote is not None:
+        use_remote(remote, remote_layout, remote_key)
+        list_tier([*(where or []), *(topic or [])], log_dir or [], as_json=as_json)
+        return
     targets = lazy_targets(where or [], log_dir or [], topic or [])
     is_detailed = segments or epochs or producers or transactions or everything
     details = Details(
@@ -146,6 +177,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         epochs=epochs or everything,
         producers=producers or everything,
         transactions=transactions or everything,
+        records=count,
     )
     problems: list[str] = []
 
@@ -215,6 +247,9 @@ def _log_dir_json(found: LogDirSummary) -> dict[str, Any]:
         "nodeId": meta.node_id if meta else None,
         "directoryId": encode_id(directory_id) if directory_id else None,
         "isCleanShutdown": found.is_clean_shutdown,
+        "isUnclean": found.is_unclean,
+        "isInUse": found.is_in_use,
+        "holder": found.holder,
         "partitions": found.partitions,
     }
 
@@ -231,6 +266,8 @@ def _topic_json(found: TopicSummary, settings: EffectiveConfig | None) -> dict[s
         "logStartOffsetMin": found.log_start_offset_min,
         "logEndOffsetMax": found.log_end_offset_max,
         "offsets": found.offsets,
+        "records": found.record_count,
+        **_disk_json(found.disk_use),
         "firstTimestamp": found.first_timestamp,
         "largestTimestamp": found.largest_timestamp,
         "codecs": list(found.codecs),
@@ -259,12 +296,24 @@ def _partition_json(found: PartitionSummary) -> dict[str, Any]:
         "path": str(found.path),
         "segments": found.segment_count,
         "sizeBytes": found.size_bytes,
+        "records": found.record_count,
+        **_disk_json(found.disk_use),
         "logStartOffset": found.log_start_offset,
         "lastStableOffset": found.last_stable_offset,
         "logEndOffset": found.log_end_offset,
         **json_names(found.checkpoints),
         **_first_json(found.first),
         "largestTimestamp": found.largest_timestamp,
+    }
+
+
+def _disk_json(found: DiskUse) -> dict[str, int]:
+    return {
+        "diskBytes": found.total_bytes,
+        "diskLogBytes": found.log_bytes,
+        "diskIndexBytes": found.index_bytes,
+        "diskDeletedBytes": found.deleted_bytes,
+        "diskStagedBytes": found.staged_bytes,
     }
 
 
@@ -415,13 +464,18 @@ def _log_dir_line(found: LogDirSummary) -> str:
             facts.append(f"node {found.meta.node_id}")
         if found.meta.cluster_id is not None:
             facts.append(f"cluster {found.meta.cluster_id}")
-    if found.is_clean_shutdown:
+    if found.is_in_use:
+        facts.append(f"in use by {found.holder or 'a process of another user or container'}")
+    elif found.is_clean_shutdown:
         facts.append("clean shutdown")
+    elif found.is_unclean:
+        facts.append("not shut down cleanly")
     return f"{found.path}: {', '.join(facts)}"
 
 
 TOPIC_COLUMNS: Final = columns_of(
-    "TOPIC | PARTITIONS#/3 | SEGMENTS#/4 | SIZE# | START#/5 | END# | OLDEST/2 | NEWEST/1 | CODEC/6"
+    "TOPIC | PARTITIONS#/3 | SEGMENTS#/4 | SIZE# | DISK#/6 | OTHER#/7 | START#/5 | END# | "
+    "RECORDS#/1 | OLDEST/2 | NEWEST/1 | CODEC/8"
 )
 
 
@@ -431,8 +485,11 @@ def _topic_row(topic: TopicSummary) -> Row:
         _partition_count(topic),
         str(topic.segment_count),
         human_size(topic.size_bytes),
+        human_size(topic.disk_use.total_bytes),
+        human_size(topic.disk_use.other_bytes),
         number_or_dash(topic.log_start_offset_min),
         number_or_dash(topic.log_end_offset_max),
+        number_or_dash(topic.record_count),
         NOTHING if topic.first_timestamp is None else table_time(topic.first_timestamp),
         table_time(topic.largest_timestamp),
         ",".join(topic.codecs) or NOTHING,
@@ -445,8 +502,8 @@ def _partition_count(topic: TopicSummary) -> str:
 
 
 PARTITION_COLUMNS: Final = columns_of(
-    "PARTITION | SEGMENTS#/4 | SIZE# | START# | END# | HIGH WM#/5 | RECOVERY#/6 | "
-    "CLEANED#/7 | STABLE#/3 | OLDEST/2 | NEWEST/1 | CODEC/8"
+    "PARTITION | SEGMENTS#/4 | SIZE# | DISK#/8 | OTHER#/9 | START# | END# | RECORDS#/1 | "
+    "HIGH WM#/5 | RECOVERY#/6 | CLEANED#/7 | STABLE#/3 | OLDEST/2 | NEWEST/1 | CODEC/10"
 )
 
 
@@ -455,8 +512,11 @@ def _partition_row(found: PartitionSummary) -> Row:
         found.label,
         str(found.segment_count),
         human_size(found.size_bytes),
+        human_size(found.disk_use.total_bytes),
+        human_size(found.disk_use.other_bytes),
         str(found.log_start_offset),
         str(found.log_end_offset),
+        number_or_dash(found.record_count),
         *(number_or_dash(offset) for offset in found.checkpoints.values()),
         number_or_dash(found.last_stable_offset),
         *_time_range(found),
@@ -497,7 +557,7 @@ def _state(segment: SegmentSummary) -> str:
         )
         if (note := _index_note(index, entry_bytes))
     ]
-    return "; ".join(notes) or "ok"
+    return "; ".join(notes) or NOTHING
 
 
 def _index_note(index: IndexSummary, entry_bytes: int) -> str | None:

@@ -185,7 +185,7 @@ def summary_row(records: int, size_bytes: int, seconds: float, **more: Any) -> d
     return row
 
 
-def write_block(block: bytes) -> None:
+def write_block(block: bytes | memoryview) -> None:
     """Write bytes to standard output, bypassing its text layer; flush on a terminal."""
     sys.stdout.flush()
     sys.stdout.buffer.write(block)
@@ -241,11 +241,24 @@ class Progress:
             self._is_shown = False
 
 
+class AddedProgress(Progress):
+    """Progress by increments."""
+
+    def __init__(self, total_bytes: int, *, is_output_last: bool = False) -> None:
+        super().__init__(total_bytes, is_output_last=is_output_last)
+        self._done_bytes = 0
+
+    def add(self, count: int) -> None:
+        self._done_bytes += count
+        self.update(self._done_bytes)
+
+
 class JobProgress:
     """Progress of a job that runs on threads (bytes) or on Spark (groups of tasks)."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
+        self._phase = (0, total_bytes)
         self._done = 0
         self._lock = threading.Lock()
         self._bar = Progress(total_bytes, is_output_last=True)
@@ -267,6 +280,12 @@ class JobProgress:
             self._done += count
             self._bar.update(self._done)
 
+    def begin_phase(self, number: int, phases: int) -> None:
+        """What follows is the phase of this number, from 0 on, of jobs that take equal parts."""
+        part = self._total_bytes // phases
+        self._phase = (number * part, part)
+
     def groups_done(self, done: int, total: int) -> None:
+        start, part = self._phase
         with self._lock:
-            self._bar.update(self._total_bytes * done // max(1, total))
+            self._bar.update(start + part * done // max(1, total))

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, LogDirOption, TargetArgument, now_ms, time_of
-from stratalog.cli.output import report_error, report_line, use_colour
+from stratalog.cli.arguments import (
+    JsonOption,
+    LogDirOption,
+    RemoteKeyOption,
+    RemoteLayoutOption,
+    RemoteOption,
+    StorageOption,
+    key_bytes,
+    now_ms,
+    time_of,
+    use_remote,
+)
+from stratalog.cli.output import Progress, report_error, report_line, use_colour
 from stratalog.cli.records import (
     FIELD_NAMES,
     TOKENS_HELP,
@@ -41,6 +54,7 @@ if TYPE_CHECKING:
     from stratalog.format.record import Record
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.reader import Skipped
+    from stratalog.log.searching import RecordQuery
 
 FAILS_WHEN: Final = "anything could not be found or read, or was skipped as corrupt"
 POLL_SECONDS: Final = 0.2
@@ -51,8 +65,21 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: TargetArgument,
+    where: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHERE",
+            help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
+            "first or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log "
+            "files. With --key or --grep also entire log directories.",
+            show_default=False,
+        ),
+    ] = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
+    remote: RemoteOption = None,
+    remote_layout: RemoteLayoutOption = None,
+    remote_key: RemoteKeyOption = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +107,24 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Stop before the first record at or after this time.",
         ),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key", metavar="KEY", help="Only records with this key, written as in --key-format."
+        ),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            "--grep",
+            "-g",
+            metavar="TEXT",
+            help="Only records with this text in the key, the value or a header.",
+        ),
+    ] = None,
+    ignore_case: Annotated[
+        bool, typer.Option("--ignore-case", "-i", help="For --grep: ignore upper and lower case.")
+    ] = False,
     max_messages: Annotated[
         int | None,
         typer.Option(
@@ -147,18 +192,26 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     \b
     Examples:
-      stratalog read orders -d /var/lib/kafka/data
+      stratalog read /var/lib/kafka/data orders
       stratalog read /var/lib/kafka/data/orders-3 --from -10
       stratalog read orders:3 -d /disk1 -d /disk2 --from 2024-05-01 --to 2024-05-02
-      stratalog read orders -d /var/lib/kafka/data --from latest --follow
+      stratalog read /var/lib/kafka/data orders payments --key customer-17
+      stratalog read /var/lib/kafka/data --grep 'order 4711' --from 14:05 --json
+      stratalog read /var/lib/kafka/data orders --from latest --follow
       stratalog read /backup/orders-0 --print time,key,value --separator ' | '
       stratalog read /backup/orders-0 --format '%p:%o %k=%s\\n'
       stratalog read /backup/orders-0 --json | jq .value
+      stratalog read /backup orders --json | stratalog ingest - --to /data --partitions 3
 
-    With --json, each object has topic, partition, offset, timestampType, timestamp (milliseconds),
-    key, value and headers (a list of key and value). For bytes that are not UTF-8, choose a format
-    such as base64.
+    --key and --grep read the whole range and print what matches; if a log directory is given
+    without topics, all its topics are searched except internal ones.
+
+    With --json, each object has topic, partition, offset, timestamp (milliseconds), timestampType,
+    key, value and headers (a list of key and value). Bytes that are not UTF-8 are an object with
+    their base64, unless you choose a format. `stratalog export` writes the same lines, and
+    `stratalog ingest` restores the records from them.
     """
+    use_remote(remote, remote_layout, remote_key)
     style = _Style(
         formats=(key_format, value_format),
         fields=None if fields is None else [name.strip() for name in fields.split(",")],
@@ -168,10 +221,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         as_json=as_json,
     )
     bounds = _point(start, from_time, "--from", EARLIEST), _point(end, to_time, "--to", None)
-    views = open_targets(target, log_dir or [])
+    query = _query(key, key_format, grep, ignores_case=ignore_case)
+    if not where and (query is None or not log_dir):
+        raise typer.BadParameter("name a topic, a partition directory or a .log file")
+    views = open_targets(where or [], log_dir or [], takes_directories=query is not None)
     reader = _Reader(
         style.printer(with_place=len(views) > 1),
         NO_LIMIT if max_messages is None else max_messages,
+        query,
     )
     isolation = IsolationLevel(isolation_level)
     try:
@@ -227,6 +284,23 @@ class _Style:
         return line_of_fields(fields, separator_of(self.separator), key, value)
 
 
+def _query(
+    key: str | None, key_format: str, text: str | None, *, ignores_case: bool
+) -> RecordQuery | None:
+    """What --key and --grep ask for; None if they are not given."""
+    if ignores_case and text is None:
+        raise typer.BadParameter("--ignore-case requires --grep")
+    if key is None and text is None:
+        return None
+    from stratalog.log.searching import RecordQuery  # noqa: PLC0415  # loads kernels
+
+    return RecordQuery(
+        None if key is None else key_bytes(key, key_format),
+        None if text is None else text.encode("utf-8", "surrogateescape"),
+        ignores_case,
+    )
+
+
 def _point(point: str | None, when: str | None, flag: str, default: Point | None) -> Point | None:
     """The position given with a pair of flags such as `--from` and `--from-time`."""
     if point is not None and when is not None:
@@ -242,10 +316,13 @@ def _point(point: str | None, when: str | None, flag: str, default: Point | None
 class _Reader:
     """Prints records of one or several partitions, up to a total number."""
 
-    def __init__(self, printer: Printer, records_max: int) -> None:
+    def __init__(
+        self, printer: Printer, records_max: int, query: RecordQuery | None = None
+    ) -> None:
         self.problems = 0
         self._printer = printer
         self._left = records_max
+        self._query = query
 
     def tail(
         self,
@@ -272,6 +349,7 @@ class _Reader:
             isolation,
             self._on_skip if skip_corrupt else None,
             _notice,
+            self._query,
         )
 
     def read(self, tails: Sequence[Tail]) -> None:
@@ -280,7 +358,8 @@ class _Reader:
             with tail.view:
                 if self._left:
                     self._check_beginning(tail, reports_zeros=True)
-                self._print_new(tail)
+                with _search_progress(tail):
+                    self._print_new(tail)
                 if self._left:
                     self._check_end(tail)
 
@@ -355,6 +434,23 @@ class _Reader:
         report_error(text)
 
 
+@contextmanager
+def _search_progress(tail: Tail) -> Iterator[None]:
+    """A bar while a partition is searched: there may be no output for a while."""
+    view = tail.view
+    start, size_bytes = tail.position, view.size_bytes
+    progress = Progress(size_bytes)
+
+    def update(offset: int) -> None:
+        progress.update(size_bytes * (offset - start) // max(1, view.log_end_offset - start))
+
+    tail.on_progress = update
+    try:
+        yield
+    finally:
+        progress.clear()
+
+
 def _notice(text: str) -> None:
     sys.stdout.buffer.flush()
     report_line(f"stratalog: {text}")
@@ -383,6 +479,10 @@ class Tail:
     isolation: IsolationLevel
     on_skip: Callable[[Skipped], None] | None
     on_notice: Callable[[str], None]
+    query: RecordQuery | None = None
+    """Which records to take; None for all."""
+    on_progress: Callable[[int], None] = lambda _: None
+    """Called with offsets that were searched."""
     _seen: tuple[int, ...] | None = None
     _polls: int = 0
 
@@ -428,7 +528,7 @@ class Tail:
 
     def _signature(self) -> tuple[int, ...]:
         found = []
-        for path in (self.view.path, self.view.listing.segments[-1].path):
+        for path in (self.view.path, self.view.segments[len(self.view.segments) - 1].path):
             try:
                 stat = path.stat()
             except FileNotFoundError:
@@ -450,6 +550,8 @@ class Tail:
             self.position = end
 
     def _read(self, records_max: int) -> Iterator[Record]:
+        if self.query is not None:
+            return islice(self._matching(self.query), records_max)
         return self.view.read(
             self.position,
             self.end_offset,
@@ -457,6 +559,16 @@ class Tail:
             max_records=records_max,
             on_skip=self.on_skip,
         )
+
+    def _matching(self, query: RecordQuery) -> Iterator[Record]:
+        from stratalog.log.searching import matching_records  # noqa: PLC0415  # loads kernels
+
+        with self.view.read_columns(
+            self.position, self.end_offset, isolation=self.isolation, on_skip=self.on_skip
+        ) as batches:
+            for next_offset, records in matching_records(batches, query):
+                yield from records
+                self.on_progress(next_offset)
 
     def _readable_end(self) -> int:
         """End of what this isolation level may read, including control batches."""

@@ -110,7 +110,7 @@ def separator_of(text: str) -> bytes:
 
 
 def json_printer(key_format: str, value_format: str) -> Printer:
-    """Prints one JSON object per line. Bytes that are not UTF-8 need a format such as base64."""
+    """Prints one JSON object per line, as export does: `stratalog ingest` takes them back."""
     key = FORMATS[UTF_8 if key_format == RAW else key_format].to_json
     value = FORMATS[UTF_8 if value_format == RAW else value_format].to_json
 
@@ -119,8 +119,8 @@ def json_printer(key_format: str, value_format: str) -> Printer:
             "topic": where.topic,
             "partition": where.partition,
             "offset": record.offset,
-            "timestampType": record.timestamp_type.kafka_name,
             "timestamp": record.timestamp,
+            "timestampType": record.timestamp_type.kafka_name,
             "key": None if record.key is None else key(record.key),
             "value": None if record.value is None else value(record.value),
             "headers": [

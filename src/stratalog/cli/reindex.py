@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -14,10 +15,10 @@ from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_sessi
 from stratalog.cli.output import JobProgress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import targets_of
+from stratalog.errors import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from stratalog.maintenance.reindex import Reindexed, ReindexTask
 
@@ -158,7 +159,8 @@ def _print(
         sizes = f"{change.bytes_before} to {counted(change.bytes_after, 'byte')}"
         print(f"{change.path}: {would}{change.change} ({sizes})")
     for segment in corrupt:
-        report_error(f"not reindexed: {segment.failure}; run stratalog verify")
+        advice = command_line("verify", Path(segment.path).parent)
+        report_error(f"not reindexed: {segment.failure}; for details run {advice}")
     verb = "to change" if is_dry_run else "changed"
     amount = rate_text(0, size_bytes, seconds)
     others = f", {len(kept):,} right but different from recovery's (see --force)" if kept else ""

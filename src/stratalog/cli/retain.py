@@ -21,6 +21,7 @@ from stratalog.cli.arguments import (
     NowOption,
     ServerPropertiesOption,
     WhereArgument,
+    locked_text,
     now_or,
 )
 from stratalog.cli.output import Progress, json_line, print_truncations, report_error, report_line
@@ -35,7 +36,7 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import lazy_targets, not_a_directory
-from stratalog.errors import StratalogError, UnknownSettingsError
+from stratalog.errors import LogDirLockedError, StratalogError, UnknownSettingsError
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.format.times import format_time
@@ -101,8 +102,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     \b
     Examples:
       stratalog retain /var/lib/kafka/data --explain
-      stratalog retain /var/lib/kafka/data orders -c retention.ms=86400000 --dry-run
-      stratalog retain /mnt/copy/orders-3 -c cleanup.policy=delete -c retention.bytes=1073741824
+      stratalog retain /var/lib/kafka/data orders -c retention.ms=1d --dry-run
+      stratalog retain /mnt/copy/orders-3 -c cleanup.policy=delete -c retention.bytes=1GiB
       stratalog retain data --explain --now 2027-01-01 --json | jq 'select(.action == "delete")'
 
     With --json, each object has a kind: segment, partition or summary.
@@ -129,6 +130,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     _note_unknown(outcomes)
     if is_done:
         outcomes = _delete(outcomes, now_ms, given.broker)
+    _report_failures(outcomes)
     if as_json:
         _print_json(outcomes, is_done=is_done)
     else:
@@ -200,6 +202,10 @@ def _delete_in(
             missing_dirs="offline",
             recover_all=False,
         )
+    except LogDirLockedError as error:
+        for outcome in planned:
+            yield FailedPartition(outcome.plan.log.topic_partition, locked_text(error))
+        return
     except StratalogError as error:
         for outcome in planned:
             yield FailedPartition(outcome.plan.log.topic_partition, str(error))
@@ -251,7 +257,6 @@ def _print_json(outcomes: Sequence[RetentionOutcome], *, is_done: bool) -> None:
 def _json_rows(outcome: RetentionOutcome, *, is_done: bool) -> Iterator[dict[str, Any]]:
     if isinstance(outcome, FailedPartition):
         topic, number = outcome.topic_partition or (None, None)
-        report_error(_failure_text(outcome))
         yield {"kind": "partition", "topic": topic, "partition": number, "error": outcome.message}
         return
     for decision in outcome.plan.decisions:
@@ -324,9 +329,15 @@ def _note_unknown(outcomes: Sequence[RetentionOutcome]) -> None:
         )
 
 
-def _failure_text(failed: FailedPartition) -> str:
-    name = failed.topic_partition
-    return failed.message if name is None else f"{label_of(name)}: {failed.message}"
+def _report_failures(outcomes: Sequence[RetentionOutcome]) -> None:
+    """Each message once: a lock, for instance, concerns all partitions of a directory."""
+    failed: dict[str, list[FailedPartition]] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, FailedPartition):
+            failed.setdefault(outcome.message, []).append(outcome)
+    for message, (first, *others) in failed.items():
+        name = first.topic_partition
+        report_error(message if name is None or others else f"{label_of(name)}: {message}")
 
 
 def _print_text(outcomes: Sequence[RetentionOutcome], *, is_done: bool, is_explained: bool) -> None:
@@ -334,11 +345,8 @@ def _print_text(outcomes: Sequence[RetentionOutcome], *, is_done: bool, is_expla
     show: Callable[[PlannedRetention], None] = (
         _explain if is_explained else lambda outcome: _print_summary(outcome, is_done=is_done)
     )
-    for outcome in outcomes:
-        if isinstance(outcome, FailedPartition):
-            report_error(_failure_text(outcome))
-        else:
-            show(outcome)
+    for outcome in plans:
+        show(outcome)
     if plans or not outcomes:
         _print_total([outcome.plan for outcome in plans], is_done=is_done)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from stratalog.cli.arguments import key_values
+from stratalog.cli.arguments import setting_values
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.broker import read_properties
 from stratalog.config.topic import TOPIC_DEFINITIONS
@@ -42,7 +42,7 @@ class Overrides(NamedTuple):
             of_broker |= read_properties(server_properties)
         if metadata_log_dir is not None:
             of_broker["metadata.log.dir"] = str(metadata_log_dir)
-        for name, value in key_values("--config", given).items():
+        for name, value in setting_values("--config", given).items():
             (of_topics if name in TOPIC_DEFINITIONS else of_broker)[name] = value
         LogConfig.parse(of_topics)
         names = frozenset({*of_topics, *map(_topic_name, of_broker)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,17 +14,27 @@ from stratalog.cli.arguments import (
     LogDirOption,
     MetadataLogDirOption,
     ServerPropertiesOption,
+    StorageOption,
     WhereArgument,
-    key_values,
+    now_ms,
+    setting_values,
 )
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.compact import SETTINGS as COMPACTION
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
+from stratalog.cli.retain import SETTINGS as RETENTION
 from stratalog.cli.settings import Overrides
-from stratalog.cli.tables import NOTHING, columns_of, human_size, print_table
-from stratalog.cli.targets import targets_of
+from stratalog.cli.tables import NOTHING, columns_of, counted, human_size, print_table
+from stratalog.cli.targets import is_partition_dir, targets_of
+from stratalog.config import LogConfig
+from stratalog.errors import JobError
+from stratalog.format.names import RootFile, TopicPartition
 from stratalog.format.times import format_time
-from stratalog.log.partition_view import PartitionView
+from stratalog.log.partition_view import PartitionView, identity_of
+from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
+from stratalog.partitions.retention_plans import FailedPartition, RetentionPlanner
 from stratalog.partitions.settings import POLICY
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,13 +53,14 @@ _BAR_CHARS = 40
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
             "--what-if",
             metavar="KEY=VALUE",
-            help="Show how much retention would free with this retention.ms or retention.bytes. "
-            "Repeatable.",
+            help="Show what this setting would free now: retention.ms, retention.bytes, "
+            "cleanup.policy or a setting of compaction. Repeatable; each is shown alone.",
         ),
     ] = None,
     server_properties: ServerPropertiesOption = None,
@@ -67,14 +79,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     estimates the size of the log after compaction, ZSTD and LZ4 its size with that
     compression.type. Keys are counted by 64-bit hashes.
 
-    --what-if shows what each setting alone would free, given the cleanup.policy of the topic from
-    its settings or the cluster's metadata; if that is unknown, delete is assumed.
+    --what-if shows what each setting would free now, with all other settings of the topic as they
+    are: what `stratalog retain --dry-run` and, for cleanup.policy=compact, `stratalog compact
+    --dry-run` show with this setting as --config. If the cleanup.policy of a topic is unknown,
+    delete is assumed.
 
     \b
     Examples:
       stratalog stats /var/lib/kafka/data
       stratalog stats orders -d /var/lib/kafka/data --histograms
-      stratalog stats orders:3 -d /data --what-if retention.ms=86400000
+      stratalog stats orders:3 -d /data --what-if retention.ms=1d
 
     With --json there is one object per partition, and a last one of kind summary.
     """
@@ -83,34 +97,79 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     check_conf(conf, master)
     partitions = targets_of(where, log_dir).all_partitions()
-    settings = key_values("--what-if", what_if or [])
+    settings = setting_values("--what-if", what_if or [])
     given = Overrides.parse((), server_properties, metadata_log_dir)
-    configs = _configs_of(partitions, given, log_dir or []) if settings else {}
     with (
         JobProgress(_size_of(partitions)) as progress,
         workers_of("stratalog stats", master, conf, progress) as workers,
     ):
-        policies = {path: each.config.as_dict()[POLICY] for path, each in configs.items()}
-        result = stats(partitions, what_if=settings, policies=policies, workers=workers)
-    result = replace(result, seconds=clock.seconds)
-    by_topic = {path.name.rpartition("-")[0]: each for path, each in configs.items()}
+        freeing = _Freeing(settings, given, [*(log_dir or []), *partitions])
+        freed = {path.absolute(): freeing.of(path) for path in partitions} if settings else {}
+        result = stats(partitions, workers=workers)
+    by_place = {identity_of(path)[0]: found for path, found in freed.items()}
+    found = tuple(
+        replace(each, freed_by=by_place.get(TopicPartition(each.topic, each.partition), {}))
+        for each in result.partitions
+    )
+    result = replace(result, partitions=found, seconds=clock.seconds)
+    by_topic = freeing.policies
     if as_json:
         _print_json(result, by_topic)
     else:
         _print_text(result, by_topic, shows_histograms=histograms)
 
 
-def _configs_of(
-    partitions: Sequence[Path], given: Overrides, log_dirs: Sequence[Path]
-) -> dict[Path, EffectiveConfig]:
-    """The settings of each partition's topic."""
-    roots = [path.absolute().parent for path in partitions]
-    finder = given.finder(dict.fromkeys([*log_dirs, *roots]))
-    configs = {}
-    for path in partitions:
+class _Freeing:
+    """What each of some settings would free, by the plans of retention and compaction."""
+
+    def __init__(
+        self, settings: Mapping[str, str], given: Overrides, search: Sequence[Path]
+    ) -> None:
+        self._settings = settings
+        self._now_ms = now_ms()
+        roots = (path if not is_partition_dir(path) else path.absolute().parent for path in search)
+        self._finder = given.finder(dict.fromkeys(roots))
+        self._planners = {
+            name: RetentionPlanner(
+                self._finder,
+                self._now_ms,
+                overrides={name: value},
+                has_broker_config=given.has_properties,
+                uses_defaults=False,
+            )
+            for name, value in settings.items()
+        }
+        self.policies: dict[str, EffectiveConfig] = {}
+        """The settings of topics, by topic."""
+        for name, value in settings.items():
+            LogConfig.parse({name: value})
+
+    def of(self, path: Path) -> dict[str, int]:
+        """Bytes by setting, for a partition."""
         with PartitionView(path) as view:
-            configs[path.absolute()] = finder.of(view)
-    return configs
+            self.policies[view.topic_partition.topic] = self._finder.of(view)
+            return {
+                f"{name}={value}": self._freed(view, name, value)
+                for name, value in self._settings.items()
+            }
+
+    def _freed(self, view: PartitionView, name: str, value: str) -> int:
+        outcome = self._planners[name].plan(view)
+        if isinstance(outcome, FailedPartition):
+            raise JobError(outcome.message)
+        freed = outcome.plan.deleted_bytes if name in RETENTION else 0
+        settings = self._finder.of(view).given({name: value})
+        if name in COMPACTION and settings.unknown is None and settings.config.is_compacted:
+            freed += self._compacted(view, settings)
+        return freed
+
+    def _compacted(self, view: PartitionView, settings: EffectiveConfig) -> int:
+        from stratalog.maintenance.cleaning.preview import preview_cleaning  # noqa: PLC0415
+
+        cleaned = read_offset_checkpoint(view.path.absolute().parent, RootFile.CLEANER_OFFSETS)
+        log = cleaner_log(view, cleaned.get(view.topic_partition))
+        plan = plan_cleaning(log, settings.config, self._now_ms)
+        return preview_cleaning(view, plan, settings.config).freed_bytes if plan.is_selected else 0
 
 
 def _size_of(partitions: Sequence[Path]) -> int:
@@ -124,6 +183,10 @@ def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, A
         {"startMs": start, "records": records, "payloadBytes": size}
         for start, records, size in stats.facts.hours
     ]
+    keys = stats.keys._asdict()
+    keys["by_records"] = [
+        {"recordsMax": records, "keys": count} for records, count in stats.keys.by_records
+    ]
     facts["codecs"] = {codec: stats.size_with(codec) for codec, _ in stats.facts.codecs}
     return {
         "kind": "partition",
@@ -131,7 +194,7 @@ def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, A
         "partition": stats.partition,
         "sizeBytes": stats.size_bytes,
         **json_names(facts),
-        **json_names(stats.keys._asdict()),
+        **json_names(keys),
         "compactionSavesBytes": stats.compaction_saves_bytes,
         "freedBy": dict(stats.freed_by),
         **_policy_row(settings),
@@ -152,7 +215,10 @@ def _policy_row(settings: EffectiveConfig | None) -> dict[str, Any]:
 def _print_json(result: StatsResult, settings: Mapping[str, EffectiveConfig]) -> None:
     for partition in result.partitions:
         print(json_line(_row(partition, settings.get(partition.topic))))
-    more = {"partitions": len(result.partitions), "tasks": result.tasks}
+    totals: Counter[str] = Counter()
+    for partition in result.partitions:
+        totals.update(partition.freed_by)
+    more = {"partitions": len(result.partitions), "tasks": result.tasks, "freedBy": dict(totals)}
     print(json_line(summary_row(result.records, result.size_bytes, result.seconds, **more)))
 
 
@@ -160,13 +226,19 @@ def _print_text(
     result: StatsResult, settings: Mapping[str, EffectiveConfig], *, shows_histograms: bool
 ) -> None:
     print_table(_COLUMNS, [_cells(partition) for partition in result.partitions])
+    totals: Counter[str] = Counter()
     for partition in result.partitions:
         name = f"{partition.topic}:{partition.partition}"
+        totals.update(partition.freed_by)
         for setting, freed in partition.freed_by.items():
             by = _policy_text(settings[partition.topic])
             print(f"{name}: {setting} would free {human_size(freed)} now, with {by}")
         if shows_histograms:
             _print_histograms(name, partition)
+    if len(result.partitions) > 1:
+        for setting, freed in totals.items():
+            of_all = f"{human_size(freed)} of {human_size(result.size_bytes)}"
+            print(f"{counted(len(result.partitions), 'partition')}: {setting} would free {of_all}")
     print(result_text(result))
 
 

@@ -1,4 +1,4 @@
-"""Tables, sizes, counts and durations as text.
+"""Tables and rates as text; sizes, counts and durations are those of `format.quantities`.
 
 A table is aligned plain text in a pipe, and a rich table on a terminal. In a pipe nothing is
 wrapped, shortened or coloured, so `awk` and `grep` see complete rows. On a narrow terminal,
@@ -11,6 +11,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.format.quantities import counted, duration_text, human_size
 from stratalog.format.times import format_time
 
 if TYPE_CHECKING:
@@ -18,11 +19,25 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+__all__ = [
+    "NOTHING",
+    "Column",
+    "Row",
+    "columns_of",
+    "counted",
+    "duration_text",
+    "fitting",
+    "human_size",
+    "number_or_dash",
+    "plain_lines",
+    "print_table",
+    "rate_text",
+    "rich_table",
+    "table_time",
+]
+
 NOTHING: Final = "-"
 _GAP: Final = 2
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_STEPS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
-_YEAR_DAYS: Final = 365
 
 
 class Column(NamedTuple):
@@ -148,35 +163,6 @@ def table_time(timestamp: int) -> str:
 
 def number_or_dash(value: int | None) -> str:
     return NOTHING if value is None else str(value)
-
-
-def human_size(size_bytes: int) -> str:
-    """`1.4 MiB`, at most four digits; below 1000 bytes it is exact."""
-    size, unit = float(size_bytes), 0
-    while round(size, 1) >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size_bytes} B" if not unit else f"{size:.1f} {_UNITS[unit]}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `1,500 records`, `2 batches`, `2 entries`, `2 passes`."""
-    if number == 1:
-        return f"1 {noun}"
-    if noun.endswith("y"):
-        return f"{number:,} {noun[:-1]}ies"
-    return f"{number:,} {noun}es" if noun.endswith(("ch", "ss")) else f"{number:,} {noun}s"
-
-
-def duration_text(ms: int) -> str:
-    """The two largest units: `2 d 3 h`, `5 min 30 s`, `12 ms`."""
-    parts = []
-    for size_ms, unit in _STEPS:
-        amount, ms = divmod(ms, size_ms)
-        if amount:
-            parts.append(f"{amount} {unit}")
-        if parts and (len(parts) == 2 or (unit == "d" and amount >= _YEAR_DAYS)):
-            break
-    return " ".join(parts) or "0 ms"
 
 
 def rate_text(records: int, size_bytes: int, seconds: float) -> str:

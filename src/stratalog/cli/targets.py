@@ -5,7 +5,8 @@ expected:
 
 * `orders` or `orders:3`, with one or several `--log-dir` (default: the current directory);
 * a partition directory, `/data/orders-3`;
-* a topic with the path of its log directory, `/data/orders` or `/data/orders:3`;
+* a topic after its log directory, `/data orders` or `/data orders:3`, or in one word with it,
+  `/data/orders` or `/data/orders:3`;
 * a segment, `/data/orders-3/00000000000000000042.log`: only that part of the log (`read`, `find`,
   `explain`, `ls`).
 """
@@ -28,7 +29,14 @@ from stratalog.errors import (
 )
 from stratalog.format.names import TopicPartition
 from stratalog.log.partition_view import PartitionView
-from stratalog.partitions.view import LogDirsView, LogDirView, open_dirs
+from stratalog.partitions.view import (
+    LogDirsView,
+    LogDirView,
+    default_tiered_store,
+    open_dirs,
+    open_partition,
+)
+from stratalog.storage.remote_path import location
 
 _SEGMENT = re.compile(r"([0-9]{20})\.log(\.(swap|cleaned|deleted))?")
 
@@ -47,19 +55,51 @@ class TopicSpec(NamedTuple):
         return cls(text, None)
 
 
-# -- one target: `read`, `find`, `explain`
+# -- targets that are read record by record: `read`, `find`, `explain`
 
 
-def open_targets(target: str, log_dirs: Sequence[Path]) -> list[PartitionView]:
-    """The partitions that `target` names, in order. Raises unless there is at least one."""
-    if log_dirs:
-        return open_topic(open_dirs(*log_dirs), TopicSpec.parse(target))
-    path = Path(target)
-    if path.is_dir():
-        return [open_directory(path)]
-    if path.exists():
-        return [open_segment(path)]
-    return open_topic(*find_topic(target, ()))
+def open_targets(
+    where: Sequence[str], log_dirs: Sequence[Path], *, takes_directories: bool = False
+) -> list[PartitionView]:
+    """The partitions that were named, in order. Raises unless there is at least one.
+
+    With --log-dir every name is a topic. Otherwise a name that exists is a path, any other is a
+    topic, in the log directories that are named with it. Log directories alone stand for all their
+    topics but the internal ones if `takes_directories`.
+    """
+    if log_dirs and where:
+        dirs = open_dirs(*log_dirs)
+        return [view for text in where for view in open_topic(dirs, TopicSpec.parse(text))]
+    roots, names = list(log_dirs), []
+    found: list[PartitionView] = []
+    for text in where:
+        path = location(text)
+        if path.is_dir():
+            if is_partition_dir(path):
+                found.append(open_partition(path))
+            else:
+                roots.append(path)
+        elif path.exists():
+            found.append(open_segment(path))
+        else:
+            names.append(text)
+    for name in names:
+        found += open_topic(*find_topic(name, roots))
+    if not names:
+        for root in roots:
+            found += _open_all(root) if takes_directories else [open_directory(root)]
+    return found
+
+
+def _open_all(root: Path) -> list[PartitionView]:
+    """Every partition of a log directory, except those of internal topics."""
+    dirs = open_dirs(root)
+    names = [each for each in dirs.topic_partitions if not each.topic.startswith("__")]
+    if not names:
+        raise UnknownTopicOrPartitionError(
+            f"{root}: there are only internal topics; name one to read it"
+        )
+    return [dirs.partition(*each) for each in names]
 
 
 def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
@@ -76,7 +116,7 @@ def open_topic(dirs: LogDirsView, spec: TopicSpec) -> list[PartitionView]:
 def open_directory(path: Path) -> PartitionView:
     """A partition directory. For a log directory, the error says what to write instead."""
     if is_partition_dir(path):
-        return PartitionView(path)
+        return open_partition(path)
     try:
         dirs = open_dirs(path)
     except NotALogDirError:
@@ -86,7 +126,7 @@ def open_directory(path: Path) -> PartitionView:
         ) from None
     topics = ", ".join(list(dirs.partition_numbers)[:10]) or "none"
     raise UnknownTopicOrPartitionError(
-        f"{path} is a log directory: name a topic in it, such as {path}/TOPIC or "
+        f"{path} is a log directory: name a topic in it, such as {path} TOPIC or "
         f"TOPIC --log-dir {path}; its topics: {topics}"
     )
 
@@ -110,7 +150,9 @@ def find_topic(name: str, roots: Sequence[Path]) -> tuple[LogDirsView, TopicSpec
     """A topic in the log directories given, or in that of a name such as `/data/orders`."""
     if roots:
         return LogDirsView(roots), TopicSpec.parse(name)
-    path = Path(name)
+    path = location(name)
+    if default_tiered_store() is not None and "/" not in name:
+        return LogDirsView([]), TopicSpec.parse(name)
     try:
         return LogDirsView([path.parent]), TopicSpec.parse(path.name)
     except NotALogDirError:
@@ -156,7 +198,7 @@ def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> 
     roots, names = list(log_dirs or []), []
     partitions: list[Path] = []
     for text in where or []:
-        path = Path(text)
+        path = location(text)
         if path.is_dir():
             (partitions if is_partition_dir(path) else roots).append(path)
         elif path.exists():
@@ -204,9 +246,9 @@ def lazy_targets(
     found = LazyTargets()
     roots, names = list(log_dirs), list(topics)
     for text in where:
-        path = Path(text)
+        path = location(text)
         if path.is_dir() and is_partition_dir(path):
-            found.partitions.append(partial(_open_one, PartitionView, path))
+            found.partitions.append(partial(_open_one, open_partition, path))
         elif path.is_dir():
             roots.append(path)
         elif path.exists():
@@ -243,7 +285,7 @@ def _open_one(how: Callable[[Path], PartitionView], path: Path) -> list[Partitio
 
 
 def _no_such_path(name: str) -> NotALogDirError:
-    is_word = Path(name).name == name
+    is_word = "/" not in name
     hint = f"; if {name} is a topic, add --log-dir" if is_word else ""
     return NotALogDirError(f"{name}: no such file or directory{hint}")
 

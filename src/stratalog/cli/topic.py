@@ -16,7 +16,7 @@ from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
     LogDirOption,
-    key_values,
+    setting_values,
 )
 from stratalog.cli.output import json_line, print_truncations, report_line
 from stratalog.cli.settings import settings_row
@@ -99,12 +99,12 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Examples:
       stratalog topic create orders -d /tmp/logs --partitions 12
       stratalog topic create prices -d /tmp/logs -c cleanup.policy=compact
-      stratalog topic create /tmp/logs/clicks -p 3 -c retention.ms=86400000 --if-not-exists
+      stratalog topic create /tmp/logs/clicks -p 3 -c retention.ms=1d --if-not-exists
 
     With --json, prints an object of kind topic and one of kind partition for each partition.
     """
     place = _place(topic, log_dir)
-    settings = key_values("--config", config or [])
+    settings = setting_values("--config", config or [])
     check_new_topic(place.topic, ())
     _note_limits(LogConfig.parse(settings))
     for path in place.dirs:
@@ -153,7 +153,7 @@ def alter(
 
     With --json, prints an object of kind topic and one of kind partition for each partition.
     """
-    settings = key_values("--config", config or [])
+    settings = setting_values("--config", config or [])
     removed = [name.strip() for name in delete_config or []]
     if not settings and not removed:
         raise typer.BadParameter("nothing to change; give --config or --delete-config")
@@ -316,7 +316,7 @@ def run() -> None:
 
     \b
     Examples:
-      stratalog topic create orders -d /tmp/logs --partitions 12 -c retention.ms=86400000
+      stratalog topic create orders -d /tmp/logs --partitions 12 -c retention.ms=1d
       stratalog topic describe orders -d /tmp/logs
       stratalog topic alter orders -d /tmp/logs -c cleanup.policy=compact
       stratalog topic add-partitions orders -d /tmp/logs --partitions 24

@@ -12,8 +12,13 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     MetadataLogDirOption,
+    RemoteKeyOption,
+    RemoteLayoutOption,
+    RemoteOption,
     ServerPropertiesOption,
+    StorageOption,
     WhereArgument,
+    use_remote,
 )
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row, use_colour
@@ -40,6 +45,10 @@ _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
+    remote: RemoteOption = None,
+    remote_layout: RemoteLayoutOption = None,
+    remote_key: RemoteKeyOption = None,
     server_properties: ServerPropertiesOption = None,
     metadata_log_dir: MetadataLogDirOption = None,
     notes: Annotated[
@@ -68,6 +77,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Whether a topic is compacted is read from its settings or the cluster's metadata; the first
     lines of output show the cleanup.policy of each topic and its source.
 
+    With --remote the remote segments of tiered topics are checked, and only these: that the log of
+    each partition is complete, every object is there, and every batch has its CRC. Objects that are
+    part of no log are notes.
+
     This takes no lock, so it is safe on the directory of a running broker.
 
     \b
@@ -85,6 +98,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--threads and --master cannot be combined")
     check_conf(conf, master)
     started = time.perf_counter()
+    if remote is not None:
+        use_remote(remote, remote_layout, remote_key)
+        report = _verify_remote(where or [], log_dir or [])
+        _finish(report, started, [], shows_notes=notes, as_json=as_json)
+        return
     given = Overrides.parse((), server_properties, metadata_log_dir)
     compacted = _Compacted(given, log_dir or [])
     plan = _plan(targets_of(where, log_dir), compacted)
@@ -93,13 +111,31 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             print(line)
     with JobProgress(plan.size_bytes) as progress:
         report = _run(plan, progress, threads, master, conf)
+    _finish(report, started, compacted.rows(), shows_notes=notes, as_json=as_json)
+
+
+def _finish(
+    report: VerifyReport,
+    started: float,
+    topics: list[dict[str, Any]],
+    *,
+    shows_notes: bool,
+    as_json: bool,
+) -> None:
     seconds = time.perf_counter() - started
     if as_json:
-        _print_json(report, seconds, compacted.rows())
+        _print_json(report, seconds, topics)
     else:
-        _print_text(report, seconds, shows_notes=notes)
+        _print_text(report, seconds, shows_notes=shows_notes)
     if report.has_errors:
         raise typer.Exit(1)
+
+
+def _verify_remote(where: Sequence[str], log_dirs: Sequence[Path]) -> VerifyReport:
+    from stratalog.cli.tier import tiered_partitions  # noqa: PLC0415 - only for this
+    from stratalog.partitions.tiered_inventory import verify_tier  # noqa: PLC0415 - as above
+
+    return verify_tier(*tiered_partitions(where, log_dirs))
 
 
 class _Compacted:
@@ -109,18 +145,23 @@ class _Compacted:
         self._finder = given.finder(log_dirs)
         self.found: dict[str, EffectiveConfig] = {}
         """By topic."""
+        self._known: dict[tuple[Path, str], bool] = {}
+        """By log directory and topic, whose partitions have the same settings."""
 
     def __call__(self, partition: Path) -> bool:
         """False also if the settings are unknown or the partition cannot be opened."""
         if partition.name == METADATA_DIR:
             return False
-        try:
-            with PartitionView(partition) as view:
-                found = self._finder.of(view)
-        except (StratalogError, OSError):
-            return False
-        self.found[view.topic_partition.topic] = found
-        return found.unknown is None and found.config.is_compacted
+        key = (partition.parent, partition.name.rpartition("-")[0])
+        if key not in self._known:
+            try:
+                with PartitionView(partition) as view:
+                    found = self._finder.of(view)
+            except (StratalogError, OSError):
+                return False
+            self.found[view.topic_partition.topic] = found
+            self._known[key] = found.unknown is None and found.config.is_compacted
+        return self._known[key]
 
     def rows(self) -> list[dict[str, Any]]:
         """The settings that were found, for JSON."""

@@ -21,7 +21,7 @@ from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
 from stratalog.log.appends import FileBatches, checked_header
 from stratalog.storage.disk import storage_error, storage_errors
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import LocalFile, LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -115,7 +115,7 @@ def open_run(path: Path, run: JournalRun) -> LogFile:
     Raises FileNotFoundError if it is missing, StorageError if it cannot be opened.
     """
     try:
-        file = LogFile(path)
+        file = LocalFile(path)
     except FileNotFoundError:
         raise
     except OSError as error:

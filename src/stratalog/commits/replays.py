@@ -1,4 +1,4 @@
-"""BatchFieldColumns commits: recognized per writer and topic, compared, and skipped or refused.
+"""Repeated commits: recognized per writer and topic, compared, and skipped or refused.
 
 A writer is a streaming query, or the name that an application chose (`txnAppId`); its commits are
 numbered. As in Delta Lake, numbers are per table, here per topic: one micro-batch may be written to

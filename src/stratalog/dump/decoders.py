@@ -52,12 +52,20 @@ class Format(NamedTuple):
     to_json: Callable[[bytes], Value]
 
 
+def text_or_base64(data: bytes) -> Value:
+    """Text, or an object with the base64 of bytes that are not UTF-8, so that nothing is lost."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": _base64(data)}
+
+
 def _parse_json(data: bytes) -> Value:
     """`data` parsed as JSON, or its text if it is not JSON."""
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError):
-        return decode_utf8(data)
+        return text_or_base64(data)
 
 
 def _json_line(data: bytes) -> str:
@@ -90,7 +98,7 @@ def _integer(size_bytes: int) -> Format:
 
 UTF_8: Final = "utf-8"
 FORMATS: Final[Mapping[str, Format]] = {
-    UTF_8: Format(decode_utf8, decode_utf8),
+    UTF_8: Format(decode_utf8, text_or_base64),
     "hex": Format(bytes.hex, bytes.hex),
     "base64": Format(_base64, _base64),
     "json": Format(_json_line, _parse_json),

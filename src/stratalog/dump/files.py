@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from os import scandir
 from os.path import lexists
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -35,10 +34,18 @@ from stratalog.format.batch import (
     BatchHeader,
     Entry,
 )
+from stratalog.format.checkpoint import (
+    CheckpointedOffset,
+    EpochEntry,
+    decode_leader_epochs,
+    decode_offsets,
+)
 from stratalog.format.entry import records_of
 from stratalog.format.java_text import parse_int
 from stratalog.format.names import (
     DirState,
+    FileKind,
+    RootFile,
     TopicPartition,
     parse_partition_file,
 )
@@ -47,8 +54,9 @@ from stratalog.format.snapshot import ProducerEntry, decode_snapshot
 from stratalog.format.time_index import TimeEntry
 from stratalog.format.txn_index import AbortedTxn, read_entries
 from stratalog.format.varint import wrapped_long
-from stratalog.storage.log_dir_scan import list_log_dir
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint
+from stratalog.storage.log_file import LogFile, list_directory, open_file
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -241,12 +249,30 @@ LOG_KINDS: Final = frozenset({LOG, CHECKPOINT})
 
 WHOLE_FILE_BYTES_MAX: Final = 1 << 30  # far above any index or snapshot that Kafka writes
 
-EntryValue: TypeAlias = OffsetEntry | TimeEntry | ProducerEntry | AbortedTxn
+OFFSET_CHECKPOINTS: Final = frozenset(
+    file.value
+    for file in (
+        RootFile.RECOVERY_POINTS,
+        RootFile.LOG_START_OFFSETS,
+        RootFile.HIGH_WATERMARKS,
+        RootFile.CLEANER_OFFSETS,
+    )
+)
+"""Text files at the root of a log directory. Kafka's tool does not know them."""
+EPOCH_CHECKPOINT: Final = FileKind.LEADER_EPOCHS.value
+
+
+EntryValue: TypeAlias = (
+    OffsetEntry | TimeEntry | ProducerEntry | AbortedTxn | EpochEntry | CheckpointedOffset
+)
 
 
 def kind_of(path: str) -> str | None:
-    """What follows the last dot of the name, dot included, if it is a kind that can be dumped."""
+    """What follows the last dot of the name, dot included, if it is a kind that can be dumped; the
+    whole name for a text checkpoint."""
     name = path.rpartition("/")[2]
+    if name in OFFSET_CHECKPOINTS or name == EPOCH_CHECKPOINT:
+        return name
     suffix = name[name.rfind(".") :] if "." in name else ""
     return suffix if suffix in KINDS else None
 
@@ -288,6 +314,11 @@ def _entries_of(path: str, options: DumpOptions, report: DumpReport) -> Iterable
         return decode_snapshot(read_whole(path))
     if kind == TXN_INDEX:
         return read_entries(read_whole(path))
+    if kind == EPOCH_CHECKPOINT:
+        return decode_leader_epochs(read_whole(path))
+    if kind in OFFSET_CHECKPOINTS:
+        offsets = decode_offsets(read_whole(path))
+        return [CheckpointedOffset(*each, offset) for each, offset in offsets.items()]
     return _index_entries(path, options, report)
 
 
@@ -295,7 +326,7 @@ def _index_entries(
     path: str, options: DumpOptions, report: DumpReport
 ) -> Iterator[OffsetEntry | TimeEntry]:
     try:
-        log = LogFile(Path(sibling_of(path, LOG)))
+        log = open_file(location(sibling_of(path, LOG)))
     except FileNotFoundError:
         report.problem(f"{path}: its .log file is missing, so entries are not checked")
         yield from _index_entries_of(path, None, options, report)
@@ -312,7 +343,7 @@ def _index_entries_of(
         indexes = SegmentIndexes(base_offset, log, offset_index=data)
         return indexes.offset_entries(path, options.max_message_bytes, report)
     offsets_path = sibling_of(path, OFFSET_INDEX)
-    offsets = read_whole(offsets_path) if Path(offsets_path).is_file() else b""
+    offsets = read_whole(offsets_path) if location(offsets_path).is_file() else b""
     indexes = SegmentIndexes(base_offset, log, offset_index=offsets, time_index=data)
     return indexes.time_entries(path, report)
 
@@ -323,6 +354,16 @@ def check_sanity(path: str) -> None:
     check.check_sanity(read_whole(path), base_offset_of(path))
 
 
+def is_compacted(path: str) -> bool:
+    """Whether a cleaner has worked on the log of this file: then it has offset gaps."""
+    directory = location(path).absolute().parent
+    try:
+        place = TopicPartition.parse(directory.name)
+    except InvalidNameError:
+        return False
+    return place in read_offset_checkpoint(directory.parent, RootFile.CLEANER_OFFSETS)
+
+
 def sibling_of(path: str, kind: str) -> str:
     """The file of another kind that belongs to the same segment."""
     directory, slash, name = path.rpartition("/")
@@ -330,7 +371,7 @@ def sibling_of(path: str, kind: str) -> str:
 
 
 def read_whole(path: str) -> bytes:
-    with LogFile(Path(path)) as file:
+    with open_file(location(path)) as file:
         size = file.size_bytes
         if size > WHOLE_FILE_BYTES_MAX:
             raise LimitExceededError(f"{size} bytes are too many for an index or a snapshot")
@@ -353,24 +394,28 @@ class _Found(NamedTuple):
 
 
 def java_path(path: str) -> str:
-    """`path` as Java's File shows it: no doubled and no trailing slashes."""
+    """`path` as Java's File shows it: no doubled and no trailing slashes. A URI stays one."""
+    if "://" in path:
+        return path.rstrip("/")
     return re.sub(r"/+", "/", path).rstrip("/") or "/"
 
 
 def absolute_path(path: str) -> str:
     """Java's File.getAbsolutePath: dots are not resolved."""
-    return path if path.startswith("/") else f"{str(Path.cwd()).rstrip('/')}/{path}"
+    return (
+        path if path.startswith("/") or "://" in path else f"{str(Path.cwd()).rstrip('/')}/{path}"
+    )
 
 
 def files_of(target: str, kinds: Collection[str] = KINDS) -> list[str]:
     """The files that `target` names, by topic, partition and offset."""
     path = java_path(target)
-    if not Path(path).is_dir():
-        if lexists(path):
+    if not location(path).is_dir():
+        if lexists(path) or location(path).is_file():
             return [path]
         directory, slash, name = path.rpartition("/")
         log_dir = directory or slash or "."
-        if not Path(log_dir).is_dir() or not _partitions_in(log_dir):
+        if not location(log_dir).is_dir() or not _partitions_in(log_dir):
             raise NotALogDirError(f"{target}: no such file or directory")
         return files_of_topic(log_dir, name, kinds)
     if _files_in(path, KINDS):
@@ -386,7 +431,7 @@ def files_of(target: str, kinds: Collection[str] = KINDS) -> list[str]:
 
 def files_of_topic(log_dir: str, topic: str, kinds: Collection[str] = KINDS) -> list[str]:
     """The files of a topic or of one of its partitions in a log directory."""
-    if not Path(log_dir).is_dir():
+    if not location(log_dir).is_dir():
         what = "a file, not a directory" if lexists(log_dir) else "no such directory"
         raise NotALogDirError(f"{java_path(log_dir)}: {what}")
     found = _partitions_in(java_path(log_dir))
@@ -401,7 +446,7 @@ def files_of_topic(log_dir: str, topic: str, kinds: Collection[str] = KINDS) -> 
 def _partitions_in(log_dir: str) -> list[_Found]:
     return sorted(
         _Found(directory.topic_partition, _join(log_dir, path.name))
-        for path, directory in list_log_dir(Path(log_dir)).partitions
+        for path, directory in list_log_dir(location(log_dir)).partitions
         if directory.state is DirState.LIVE
     )
 
@@ -409,18 +454,17 @@ def _partitions_in(log_dir: str) -> list[_Found]:
 def _files_in(directory: str, kinds: Collection[str]) -> list[str]:
     """Files of a partition directory that can be dumped, those of one segment together."""
     found = []
-    with scandir(directory) as entries:
-        for entry in entries:
-            kind = kind_of(entry.name)
-            if kind not in kinds or not entry.is_file():
-                continue
-            try:
-                parsed = parse_partition_file(entry.name)
-            except InvalidNameError:
-                continue
-            if parsed is not None and parsed.base_offset is not None:
-                rank = (parsed.base_offset, KINDS.index(kind))
-                found.append((rank, _join(directory, entry.name)))
+    for entry in list_directory(location(directory)):
+        kind = kind_of(entry.name)
+        if kind not in kinds or entry.is_dir:
+            continue
+        try:
+            parsed = parse_partition_file(entry.name)
+        except InvalidNameError:
+            continue
+        if parsed is not None and parsed.base_offset is not None:
+            rank = (parsed.base_offset, KINDS.index(kind))
+            found.append((rank, _join(directory, entry.name)))
     return [path for _, path in sorted(found)]
 
 

@@ -29,6 +29,7 @@ from stratalog.format.batch import (
     next_entry,
 )
 from stratalog.format.buffers import crc32, crc32c
+from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.compression import decompress
 from stratalog.format.legacy import LegacyHeader, decode_legacy_records, is_legacy_crc_valid
 from stratalog.format.offset_index import OffsetEntry
@@ -39,10 +40,10 @@ from stratalog.format.time_index import TimeEntry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from stratalog.dump.files import EntryValue
     from stratalog.dump.report import DumpReport
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
-    from stratalog.format.txn_index import AbortedTxn
     from stratalog.storage.log_file import LogFile
 
 
@@ -91,10 +92,12 @@ class Filters:
             and self._accepts_timestamp(record.timestamp)
         )
 
-    def accepts_entry(self, entry: OffsetEntry | TimeEntry | ProducerEntry | AbortedTxn) -> bool:
+    def accepts_entry(self, entry: EntryValue) -> bool:
         """Whether an entry of an index or a snapshot passes the bounds it can be held against."""
-        if isinstance(entry, OffsetEntry):
+        if isinstance(entry, OffsetEntry | CheckpointedOffset):
             return self._accepts_offset(entry.offset)
+        if isinstance(entry, EpochEntry):
+            return self._accepts_offset(entry.start_offset)
         if isinstance(entry, TimeEntry):
             return self._accepts_offset(entry.offset) and self._accepts_timestamp(entry.timestamp)
         if self.producer_id is not None and entry.producer_id != self.producer_id:

@@ -106,7 +106,7 @@ class DumpReport:
 
     `on_problem` is called immediately with what prevents a file from being shown completely,
     `on_remark` with what Kafka's tool prints immediately. `absolute` returns the file name under
-    which findings are listed.
+    which findings are listed. Offset gaps of files for which `hides_gaps` is true are not listed.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class DumpReport:
         on_problem: Callable[[str], None] = _ignore,
         on_remark: Callable[[str], None] = _ignore,
         absolute: Callable[[str], str] = str,
+        hides_gaps: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.index_mismatches: PairsByFile = defaultdict(Pairs)
         """(indexed offset, offset in the log)"""
@@ -133,6 +134,7 @@ class DumpReport:
         self.absolute = absolute
         self.remark = on_remark
         self._on_problem = on_problem
+        self._hides_gaps = hides_gaps
 
     def problem(self, text: str) -> None:
         """Something for which Kafka's tool would throw."""
@@ -167,6 +169,8 @@ class DumpReport:
         for findings, title, line in found:
             is_newest_first = findings is self.index_mismatches or findings is self.gaps
             for name, pairs in _listed(findings):
+                if findings is self.gaps and self._hides_gaps(name):
+                    continue
                 yield title.format(name)
                 for pair in reversed(pairs) if is_newest_first else pairs:
                     yield line.format(*pair)

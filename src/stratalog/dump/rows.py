@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from stratalog.dump.files import (
@@ -19,12 +18,14 @@ from stratalog.dump.log_contents import DumpedBatch, DumpedRecord, LogDump
 from stratalog.dump.text import codec_name, last_sequence
 from stratalog.errors import StratalogError
 from stratalog.format.batch import BatchHeader
+from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.messages.cluster_metadata import QUORUM_RECORDS, read_quorum_record
 from stratalog.format.offset_index import OffsetEntry
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import open_file
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def dump_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[R
 
 
 def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
-    with LogFile(Path(path)) as file:
+    with open_file(location(path)) as file:
         walk = LogDump(file, path, options, report)
         for seen in walk.values():
             yield _batch_row(seen) if isinstance(seen, DumpedBatch) else _record_row(seen, options)
@@ -151,6 +152,10 @@ def _entry_row(entry: EntryValue) -> Row:
         return {"kind": "offset-entry", "offset": entry.offset, "position": entry.position}
     if isinstance(entry, TimeEntry):
         return {"kind": "time-entry", "timestamp": entry.timestamp, "offset": entry.offset}
+    if isinstance(entry, EpochEntry):
+        return {"kind": "leader-epoch", "epoch": entry.epoch, "startOffset": entry.start_offset}
+    if isinstance(entry, CheckpointedOffset):
+        return {"kind": "checkpointed-offset", **entry._asdict()}
     if not isinstance(entry, ProducerEntry):
         return {
             "kind": "aborted-transaction",

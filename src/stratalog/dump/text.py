@@ -4,7 +4,6 @@ text."""
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.dump.files import (
@@ -23,6 +22,7 @@ from stratalog.dump.log_contents import DumpedBatch, LogDump
 from stratalog.errors import CorruptError, CorruptRecordError, InvalidNameError, StratalogError
 from stratalog.format import offset_index
 from stratalog.format.batch import NO_SEQUENCE, PREFIX_BYTES, BatchHeader, Codec
+from stratalog.format.checkpoint import CheckpointedOffset, EpochEntry
 from stratalog.format.control import ControlType, read_control_key, read_end_marker
 from stratalog.format.messages.cluster_metadata import read_quorum_record
 from stratalog.format.messages.schema import to_json
@@ -31,7 +31,8 @@ from stratalog.format.offset_index import OffsetEntry
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.time_index import TimeEntry
 from stratalog.format.varint import wrapped_long
-from stratalog.storage.log_file import LogFile
+from stratalog.storage.log_file import open_file
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -174,13 +175,17 @@ def control_text(record: Record) -> str:
 
 
 def entry_line(entry: EntryValue) -> str:
-    """An entry of an index, transaction index or snapshot."""
+    """An entry of an index, transaction index, snapshot or text checkpoint."""
     if isinstance(entry, OffsetEntry):
         return f"offset: {entry.offset} position: {entry.position}"
     if isinstance(entry, TimeEntry):
         return f"timestamp: {entry.timestamp} offset: {entry.offset}"
     if isinstance(entry, ProducerEntry):
         return _producer_line(entry)
+    if isinstance(entry, EpochEntry):
+        return f"epoch: {entry.epoch} startOffset: {entry.start_offset}"
+    if isinstance(entry, CheckpointedOffset):
+        return f"topic: {entry.topic} partition: {entry.partition} offset: {entry.offset}"
     return (
         f"version: {entry.version} producerId: {entry.producer_id} "
         f"firstOffset: {entry.first_offset} lastOffset: {entry.last_offset} "
@@ -268,7 +273,7 @@ def _title(path: str) -> str:
 
 def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator[bytes]:
     yield _encoded([*options.notices, _title(path)])
-    with LogFile(Path(path)) as file:
+    with open_file(location(path)) as file:
         walk = LogDump(file, path, options, report)
 
         def show(values: Iterable[Dumped]) -> Iterator[bytes]:
@@ -317,7 +322,7 @@ def _record_line(seen: DumpedRecord, path: str, options: DumpOptions, report: Du
 
 def _entry_lines(path: str, kind: str, options: DumpOptions, report: DumpReport) -> Iterator[str]:
     is_index = kind in {OFFSET_INDEX, TIME_INDEX}
-    if kind == OFFSET_INDEX and Path(path).stat().st_size < offset_index.ENTRY_BYTES:
+    if kind == OFFSET_INDEX and location(path).stat().st_size < offset_index.ENTRY_BYTES:
         yield f"{path} is empty."
     elif is_index and options.index_sanity_check:
         check_sanity(path)

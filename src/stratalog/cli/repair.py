@@ -1,0 +1,309 @@
+"""`stratalog repair`: repair partitions, or show what would be done; undo a repair.
+
+Nothing is changed without `--yes`. What is replaced is kept in the partition directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument
+from stratalog.cli.output import Progress, json_line, json_names, report_error
+from stratalog.cli.tables import counted, human_size
+from stratalog.cli.targets import is_partition_dir, targets_of
+from stratalog.errors import NotALogDirError, StratalogError, command_line
+from stratalog.format.names import CLUSTER_METADATA_TOPIC
+from stratalog.log.partition_view import identity_of
+from stratalog.partitions.inventory import label_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stratalog.maintenance.repair.files import Repair
+    from stratalog.maintenance.repair.plan import RepairPlan
+
+FAILS_WHEN: Final = (
+    "records are lost, a fault is left, something could not be done, or there is something to "
+    "repair and --yes is not given"
+)
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: WhereArgument = None,
+    log_dir: LogDirOption = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Carry out the plan. Without it, only show it.")
+    ] = False,
+    copies: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="A copy of the partition, or a log directory that has one: a backup, or a "
+            "replica of another broker. Its valid batches replace what is corrupt or missing. "
+            "Repeatable.",
+        ),
+    ] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Undo the last repair of each partition.")
+    ] = False,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget",
+            help="Remove the kept files of earlier repairs, which cannot be undone then.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Repair partitions: quarantine corrupt bytes, restore from copies, rebuild what is derived.
+
+    Without --yes the plan is shown, no lock is taken and nothing is written. A corrupt range in
+    the middle of a segment is taken out, and the log goes on after it; a torn tail is truncated;
+    indexes, transaction indexes, producer snapshots and leader epochs that are wrong or missing
+    are rebuilt from the log. Every loss is listed by offset. (`stratalog recover` does what a
+    broker does: it truncates the log at the first corrupt batch.)
+
+    With --from, batches of copies take the place of what is corrupt or missing: those with a valid
+    CRC, by offset, of the newest leader epoch; where copies differ, what most of them have.
+
+    Files that are replaced are kept in a directory repair-TIME in the partition directory, where
+    brokers ignore it, as hard links. --undo puts them back, --forget removes them. An undo is
+    refused if the log was written to since.
+
+    \b
+    Examples:
+      stratalog repair /var/lib/kafka/data
+      stratalog repair /var/lib/kafka/data/orders-3 --yes
+      stratalog repair /var/lib/kafka/data/orders-3 --from /mnt/broker2/data --from /backup --yes
+      stratalog repair /var/lib/kafka/data/orders-3 --undo
+
+    With --json, each object has a kind: quarantined, moved, restored, lost, rebuilt, removed,
+    checkpoint, left (an error that a repair does not change), partition or summary.
+    """
+    if undo and (yes or forget or copies):
+        raise typer.BadParameter("--undo cannot be combined with --yes, --from or --forget")
+    partitions = [
+        path
+        for path in targets_of(where, log_dir).all_partitions()
+        if identity_of(path)[0].topic != CLUSTER_METADATA_TOPIC  # controllers repair it
+    ]
+    if undo or forget:
+        _undo_or_forget(partitions, is_undo=undo, as_json=as_json)
+        return
+    printer = RepairPrinter(as_json=as_json, is_done=yes)
+    failed = 0
+    for path, plan in _plans(partitions, copies or []):
+        if plan is None:
+            failed += 1
+            continue
+        try:
+            printer.show(plan, _apply(path, copies or []) if yes and not plan.is_empty else None)
+        except StratalogError as error:
+            failed += 1
+            report_error(f"{label_of(plan.topic_partition)}: {error}")
+    printer.sum_up(failed, [*(where or ["."]), *_options(log_dir, copies)])
+    if failed or printer.is_failure:
+        raise typer.Exit(1)
+
+
+def _options(log_dirs: Sequence[Path] | None, copies: Sequence[Path] | None) -> Iterator[str]:
+    for flag, paths in (("-d", log_dirs), ("--from", copies)):
+        for path in paths or ():
+            yield from (flag, str(path))
+
+
+def _plans(
+    partitions: Sequence[Path], copies: Sequence[Path]
+) -> Iterator[tuple[Path, RepairPlan | None]]:
+    """The plan for each partition; None, and an error, if it cannot be read."""
+    from stratalog.maintenance.repair.plan import plan_repair  # noqa: PLC0415 - kernels
+
+    sizes = [sum(log.stat().st_size for log in path.glob("*.log")) for path in partitions]
+    progress, done = Progress(sum(sizes), is_output_last=True), 0
+    for path, size_bytes in zip(partitions, sizes, strict=True):
+        try:
+            plan = plan_repair(path, copies_of(path, copies))
+        except StratalogError as error:
+            progress.clear()
+            report_error(f"{path}: {error}")
+            yield path, None
+        else:
+            progress.clear()
+            yield path, plan
+        done += size_bytes
+        progress.update(done)
+    progress.clear()
+
+
+def copies_of(partition: Path, given: Sequence[Path]) -> list[Path]:
+    """The copies of this partition: directories of partitions, or log directories that have it."""
+    found = []
+    for path in given:
+        if not path.is_dir():
+            raise NotALogDirError(f"{path}: --from takes a directory")
+        inside = path / str(identity_of(partition)[0])
+        if is_partition_dir(path):
+            found.append(path)
+        elif inside.is_dir() and is_partition_dir(inside):
+            found.append(inside)
+    return [path for path in found if path.resolve() != partition.resolve()]
+
+
+def _apply(path: Path, copies: Sequence[Path]) -> Repair:
+    """Plan again under the lock, and do it."""
+    from stratalog.maintenance.repair.files import apply_repair, finish_interrupted  # noqa: PLC0415
+    from stratalog.maintenance.repair.plan import plan_repair  # noqa: PLC0415
+    from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415
+    from stratalog.storage.disk import Disk  # noqa: PLC0415
+
+    disk = Disk()
+    with lock_dirs(disk, [path.absolute().parent]):
+        finish_interrupted(path, disk)
+        return apply_repair(plan_repair(path, copies_of(path, copies)), disk)
+
+
+def _undo_or_forget(partitions: Sequence[Path], *, is_undo: bool, as_json: bool) -> None:
+    from stratalog.maintenance.repair import files  # noqa: PLC0415
+    from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415
+    from stratalog.storage.disk import Disk  # noqa: PLC0415
+
+    disk, done, failed = Disk(), 0, 0
+    for path in partitions:
+        repairs = files.repairs_of(path)
+        if not repairs:
+            continue
+        try:
+            with lock_dirs(disk, [path.absolute().parent]):
+                if is_undo:
+                    files.undo_repair(repairs[0], disk)
+                else:
+                    files.forget_repairs(path, disk)
+        except StratalogError as error:
+            failed += 1
+            report_error(str(error))
+            continue
+        done += 1
+        verb = "undone" if is_undo else "forgotten"
+        names = [change.name for change in repairs[0].changes]
+        if as_json:
+            row = {"kind": verb, "path": str(path), "repair": str(repairs[0].directory)}
+            print(json_line({**row, "files": names}))
+        elif is_undo:
+            print(f"{path}: {counted(len(names), 'file')} as before {repairs[0].directory.name}")
+        else:
+            print(f"{path}: the kept files of {counted(len(repairs), 'repair')} were removed")
+    if not done and not failed:
+        report_error("there is no repair to undo" if is_undo else "no files of repairs are kept")
+    if failed or not done:
+        raise typer.Exit(1)
+
+
+class RepairPrinter:
+    """Prints plans and what was done, as text or JSON."""
+
+    def __init__(self, *, as_json: bool, is_done: bool) -> None:
+        self._as_json = as_json
+        self._is_done = is_done
+        self._plans: list[RepairPlan] = []
+        self._left = 0
+
+    @property
+    def is_failure(self) -> bool:
+        is_open = not self._is_done and any(not plan.is_empty for plan in self._plans)
+        return is_open or bool(self._left) or any(plan.lost for plan in self._plans)
+
+    def show(self, plan: RepairPlan, repair: Repair | None) -> None:
+        self._plans.append(plan)
+        self._left += len(plan.left)
+        if self._as_json:
+            for row in _rows(plan, repair):
+                print(json_line(row))
+        elif not plan.is_empty or plan.left:
+            print("\n".join(_lines(plan, repair)))
+
+    def sum_up(self, failed: int, words: Sequence[str]) -> None:
+        plans = [plan for plan in self._plans if not plan.is_empty]
+        lost = sum(len(plan.lost) for plan in plans)
+        if self._as_json:
+            row = {
+                "kind": "summary", "isDryRun": not self._is_done, "partitions": len(self._plans),
+                "repaired": len(plans), "failed": failed, "lostRanges": lost, "left": self._left,
+            }  # fmt: skip
+            print(json_line(row))
+            return
+        total = counted(len(self._plans), "partition")
+        if not plans:
+            print(f"{total}: nothing to repair")
+        elif self._is_done:
+            print(f"{total}: {len(plans)} repaired, {counted(lost, 'range')} of offsets lost")
+        else:
+            print(
+                f"{total}: {len(plans)} to repair, {counted(lost, 'range')} of offsets lost; "
+                f"nothing was changed. To repair: {command_line('repair', *words, '--yes')}"
+            )
+
+
+def _lines(plan: RepairPlan, repair: Repair | None) -> Iterator[str]:
+    yield f"{label_of(plan.topic_partition)} ({plan.path}):"
+    for corrupt in plan.quarantined:
+        verb = "truncate" if corrupt.is_torn else "quarantine"
+        place = f"{corrupt.path.name} at byte {corrupt.position}"
+        yield f"  {verb:<11} {place}, {counted(corrupt.size_bytes, 'byte')}: {corrupt.reason}"
+    for batch in plan.moved:
+        first, last = batch.first_offset, batch.last_offset
+        yield f"  {'correct':<11} base offset of the batch with offsets {first} to {last}"
+    for restored in plan.restored:
+        batches = counted(restored.batches, "batch")
+        span = f"offsets {restored.first_offset} to {restored.next_offset - 1}"
+        yield f"  {'restore':<11} {span} ({batches}) from {restored.path}"
+    for lost in plan.lost:
+        yield f"  {'LOST':<11} {lost}"
+    for name, why in plan.rebuilt:
+        yield f"  {'rebuild':<11} {name}: {why}"
+    for name, why in plan.removed:
+        yield f"  {'remove':<11} {name}: {why}"
+    for name, before, after in plan.checkpoints:
+        yield f"  {'lower':<11} offset in {name}: {before} to {after}, the new end of the log"
+    for finding in plan.left:
+        yield f"  {'not fixed':<11} {finding.path}: {finding.what}; {finding.advice}"
+    if repair is not None:
+        kept = [change.name for change in repair.changes if change.existed]
+        kept_bytes = sum((repair.directory / "old" / name).stat().st_size for name in kept)
+        undo = command_line("repair", plan.path, "--undo")
+        yield (
+            f"  done; {counted(len(kept), 'file')} ({human_size(kept_bytes)}) kept in "
+            f"{repair.directory.name}. To undo: {undo}"
+        )
+
+
+def _rows(plan: RepairPlan, repair: Repair | None) -> Iterator[dict[str, Any]]:
+    names = plan.topic_partition._asdict()
+    for kind, found in (
+        ("quarantined", plan.quarantined),
+        ("moved", plan.moved),
+        ("restored", plan.restored),
+        ("lost", plan.lost),
+        ("left", plan.left),
+    ):
+        for each in found:
+            row = json_names({**each._asdict(), "path": str(each.path)})
+            yield {"kind": kind, **names, **row}
+    for kind, files in (("rebuilt", plan.rebuilt), ("removed", plan.removed)):
+        for name, why in files:
+            yield {"kind": kind, **names, "path": str(plan.path / name), "reason": why}
+    for name, before, after in plan.checkpoints:
+        root = plan.path.absolute().parent
+        row = {"path": str(root / name), "offset": before, "newOffset": after}
+        yield {"kind": "checkpoint", **names, **row}
+    yield {
+        "kind": "partition",
+        **names,
+        "path": str(plan.path),
+        "logEndOffset": plan.log_end_offset,
+        "isChanged": repair is not None,
+        "keptIn": None if repair is None else str(repair.directory),
+    }

@@ -1,0 +1,109 @@
+"""`stratalog report`: a page about log directories."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stratalog.bulk.workers import Clock
+from stratalog.cli.arguments import (
+    JsonOption,
+    LogDirOption,
+    MetadataLogDirOption,
+    NowOption,
+    ServerPropertiesOption,
+    WhereArgument,
+    now_or,
+)
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import counted, human_size
+from stratalog.cli.targets import targets_of
+
+OutputOption = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="FILE", help="The page to write.", show_default=False),
+]
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    output: OutputOption,
+    where: WhereArgument = None,
+    log_dir: LogDirOption = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Read batch headers only: no keys, no record sizes, no CRCs."),
+    ] = False,
+    now: NowOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a report on log directories: one HTML page with charts and tables.
+
+    Topics and partitions by size and growth, segments over time, gaps and disorder of offsets and
+    timestamps, index density, compression, sizes, keys, compaction and retention, producers and
+    transactions (open and overdue ones first), the findings of verify and the advice of tune.
+
+    The page needs no other file and no network. It is written whole or not at all. The logs are
+    only read, and no lock is taken.
+
+    \b
+    Examples:
+      stratalog report /var/lib/kafka/data -o report.html
+      stratalog report orders -d /data -o orders.html --quick
+      stratalog report /data -o report.html --master 'local[*]'
+
+    With --json a summary is printed as one JSON object.
+    """
+    clock = Clock()
+    from stratalog.bulk.report import collect  # noqa: PLC0415 - heavy
+    from stratalog.report.page import render  # noqa: PLC0415
+
+    check_conf(conf, master)
+    if output.is_dir():
+        raise typer.BadParameter(f"{output} is a directory; name a file", param_hint="--output")
+    if not output.absolute().parent.is_dir():
+        raise typer.BadParameter(f"{output.parent} does not exist", param_hint="--output")
+    partitions = targets_of(where, log_dir).all_partitions()
+    given = Overrides.parse((), server_properties, metadata_log_dir)
+    roots = [path.absolute().parent for path in partitions]
+    finder = given.finder(dict.fromkeys([*(log_dir or []), *roots]))
+    total_bytes = sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
+    with ExitStack() as stack:
+        progress = stack.enter_context(JobProgress(total_bytes))
+        workers = stack.enter_context(workers_of("stratalog report", master, conf, progress))
+        facts = collect(
+            partitions,
+            finder,
+            now_ms=now_or(now, "--now"),
+            is_quick=quick,
+            workers=workers,
+            on_phase=progress.begin_phase,
+        )
+    page = render(facts)
+    partial = output.with_name(f"{output.name}.partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(output)
+    for problem in facts.problems:
+        report_line(f"stratalog: warning: {problem}")
+    facts = replace(facts, seconds=clock.seconds)
+    if as_json:
+        more = {
+            "page": str(output),
+            "pageBytes": len(page.encode()),
+            "partitions": len(facts.partitions),
+            "problems": list(facts.problems),
+        }
+        print(json_line(summary_row(facts.records, facts.size_bytes, facts.seconds, **more)))
+    else:
+        found = counted(len(facts.partitions), "partition")
+        print(f"{output}: {human_size(len(page.encode()))}, {found}")
+        print(result_text(facts))

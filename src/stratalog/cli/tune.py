@@ -1,0 +1,483 @@
+"""`stratalog tune`: advice on topic settings, and what a log would be under other ones."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from stratalog.bulk.workers import Clock
+from stratalog.cli.arguments import (
+    ConfigOption,
+    JsonOption,
+    LogDirOption,
+    MetadataLogDirOption,
+    NowOption,
+    ServerPropertiesOption,
+    WhereArgument,
+    now_or,
+    setting_values,
+)
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
+from stratalog.cli.settings import Overrides
+from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
+from stratalog.cli.targets import targets_of
+from stratalog.config import LogConfig
+from stratalog.format.quantities import SIZE_HELP, InvalidQuantityError, parse_size
+from stratalog.format.times import format_time, parse_duration, parse_integer
+from stratalog.log.partition_view import PartitionView
+from stratalog.tuning.advice import settings_of, shown_value
+from stratalog.tuning.topic import advise, workload_of
+from stratalog.tuning.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from stratalog.bulk.stats import StatsResult
+    from stratalog.bulk.tune import SurveyedPartition, SurveyResult
+    from stratalog.storage.roll import RollReason
+    from stratalog.tuning.simulation import SimulatedLog, SimulatedTopic
+    from stratalog.tuning.topic import TopicAdvice
+
+SIMULATED_MAX: Final = 2
+CURRENT, ADVISED = "current", "advised"
+_NEXT_SETTING: Final = re.compile(r",(?=\s*[a-z][a-z.]*=)")
+_SPARKS: Final = "▁▂▃▄▅▆▇█"
+_LABEL_CHARS: Final = 8
+_DURATION_HELP: Final = "milliseconds, or with units: 90s, 1h30m, 7d"
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except InvalidQuantityError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _duration(text: str) -> int:
+    found = parse_integer(text) if text.isdigit() else parse_duration(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a duration; use {_DURATION_HELP}")
+    return found
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: WhereArgument = None,
+    log_dir: LogDirOption = None,
+    message_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=_size, metavar="SIZE", help=f"Mean size of a stored record: {SIZE_HELP}."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, help="Records a second, of all partitions of the topic.")
+    ] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Partitions of the topic.")] = None,
+    retention: Annotated[
+        int | None,
+        typer.Option(
+            parser=_duration, metavar="TIME", help=f"How long to keep records: {_DURATION_HELP}."
+        ),
+    ] = None,
+    retention_bytes: Annotated[
+        int | None,
+        typer.Option(parser=_size, metavar="SIZE", help="How much of a partition to keep."),
+    ] = None,
+    lookups: Annotated[
+        float | None, typer.Option(min=0, help="Lookups by offset a second: seeks, old fetches.")
+    ] = None,
+    time_lookups: Annotated[
+        float | None, typer.Option(min=0, help="Lookups by time a second.")
+    ] = None,
+    segment_bytes: Annotated[
+        int | None,
+        typer.Option(parser=_size, metavar="SIZE", help="A segment.bytes that is decided on."),
+    ] = None,
+    batch_bytes: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="Mean size of a stored batch.")
+    ] = None,
+    compacted: Annotated[
+        bool | None,
+        typer.Option("--compacted", help="The topic is compacted.", show_default=False),
+    ] = None,
+    broker_partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of all topics on a broker.")
+    ] = None,
+    simulate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--simulate",
+            metavar="CONFIG",
+            help="Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
+            "advised. Give it twice to compare.",
+        ),
+    ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Also read all records, to count keys and values.")
+    ] = False,
+    now: NowOption = None,
+    config: ConfigOption = None,
+    server_properties: ServerPropertiesOption = None,
+    metadata_log_dir: MetadataLogDirOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Recommend topic settings, from numbers, from a log directory, or both; simulate them.
+
+    Each recommendation has its reason, the arithmetic behind it and the trade-off. Traps are
+    settings and data that together do what nobody expects. Numbers that are given count more than
+    what the log shows.
+
+    --simulate reads batch headers only, and lays the log out again in memory, by the rules that
+    write: segments and what rolled each, index sizes, bytes scanned per lookup, the error of a
+    lookup by time, how long records outlive their retention, disk use over time, and what
+    compaction would do. Nothing is written. Each batch counts as one append; record time is the
+    clock.
+
+    \b
+    Examples:
+      stratalog tune --message-bytes 300 --rate 5000 --partitions 12 --retention 3d --lookups 50
+      stratalog tune /var/lib/kafka/data
+      stratalog tune orders -d /data --time-lookups 20 --simulate current --simulate advised
+      stratalog tune orders -d /data --simulate segment.bytes=64MiB,index.interval.bytes=1024
+
+    With --json there is one object per recommendation, trap and simulated partition.
+    """
+    check_conf(conf, master)
+    numbers: dict[str, object] = {
+        "message_bytes": message_bytes,
+        "rate": rate,
+        "partitions": partitions,
+        "retention_ms": retention,
+        "retention_bytes": retention_bytes,
+        "offset_lookups": lookups,
+        "time_lookups": time_lookups,
+        "segment_bytes": segment_bytes,
+        "batch_bytes": batch_bytes,
+        "is_compacted": compacted,
+        "broker_partitions": broker_partitions,
+    }
+    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    wanted = [_Wanted.parse(text) for text in simulate or []]
+    if len(wanted) > SIMULATED_MAX:
+        raise typer.BadParameter("give --simulate once or twice")
+    is_told = any(value is not None for value in numbers.values())
+    if is_told and not where and not log_dir and not wanted and not keys:
+        base = LogConfig.parse(given.of_topics)
+        _print_advice([advise("", Workload().given(numbers), base)], as_json=as_json)
+        return
+    paths = targets_of(where, log_dir).all_partitions()
+    request = _Request(numbers, given, tuple(wanted), now_or(now, "--now"))
+    progress_bytes = sum(log.stat().st_size for path in paths for log in path.glob("*.log"))
+    clock = Clock()
+    with ExitStack() as stack:
+        progress = stack.enter_context(JobProgress(progress_bytes * (2 if keys else 1)))
+        workers = stack.enter_context(workers_of("stratalog tune", master, conf, progress))
+        found = _look(paths, log_dir or [], request, workers, keys=keys)
+    _print_advice(found.advice, as_json=as_json)
+    _print_simulations(found, wanted, as_json=as_json)
+    if as_json:
+        result = found.survey
+        print(json_line(summary_row(result.records, result.size_bytes, clock.seconds)))
+    else:
+        print(result_text(found.survey))
+
+
+# -- what to simulate
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A config to simulate: settings above those of the topic."""
+
+    label: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> _Wanted:
+        word = text.strip()
+        if word in {CURRENT, ADVISED}:
+            return cls(word, {})
+        settings = setting_values("--simulate", _NEXT_SETTING.split(word))
+        LogConfig.parse(settings)
+        return cls(word, settings)
+
+    def config_of(self, advice: TopicAdvice) -> LogConfig:
+        if self.label == ADVISED:
+            return settings_of(advice.recommendations, advice.config)
+        return LogConfig.parse(self.settings, advice.config)
+
+
+# -- looking at the log
+
+
+@dataclass(frozen=True)
+class _Request:
+    numbers: Mapping[str, object]
+    given: Overrides
+    wanted: tuple[_Wanted, ...]
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    advice: list[TopicAdvice]
+    survey: SurveyResult
+
+
+def _look(
+    paths: Sequence[Path], log_dirs: Sequence[Path], request: _Request, workers: Any, *, keys: bool
+) -> _Found:
+    """Two passes if a config to simulate is that of the advice, which needs the first."""
+    from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
+    from stratalog.bulk.tune import survey  # noqa: PLC0415
+
+    configs = _configs_of(paths, log_dirs, request.given)
+    counted_keys = stats(paths, workers=workers) if keys else None
+    needs_advice = any(each.label == ADVISED for each in request.wanted)
+    first: dict[str, list[LogConfig]] = {}
+    if not needs_advice:
+        for topic, config in configs.items():
+            first[topic] = [LogConfig.parse(each.settings, config) for each in request.wanted]
+    result = survey(paths, configs=first, now_ms=request.now_ms, workers=workers)
+    advice = _advise(result, configs, request, counted_keys)
+    if needs_advice:
+        second = {
+            each.topic: [wanted.config_of(each) for wanted in request.wanted] for each in advice
+        }
+        result = survey(paths, configs=second, now_ms=request.now_ms, workers=workers)
+    return _Found(advice, result)
+
+
+def _configs_of(
+    paths: Sequence[Path], log_dirs: Sequence[Path], given: Overrides
+) -> dict[str, LogConfig]:
+    """The settings of each topic."""
+    roots = [path.absolute().parent for path in paths]
+    finder = given.finder(dict.fromkeys([*log_dirs, *roots]))
+    configs: dict[str, LogConfig] = {}
+    for path in paths:
+        with PartitionView(path) as view:
+            topic = view.topic_partition.topic
+            if topic not in configs:
+                configs[topic] = finder.of(view).given(given.of_topics).config
+    return configs
+
+
+def _advise(
+    result: SurveyResult,
+    configs: Mapping[str, LogConfig],
+    request: _Request,
+    counted_keys: StatsResult | None,
+) -> list[TopicAdvice]:
+    from stratalog.bulk.stats import sample_codecs  # noqa: PLC0415 - heavy
+    from stratalog.tuning.headers import sum_of_facts  # noqa: PLC0415
+
+    advice = []
+    segments = sum(len(each.facts.segments) for each in result.partitions)
+    for topic, found in _by_topic(result.partitions).items():
+        largest = max(found, key=lambda each: each.facts.size_bytes)
+        measured: dict[str, object] = {
+            "codec_ratios": sample_codecs(Path(largest.path)),
+            "broker_partitions": len(result.partitions),
+        }
+        if counted_keys is not None:
+            measured |= _key_facts(counted_keys, topic)
+        facts = sum_of_facts(each.facts for each in found)
+        workload = workload_of(facts, len(found), configs[topic], measured)
+        advice.append(advise(topic, workload.given(request.numbers), configs[topic], segments))
+    return advice
+
+
+def _by_topic(found: Sequence[SurveyedPartition]) -> dict[str, list[SurveyedPartition]]:
+    topics: dict[str, list[SurveyedPartition]] = {}
+    for each in found:
+        topics.setdefault(each.topic_partition.topic, []).append(each)
+    return topics
+
+
+def _key_facts(result: StatsResult, topic: str) -> dict[str, object]:
+    """Keys of the largest partition: a cleaner's memory is for one at a time."""
+    found = [each for each in result.partitions if each.topic == topic]
+    records = sum(each.facts.records for each in found)
+    dead = sum(each.keys.dead_records for each in found)
+    keys = max((each.keys.keys for each in found), default=0)
+    return {"keys": keys, "superseded": dead / records if records else None}
+
+
+# -- printing advice
+
+
+def _print_advice(advice: Sequence[TopicAdvice], *, as_json: bool) -> None:
+    for each in advice:
+        if as_json:
+            for row in _advice_rows(each):
+                print(json_line(row))
+        else:
+            print("\n".join(_advice_lines(each)))
+            print()
+
+
+def _advice_rows(advice: TopicAdvice) -> Iterator[dict[str, Any]]:
+    texts = advice.config.as_dict()
+    topic = advice.topic or None
+    for each in advice.recommendations:
+        row = json_names(each._asdict())
+        yield {"kind": "recommendation", "topic": topic, **row, "now": texts.get(each.setting)}
+    for trap in advice.traps:
+        yield {"kind": "trap", "topic": topic, **json_names(trap._asdict())}
+
+
+def _advice_lines(advice: TopicAdvice) -> Iterator[str]:
+    texts = advice.config.as_dict()
+    yield f"{advice.topic or 'A topic like this'}: {_workload_text(advice.workload)}"
+    for each in advice.recommendations:
+        now = texts.get(each.setting)
+        change = ""
+        if advice.topic and now is not None:
+            change = (
+                " (as it is)" if now == each.value else f" (now {shown_value(each.setting, now)})"
+            )
+        shown = "" if each.shown == each.value else f", {each.shown}"
+        yield f"  {each.setting}={each.value}{shown}{change}"
+        yield from _labelled(why=each.reason, sum=each.arithmetic, but=each.trade_off)
+    for trap in advice.traps:
+        yield f"  {trap.severity}: {trap.what} [{trap.code}]"
+        yield from _labelled(sum=trap.arithmetic, do=trap.advice)
+
+
+def _labelled(**texts: str) -> Iterator[str]:
+    for label, text in texts.items():
+        yield f"    {label:<{_LABEL_CHARS - 4}} {text}"
+
+
+def _workload_text(workload: Workload) -> str:
+    parts = [counted(workload.partitions, "partition")]
+    if workload.message_bytes:
+        parts.append(f"records of {workload.message_bytes:,.0f} B")
+    if workload.batch_bytes:
+        parts.append(f"batches of {human_size(round(workload.batch_bytes))}")
+    if workload.rate:
+        parts.append(f"{workload.rate:,.{0 if workload.rate >= 10 else 2}f} records/s")
+    if workload.lookups:
+        parts.append(f"{workload.lookups:,.4g} lookups/s")
+    return ", ".join(parts)
+
+
+# -- printing simulations
+
+
+def _print_simulations(found: _Found, wanted: Sequence[_Wanted], *, as_json: bool) -> None:
+    if not wanted:
+        return
+    from stratalog.tuning.simulation import sum_of  # noqa: PLC0415 - heavy
+
+    for topic, partitions in _by_topic(found.survey.partitions).items():
+        if as_json:
+            for each in partitions:
+                for config, simulated in zip(wanted, each.simulated, strict=True):
+                    print(json_line(_simulation_row(each, config, simulated)))
+            continue
+        columns = zip(*(each.simulated for each in partitions), strict=True)
+        sums = [sum_of(column) for column in columns]
+        print(f"{topic}: {counted(len(partitions), 'partition')}, simulated")
+        titles = [Column(""), *(Column(each.label, fold_at=44) for each in wanted)]
+        print_table(titles, _rows_of(sums))
+        print()
+
+
+def _rows_of(sums: Sequence[SimulatedTopic]) -> list[tuple[str, ...]]:
+    """One row for each figure, one column for each config."""
+    found = [_figures(each) for each in sums]
+    return [(name, *(each[name] for each in found)) for name in found[0]]
+
+
+def _figures(log: SimulatedTopic) -> dict[str, str]:
+    retention, compactions = log.retention, log.compactions
+    figures = {
+        "segments": f"{log.segments:,}",
+        "rolled by": ", ".join(
+            f"{_word(reason)} {count:,}" for reason, count in log.rolls.most_common()
+        )
+        or "nothing",
+        "offset entries": f"{log.offset_entries:,}",
+        "time entries": f"{log.time_entries:,}",
+        "index size": human_size(log.index_bytes),
+        "scanned per lookup": f"mean {human_size(round(log.scanned.mean))}, "
+        f"p99 {human_size(log.scanned.p99)}",
+        "time lookup error": f"mean {duration_text(round(log.time_error.mean))}, "
+        f"p99 {duration_text(log.time_error.p99)}",
+        "retention lag": f"mean {duration_text(retention.lag_mean_ms)}, "
+        f"up to {duration_text(retention.lag_max_ms)}",
+        "deleted now": f"{counted(retention.deleted_segments, 'segment')}, "
+        f"{human_size(retention.deleted_bytes)}",
+        "largest disk use": human_size(log.peak_bytes),
+        "disk use": _sparkline(log),
+    }
+    figures["compaction"] = "off"
+    if compactions:
+        eligible = sum(each.is_eligible for each in compactions)
+        before = sum(each.segments_before for each in compactions)
+        after = sum(each.segments_after for each in compactions)
+        dirty = human_size(sum(each.cleanable_bytes for each in compactions))
+        figures["compaction"] = (
+            f"{eligible} of {counted(len(compactions), 'partition')} eligible, {dirty} dirty, "
+            f"{before:,} segments to {after:,}"
+        )
+    return figures
+
+
+def _sparkline(log: SimulatedTopic) -> str:
+    if not log.disk:
+        return "unknown: no timestamps"
+    step = max(1, len(log.disk) // 30)
+    sizes = [point.size_bytes for point in log.disk[::step]]
+    top = max(*sizes, 1)
+    bars = "".join(_SPARKS[min(7, 8 * size // (top + 1))] for size in sizes)
+    days = [format_time(point.time_ms)[:10] for point in (log.disk[0], log.disk[-1])]
+    return f"{bars} {' to '.join(dict.fromkeys(days))}"
+
+
+def _word(reason: RollReason) -> str:
+    return reason.name.lower().replace("_", "-")
+
+
+def _simulation_row(found: SurveyedPartition, wanted: _Wanted, log: SimulatedLog) -> dict[str, Any]:
+    scanned, error = log.scanned, log.time_error
+    return {
+        "kind": "simulation",
+        "topic": found.topic_partition.topic,
+        "partition": found.topic_partition.partition,
+        "label": wanted.label,
+        "config": log.config.overrides(),
+        "segments": [
+            {
+                "baseOffset": each.base_offset,
+                "endOffset": each.end_offset,
+                "sizeBytes": each.size_bytes,
+                "batches": each.batches,
+                "offsetEntries": each.offset_entries,
+                "timeEntries": each.time_entries,
+                "largestTimestamp": each.largest_timestamp,
+                "rolledBy": None if each.rolled_by is None else _word(each.rolled_by),
+            }
+            for each in log.segments
+        ],
+        "offsetEntries": sum(each.offset_entries for each in log.segments),
+        "timeEntries": sum(each.time_entries for each in log.segments),
+        "indexBytes": sum(each.index_bytes for each in log.segments),
+        "scannedBytesMean": round(scanned.mean),
+        "scannedBytesP99": scanned.p99,
+        "timeErrorMeanMs": round(error.mean),
+        "timeErrorP99Ms": error.p99,
+        "retention": json_names(log.retention._asdict()),
+        "disk": [{"timeMs": time_ms, "sizeBytes": size} for time_ms, size in log.disk],
+        "compaction": None if log.compaction is None else json_names(log.compaction._asdict()),
+    }
