@@ -55,7 +55,9 @@ def open_logs(
 
 
 def kill(logs: LogDir) -> None:
-    """Leave the directories as a process that was killed does: nothing more is written, and the
-    kernel gives the lock back."""
+    """Leave the directories as a process that was killed does: nothing more is written, also not by
+    timers, and the kernel gives the lock back."""
+    logs.maintenance.stop()
+    logs._schedule.stop()
     logs._dirs._locks.close()
     logs._is_closed = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import deque
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -362,8 +362,10 @@ class Replay:
         """Replay all of it."""
         sasl = self.scenario == "sasl"
         listeners = "SASL_PLAINTEXT://127.0.0.1:0" if sasl else "PLAINTEXT://127.0.0.1:0"
+        # Only where it is needed: several replays at once would not undo each other's patches.
+        nonces = patch("stratalog.broker.security.scram.new_nonce", self._nonces.popleft)
         with (
-            patch("stratalog.broker.security.scram.new_nonce", self._nonces.popleft),
+            nonces if sasl else nullcontext(),
             Broker(self._directory, listeners=listeners, users=USERS, config=CONFIG) as broker,
         ):
             self._broker = broker
