@@ -34,7 +34,7 @@ accelerator: $(INSTALLED) java ## Build the accelerator for Spark, with what PyS
 	$(PYTHON) scripts/build_accelerator.py
 
 .PHONY: test
-test: lint accelerator chromium ## Everything CI runs: lint, types, layers and all tests
+test: lint accelerator test-tools ## Everything CI runs: lint, types, layers and all tests
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: check
@@ -45,7 +45,7 @@ test-fast: $(INSTALLED) ## Tests only, without the slow ones
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
 
 .PHONY: test-long
-test-long: accelerator chromium ## All tests with many more seeds, kills and examples (EFFORT=, hours)
+test-long: accelerator test-tools ## All tests with many more seeds, kills and examples (EFFORT=, hours)
 	TMPDIR=$(TEST_TMPDIR) STRATALOG_TEST_EFFORT=$(EFFORT) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: torture
@@ -88,9 +88,9 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
 
-.PHONY: chromium
-chromium: ## Make sure that Chromium is there, for tests of reports; without it they are skipped
-	scripts/ensure_chromium || true
+.PHONY: test-tools
+test-tools: ## Make sure that Chromium and kcat are there; without them some tests are skipped
+	scripts/ensure_test_tools || true
 
 .PHONY: lock
 lock: $(INSTALLED) ## Fit constraints.txt to pyproject.toml; ARGS=--upgrade takes the newest of all
