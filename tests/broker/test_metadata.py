@@ -159,6 +159,16 @@ def test_topic_partitions_in_pages(broker: Broker, client: RawClient) -> None:
     assert pages == 5
 
 
+@pytest.mark.parametrize("limit", [0, -2])
+def test_a_page_has_at_least_one_partition(broker: Broker, client: RawClient, limit: int) -> None:
+    broker.log_dir.create_topic("a", 3)
+    body = {"topics": _named("a"), "responsePartitionLimit": limit}
+    answer = client.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, body)
+    [topic] = answer["topics"]
+    assert [partition["partitionIndex"] for partition in topic["partitions"]] == [0]
+    assert answer["nextCursor"] == {"topicName": "a", "partitionIndex": 1}
+
+
 def test_pipelined_requests_are_answered_in_order(client: RawClient) -> None:
     sent = [client.send(ApiKey.METADATA, 12, {"topics": []}) for _ in range(50)]
     for correlation_id in sent:

@@ -184,7 +184,7 @@ class ClusterHandlers:
         body, session = request.body, request.session
         cursor = body["cursor"] or {"topicName": "", "partitionIndex": 0}
         names = sorted({topic["name"] for topic in body["topics"]})
-        left = min(body["responsePartitionLimit"], _PARTITIONS_MAX)
+        left = max(1, min(body["responsePartitionLimit"], _PARTITIONS_MAX))
         topics: list[Body] = []
         found: Iterable[Body]
         if body["topics"]:
