@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log.reader import LogReader
+    from stratalog.log.partition_view import PartitionView
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
 
@@ -382,7 +382,7 @@ def _encode(state: TransactionState) -> bytes:
     return encode_transaction_state(state, version=0 if newer == (_NO_ID, _NO_ID, 0) else 1)
 
 
-def read_states(log: LogReader) -> dict[str, TransactionState]:
+def read_states(log: PartitionLog | PartitionView) -> dict[str, TransactionState]:
     """The states in a partition of the topic. Decodes only the last value of each id: before
     compaction there may be many."""
     last = dict(_keys_and_values(log))
@@ -393,7 +393,9 @@ def read_states(log: LogReader) -> dict[str, TransactionState]:
     }
 
 
-def _keys_and_values(log: LogReader) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _keys_and_values(
+    log: PartitionLog | PartitionView,
+) -> Iterator[tuple[bytes | None, bytes | None]]:
     """All records in order. Loading the kernels pays off only for many."""
     if log.size_bytes < _COLUMNS_FROM_BYTES:
         for record in log.read("earliest"):
