@@ -117,6 +117,9 @@ class TestDescribe:
         ]
         assert ours["log.retention.bytes"]["configSource"] == 4
 
+    def test_the_id_of_the_node_is_the_one_that_clients_see(self, client: RawClient) -> None:
+        assert by_name(describe(client, BROKER, "1"))["node.id"]["value"] == "1"
+
     def test_only_what_was_asked_for(self, client: RawClient) -> None:
         found = describe(client, TOPIC, "orders", ["retention.ms", "nope"], includeSynonyms=False)
         [config] = found["configs"]

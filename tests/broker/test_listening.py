@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -127,6 +127,32 @@ def test_a_half_sent_request_counts_as_idle(tmp_path: Path) -> None:
     ):
         client.socket.sendall(struct.pack(">i", 1000) + b"\0\3\0")
         assert client.receive_frame() == b""
+
+
+def test_an_answer_that_is_not_read_counts_as_idle(tmp_path: Path) -> None:
+    config = {"connections.max.idle.ms": 300}
+    with Broker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.log_dir.create_topic("t")
+        for _ in range(20):
+            broker.log_dir.append("t", bytes(900_000))
+        client.send(ApiKey.FETCH, 12, _fetch(wait_ms=0, bytes_max=18 << 20))
+        _wait_until(lambda: len(broker._connections) == 1)
+        _wait_until(lambda: len(broker._connections) == 0)
+
+
+def test_a_client_is_not_idle_while_it_waits_for_its_answer(tmp_path: Path) -> None:
+    config = {"connections.max.idle.ms": 300}
+    with Broker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        broker.log_dir.create_topic("t")
+        assert client.call(ApiKey.FETCH, 12, _fetch(wait_ms=700))["errorCode"] == 0
+        time.sleep(0.15)
+        assert _is_served(client)
+
+
+def _fetch(*, wait_ms: int, bytes_max: int = 1 << 20) -> dict[str, Any]:
+    partition = {"partition": 0, "fetchOffset": 0, "partitionMaxBytes": bytes_max}
+    topics = [{"topic": "t", "partitions": [partition]}]
+    return {"maxWaitMs": wait_ms, "minBytes": 1, "maxBytes": bytes_max, "topics": topics}
 
 
 def test_memory_of_half_sent_requests_is_limited(tmp_path: Path) -> None:

@@ -109,6 +109,13 @@ def test_all_topics_none_and_by_id(broker: Broker, client: RawClient) -> None:
     assert (missing["errorCode"], missing["name"]) == (ErrorCode.UNKNOWN_TOPIC_ID, None)
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_in_a_version_that_has_none_yet(client: RawClient, version: int) -> None:
+    asked = [{"name": None, "topicId": "AAAAAAAAAAAAAAAAAAAAAQ"}, {"name": "orders"}]
+    topics = client.call(ApiKey.METADATA, version, {"topics": asked})["topics"]
+    assert [topic["errorCode"] for topic in topics] == [ErrorCode.INVALID_REQUEST] * 2
+
+
 def test_a_topic_is_created_where_client_and_config_allow_it(tmp_path: Path) -> None:
     body = {"topics": _named("new"), "allowAutoTopicCreation": True}
     with Broker(tmp_path / "a") as broker, RawClient(broker.bootstrap_servers) as client:
@@ -157,6 +164,16 @@ def test_topic_partitions_in_pages(broker: Broker, client: RawClient) -> None:
             break
     assert seen == [(name, number) for name in "abc" for number in range(3)]
     assert pages == 5
+
+
+@pytest.mark.parametrize("limit", [0, -2])
+def test_a_page_has_at_least_one_partition(broker: Broker, client: RawClient, limit: int) -> None:
+    broker.log_dir.create_topic("a", 3)
+    body = {"topics": _named("a"), "responsePartitionLimit": limit}
+    answer = client.call(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, body)
+    [topic] = answer["topics"]
+    assert [partition["partitionIndex"] for partition in topic["partitions"]] == [0]
+    assert answer["nextCursor"] == {"topicName": "a", "partitionIndex": 1}
 
 
 def test_pipelined_requests_are_answered_in_order(client: RawClient) -> None:

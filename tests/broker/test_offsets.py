@@ -50,12 +50,16 @@ def test_offsets_by_time(client: RawClient, timestamp: int, expected: tuple[int,
     assert _list(client, timestamp) == expected
 
 
-@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9)])
+@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11)])
 def test_a_special_timestamp_before_its_version(
     client: RawClient, timestamp: int, since: int
 ) -> None:
     assert _list(client, timestamp, since - 1)[0] == 35
     assert _list(client, timestamp, since)[0] == 0
+
+
+def test_nothing_waits_for_an_upload_without_a_remote_store(client: RawClient) -> None:
+    assert _list(client, -6, version=11) == (0, -1, -1, -1)
 
 
 def test_errors_of_a_partition(client: RawClient) -> None:

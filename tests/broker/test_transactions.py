@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stratalog.broker.broker import Broker
 from stratalog.broker.transactions import join_transaction
 from stratalog.errors import InvalidProducerEpochError, RequestError
 from stratalog.format.messages.schema import read_message
 from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log_dir import LogDir
 from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
@@ -19,8 +21,8 @@ from tests.golden_wire import exchanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from stratalog.broker.broker import Broker
     from tests.golden_wire import Frame
 
 OWN = {
@@ -240,7 +242,8 @@ def test_lists_are_filtered(client: RawClient) -> None:
 
     def listed(**filters: Any) -> list[str]:
         body = {"stateFilters": [], "producerIdFilters": [], **filters}
-        answer = client.call(ApiKey.LIST_TRANSACTIONS, 1, body)
+        answer = client.call(ApiKey.LIST_TRANSACTIONS, 2, body)
+        assert answer["errorCode"] == (128 if filters == {"transactionalIdPattern": "["} else 0)
         return sorted(each["transactionalId"] for each in answer["transactionStates"])
 
     assert listed() == ["other", ID]
@@ -248,6 +251,33 @@ def test_lists_are_filtered(client: RawClient) -> None:
     assert listed(stateFilters=["Bogus"]) == []
     assert listed(producerIdFilters=[identity.producer_id]) == [ID]
     assert listed(stateFilters=["Ongoing"], durationFilter=100_000) == []
+    assert listed(transactionalIdPattern="o.*") == ["other"]
+    assert listed(transactionalIdPattern="o") == []
+    assert listed(transactionalIdPattern="[") == []
+
+
+def test_transactions_are_shown_read_only(tmp_path: Path) -> None:
+    data = tmp_path / "dead"
+    with LogDir.open(data) as logs:
+        logs.create_topic("orders", 2)
+        with logs.transaction("done") as txn:
+            txn.append("orders", b"x", partition=0)
+        [producer_id] = logs.partition("orders", 0).producers.producers
+    with Broker(data, read_only=True) as broker, RawClient(broker.bootstrap_servers) as client:
+        [listed] = client.call(ApiKey.LIST_TRANSACTIONS, 1)["transactionStates"]
+        assert listed == {
+            "transactionalId": "done",
+            "producerId": producer_id,
+            "transactionState": "CompleteCommit",
+        }
+        asked = {"transactionalIds": ["done", "none"]}
+        states = client.call(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked)["transactionStates"]
+        assert [state["errorCode"] for state in states] == [0, 105]
+        topics = [{"name": "orders", "partitionIndexes": [0, 1, 2]}]
+        [topic] = client.call(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": topics})["topics"]
+        assert [each["errorCode"] for each in topic["partitions"]] == [0, 0, 3]
+        [producer] = topic["partitions"][0]["activeProducers"]
+        assert (producer["producerId"], producer["currentTxnStartOffset"]) == (producer_id, -1)
 
 
 class TestJoin:

@@ -150,6 +150,27 @@ def test_users_rights_metrics_and_logs(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_logged_is_printed_once_and_in_one_format(tmp_path: Path) -> None:
+    with LogDir.open(tmp_path) as logs:
+        logs.append("t", b"whole")
+        logs.append("t", b"torn")
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (log,) = (tmp_path / "t-0").glob("*.log")
+    log.write_bytes(log.read_bytes()[:-3])
+    command = [*COMMAND, "serve", str(tmp_path), "--port", "0", "--log-format", "json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            truncated, started = (json.loads(process.stderr.readline()) for _ in range(2))
+            process.terminate()
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+    assert (truncated["level"], "truncated at byte" in truncated["message"]) == ("WARNING", True)
+    assert (started["level"], started["directories"]) == ("INFO", [str(tmp_path)])
+    assert started["bootstrapServers"].startswith("127.0.0.1:")
+
+
 def _log_in(bootstrap_servers: str, token: bytes) -> list[str] | None:
     """The topics that a user sees; None if the log-in fails."""
     with RawClient(bootstrap_servers) as client:

@@ -207,6 +207,7 @@ log.cleanup.policy=compact,delete
 ! another comment
 log.segment.bytes=1073741824
 zookeeper.connect=old:2181
+confluent.support.metrics.enable=true
 """
 
 
@@ -227,6 +228,7 @@ def test_a_properties_file(tmp_path: Path) -> None:
         "ssl.key.password",
         "num.network.threads",
         "zookeeper.connect",
+        "confluent.support.metrics.enable",
     ]
     assert dict(config.others)["ssl.key.password"] == "hush"
     assert "hush" not in repr(config)

@@ -143,7 +143,7 @@ class ConfigHandlers:
             )
 
     def _broker_configs(self) -> Iterator[Body]:
-        config = self._context.config
+        config = replace(self._context.config, node_id=self._context.node_id)
         for definition in BROKER_DEFINITIONS.values():
             value = getattr(config, definition.field)
             is_default = value == definition.default

@@ -171,9 +171,9 @@ class Connection:
         self._is_closed = False
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the client owes the next step: no request is being handled or answered."""
-        return self._waiting is None and not self._out
+    def awaits_client(self) -> bool:
+        """Whether the client owes the next step: to send a request, or to read its answer."""
+        return self._waiting is None
 
     def start(self) -> None:
         self._reactor.watch(self._transport.fd, self._events, self._on_events)
@@ -267,7 +267,8 @@ class Connection:
         if self._waiting is not call.answer:
             return
         self._waiting = None
-        self._traffic.answered(call.api, self._reactor.now_ms() - began_ms)
+        self.last_active_ms = self._reactor.now_ms()
+        self._traffic.answered(call.api, self.last_active_ms - began_ms)
         try:
             self._send(call, body)
         except ConnectionError:
@@ -367,7 +368,7 @@ class Connection:
         return not self._is_closed
 
     def _on_pending(self) -> None:
-        if not self._is_closed and self.is_idle:
+        if not self._is_closed and self._waiting is None and not self._out:
             self._on_events(READABLE)
 
 

@@ -22,6 +22,7 @@ from stratalog.broker.groups.environment import (
 )
 from stratalog.broker.groups.group_log import OffsetsTopic
 from stratalog.broker.logs import id_of
+from stratalog.broker.regular_expressions import full_matches
 from stratalog.broker.requests import Deferred
 from stratalog.broker.transactions import join_transaction
 from stratalog.errors import RequestError, StratalogError
@@ -103,25 +104,9 @@ class LogTopics:
         names = frozenset(name for name, info in self._logs.topics.items() if not info.is_internal)
         known = self._matched.get(regex)
         if known is None or known[0] != names:
-            known = (names, _full_matches(regex, names))
+            known = (names, full_matches(regex, names, "SubscribedTopicRegex"))
             self._matched[regex] = known
         return known[1]
-
-
-def _full_matches(regex: str, names: frozenset[str]) -> frozenset[str]:
-    """With RE2, whose syntax is that of Kafka's RE2/J, and which no expression keeps busy."""
-    import pyarrow as pa  # noqa: PLC0415  # for consumers with an expression only
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    listed = pa.array(sorted(names), pa.string())
-    try:
-        found = pc.match_substring_regex(listed, f"^(?:{regex})$")
-    except pa.ArrowInvalid as error:
-        raise RequestError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
-        ) from None
-    return frozenset(listed.filter(found).to_pylist())
 
 
 class GroupHandlers:

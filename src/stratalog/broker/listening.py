@@ -4,7 +4,7 @@ No client can keep others from being served:
 
 * `max.connections`: at the limit no more are accepted until one is closed; they wait in the
   system's backlog. `max.connections.per.ip`: more of them are closed at once.
-* `connections.max.idle.ms`: a client that sends nothing for so long is disconnected.
+* `connections.max.idle.ms`: a client that neither sends nor reads for so long is disconnected.
 * `queued.max.request.bytes`: memory of requests that have arrived in part. Above the limit, the
   connection whose request began to arrive first is closed: an honest one is complete by then.
 """
@@ -276,7 +276,7 @@ class Connections:
         idle_ms = self._config.connections_max_idle_ms
         last_ms = self._reactor.now_ms() - idle_ms
         for connection in list(self._open):
-            if connection.is_idle and connection.last_active_ms < last_ms:
+            if connection.awaits_client and connection.last_active_ms < last_ms:
                 self._count_refused("idle")
                 connection.close()
         if not self._is_stopped:

@@ -34,6 +34,8 @@ _FEATURES: Final = (
 _FEATURES_EPOCH: Final = 1
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 """Clients that speak an older ApiVersions fail on a feature whose lowest level is 0."""
+_BY_ID_SINCE: Final = 12
+"""Versions 10 and 11 have the field already, but it must be empty."""
 _OPERATIONS_NOT_ASKED: Final = -(1 << 31)
 _BROKER_ENDPOINTS: Final = 1
 _PARTITIONS_MAX: Final = 2000
@@ -99,11 +101,13 @@ class ClusterHandlers:
             for info in self._visible_topics(request.session):
                 yield self._described(info)
             return
+        if request.version < _BY_ID_SINCE and not all(map(_has_only_a_name, wanted)):
+            for topic in wanted:
+                yield _failed(ErrorCode.INVALID_REQUEST, topic["name"] or "", topic["topicId"])
+            return
         may_create = request.body.get("allowAutoTopicCreation", True)
         for topic in wanted:
             name, topic_id = topic["name"], topic.get("topicId", ZERO_UUID)
-            if request.version < 12 and (name is None or topic_id != ZERO_UUID):
-                raise RequestError(ErrorCode.INVALID_REQUEST)
             if topic_id != ZERO_UUID:
                 yield self._topic_by_id(topic_id, request.session)
             else:
@@ -184,7 +188,7 @@ class ClusterHandlers:
         body, session = request.body, request.session
         cursor = body["cursor"] or {"topicName": "", "partitionIndex": 0}
         names = sorted({topic["name"] for topic in body["topics"]})
-        left = min(body["responsePartitionLimit"], _PARTITIONS_MAX)
+        left = max(1, min(body["responsePartitionLimit"], _PARTITIONS_MAX))
         topics: list[Body] = []
         found: Iterable[Body]
         if body["topics"]:
@@ -246,6 +250,10 @@ class ClusterHandlers:
 
     def _may(self, session: Session, operation: Operation, topic: str) -> bool:
         return self._context.authorizer.allows(session, operation, Resource.TOPIC, topic)
+
+
+def _has_only_a_name(topic: Body) -> bool:
+    return topic["name"] is not None and topic.get("topicId", ZERO_UUID) == ZERO_UUID
 
 
 def _is_software_named(body: Body) -> bool:

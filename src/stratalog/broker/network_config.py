@@ -32,7 +32,10 @@ class NetworkConfig:
         integer(0), 100, "Time until a client learns that its log-in has failed."
     )
     connections_max_idle_ms: int = setting(
-        long_integer(), 10 * MINUTE_MS, "A connection without requests is closed after this time."
+        long_integer(),
+        10 * MINUTE_MS,
+        "A connection whose client neither sends requests nor reads answers is closed after this "
+        "time.",
     )
     connections_max_reauth_ms: int = setting(
         long_integer(0), 0, "Time after which a client must log in by SASL again; 0 is never."

@@ -22,12 +22,14 @@ EARLIEST: Final = -2
 LARGEST_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 _SINCE: Final = {
     LATEST: 0,
     EARLIEST: 0,
     LARGEST_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
     LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
 }
 """The first version in which each special timestamp may be asked for."""
 READ_COMMITTED: Final = 1
@@ -126,7 +128,7 @@ def _found(log: ServedLog, timestamp: int, *, is_committed: bool) -> FoundOffset
         return FoundOffset(end)
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return FoundOffset(log.log_start_offset)
-    if timestamp == LATEST_TIERED:
+    if timestamp in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:  # nothing is moved to a remote store
         return FoundOffset()
     if timestamp == LARGEST_TIMESTAMP:
         # Kafka looks at all segments, also at records below the log start.

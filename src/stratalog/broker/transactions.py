@@ -9,17 +9,24 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from stratalog.broker.logs import checked_log
+from stratalog.broker.regular_expressions import full_matches
 from stratalog.errors import (
     ConcurrentTransactionsError,
     ProducerFencedError,
     RequestError,
     StratalogError,
 )
+from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.messages.transaction_records import TransactionStatus
-from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
+from stratalog.format.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producers import EPOCH_PER_TRANSACTION
-from stratalog.producing.transaction_log import ProducerIdentity
+from stratalog.producing.transaction_log import ProducerIdentity, read_states
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
 
@@ -27,8 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from stratalog.broker.context import BrokerContext
+    from stratalog.broker.logs import ServedLog
     from stratalog.broker.requests import Handlers, Request
     from stratalog.format.messages.transaction_records import TransactionState
+    from stratalog.format.snapshot import ProducerEntry
     from stratalog.producing.coordinator import MarkerListener, TransactionCoordinator
     from stratalog.wire.frames import Body
 
@@ -293,9 +302,12 @@ class TransactionHandlers:
         }
 
     def _producers(self, topic: str, partition: int) -> Body:
-        log = self._context.logs.find(topic, partition)
-        if not isinstance(log, PartitionLog):
-            code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            producers = _producers_of(
+                checked_log(self._context.logs, topic, partition, NO_LEADER_EPOCH)
+            )
+        except StratalogError as error:
+            code = int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
             return {"partitionIndex": partition, "errorCode": code, "activeProducers": []}
         return {
             "partitionIndex": partition,
@@ -304,11 +316,11 @@ class TransactionHandlers:
                     "producerId": producer.producer_id,
                     "producerEpoch": producer.producer_epoch,
                     "lastSequence": producer.last_sequence,
-                    "lastTimestamp": producer.last_timestamp,
+                    "lastTimestamp": producer.timestamp,
                     "coordinatorEpoch": producer.coordinator_epoch,
-                    "currentTxnStartOffset": producer.open_txn_first_offset,
+                    "currentTxnStartOffset": producer.current_txn_first_offset,
                 }
-                for producer in list(log.producers.producers.values())
+                for producer in producers
             ],
         }
 
@@ -316,9 +328,7 @@ class TransactionHandlers:
         return {"transactionStates": [self._described(i) for i in request.body["transactionalIds"]]}
 
     def _described(self, transactional_id: str) -> Body:
-        state = None
-        if transactional_id and not self._context.logs.is_read_only:
-            state = self._coordinator.find(transactional_id)
+        state = self._find(transactional_id) if transactional_id else None
         if state is None:
             is_valid = bool(transactional_id)
             code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if is_valid else ErrorCode.INVALID_REQUEST
@@ -337,19 +347,48 @@ class TransactionHandlers:
 
     def list(self, request: Request) -> Body:
         body = request.body
-        names = body["stateFilters"]
+        states, pattern = self._states(), body.get("transactionalIdPattern")
+        if pattern:
+            matching = full_matches(pattern, states, "TransactionalIdPattern")
+            states = {name: states[name] for name in states if name in matching}
         return {
-            "unknownStateFilters": [name for name in names if name not in _STATE_NAMES],
+            "unknownStateFilters": [
+                name for name in body["stateFilters"] if name not in _STATE_NAMES
+            ],
             "transactionStates": [
                 {
                     "transactionalId": transactional_id,
                     "producerId": state.producer_id,
                     "transactionState": state.status.kafka_name,
                 }
-                for transactional_id, state in self._coordinator.states()
+                for transactional_id, state in states.items()
                 if _is_wanted(state, body)
             ],
         }
+
+    def _find(self, transactional_id: str) -> TransactionState | None:
+        if self._context.logs.is_read_only:
+            return self._states().get(transactional_id)
+        return self._coordinator.find(transactional_id)
+
+    def _states(self) -> dict[str, TransactionState]:
+        """By transactional id. Logs that are read-only have no coordinator, but its topic."""
+        logs = self._context.logs
+        if not logs.is_read_only:
+            return dict(self._coordinator.states())
+        states: dict[str, TransactionState] = {}
+        info = logs.find_topic(TRANSACTION_STATE_TOPIC)
+        for partition in () if info is None else info.partitions:
+            log = logs.find(TRANSACTION_STATE_TOPIC, partition)
+            if log is not None:
+                states |= read_states(log)
+        return states
+
+
+def _producers_of(log: ServedLog) -> list[ProducerEntry]:
+    if isinstance(log, PartitionLog):
+        return [producer.to_entry() for producer in list(log.producers.producers.values())]
+    return list(log.producers)
 
 
 def _is_wanted(state: TransactionState, filters: Body) -> bool:

@@ -97,19 +97,22 @@ class TruncationWarnings(logging.Handler):
 _truncations: Final = TruncationWarnings()
 
 
+_WARNING_LOGGERS: Final = (
+    "stratalog.maintenance.recovery",
+    "stratalog.log.transactions",
+    "stratalog.log.maintenance",
+    "stratalog.partitions.catalog",
+    "stratalog.partitions.lock",
+    "stratalog.bulk.planning",
+    "stratalog.bulk.incremental",
+)
+
+
 def warn_of_truncations() -> None:
     """From now on print warnings about truncated logs, missing transaction indexes, unknown
     settings, lost records and locks that others hold."""
     _truncations.take()
-    for name in (
-        "stratalog.maintenance.recovery",
-        "stratalog.log.transactions",
-        "stratalog.log.maintenance",
-        "stratalog.partitions.catalog",
-        "stratalog.partitions.lock",
-        "stratalog.bulk.planning",
-        "stratalog.bulk.incremental",
-    ):
+    for name in _WARNING_LOGGERS:
         logging.getLogger(name).addHandler(_truncations)
 
 
@@ -121,13 +124,21 @@ class _Notes(logging.Handler):
 
 
 _notes: Final = _Notes()
+_KERNELS_LOGGER: Final = "stratalog.format.kernels"
 
 
 def report_compilation() -> None:
     """From now on, if kernels have to be compiled and that takes time, say so."""
-    logger = logging.getLogger("stratalog.format.kernels")
+    logger = logging.getLogger(_KERNELS_LOGGER)
     logger.setLevel(logging.INFO)
     logger.addHandler(_notes)
+
+
+def leave_reports_to_logging() -> None:
+    """For a command that logs everything itself: print nothing a second time."""
+    for name in _WARNING_LOGGERS:
+        logging.getLogger(name).removeHandler(_truncations)
+    logging.getLogger(_KERNELS_LOGGER).removeHandler(_notes)
 
 
 def print_truncations() -> None:

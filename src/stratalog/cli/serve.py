@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import resource
 import signal
 import threading
@@ -13,7 +14,9 @@ from typing import Annotated, Literal
 import typer
 
 from stratalog.cli.arguments import JsonOption, ServerPropertiesOption, setting_values
-from stratalog.cli.output import json_line, report_line
+from stratalog.cli.output import json_line, leave_reports_to_logging, report_line
+
+_log = logging.getLogger(__name__)
 
 FAILS_WHEN = "a directory could not be opened, a port is taken, or closing the logs failed"
 DEFAULT_PORT = 9092
@@ -141,11 +144,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     _allow_many_open_files()
+    leave_reports_to_logging()
     log_to_stderr(log_format, "WARNING")
     with broker:
         gc.freeze()  # what was loaded stays: no collection has to look at it again
         metrics = None if metrics_port is None else broker.metrics_address
-        _announce(broker.bootstrap_servers, metrics, directories, as_json=as_json)
+        if log_format == "json" and not as_json:
+            _log_start(broker.bootstrap_servers, metrics, directories)
+        else:
+            _announce(broker.bootstrap_servers, metrics, directories, as_json=as_json)
         stopping.wait()
 
 
@@ -155,6 +162,15 @@ def _allow_many_open_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _log_start(bootstrap_servers: str, metrics: str | None, directories: list[Path]) -> None:
+    """What `_announce` says, for those who read nothing but JSON from standard error."""
+    facts = {"bootstrapServers": bootstrap_servers, "directories": list(map(str, directories))}
+    if metrics is not None:
+        facts["metricsAddress"] = metrics
+    _log.setLevel(logging.INFO)
+    _log.info("serving at %s", bootstrap_servers, extra=facts)
 
 
 def _announce(

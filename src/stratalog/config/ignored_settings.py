@@ -10,6 +10,7 @@ from __future__ import annotations
 
 _OPEN_PREFIXES = (
     "config.providers.",
+    "confluent.",
     "group.streams.",
     "listener.name.",
     "rlmm.config.",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.partition_view import PartitionView
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
 
@@ -370,7 +371,7 @@ class TransactionLog:
         states = self._states.get(partition)
         if states is None:
             slot = self._catalog.slot(TopicPartition(TRANSACTION_STATE_TOPIC, partition))
-            states = {} if slot.is_empty else _read_states(slot.log())
+            states = {} if slot.is_empty else read_states(slot.log())
             self._states[partition] = states
         return states
 
@@ -381,8 +382,9 @@ def _encode(state: TransactionState) -> bytes:
     return encode_transaction_state(state, version=0 if newer == (_NO_ID, _NO_ID, 0) else 1)
 
 
-def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
-    """Decodes only the last value of each id: before compaction there may be many."""
+def read_states(log: PartitionLog | PartitionView) -> dict[str, TransactionState]:
+    """The states in a partition of the topic. Decodes only the last value of each id: before
+    compaction there may be many."""
     last = dict(_keys_and_values(log))
     return {
         read_transactional_id(key): read_transaction_state(value)
@@ -391,7 +393,9 @@ def _read_states(log: PartitionLog) -> dict[str, TransactionState]:
     }
 
 
-def _keys_and_values(log: PartitionLog) -> Iterator[tuple[bytes | None, bytes | None]]:
+def _keys_and_values(
+    log: PartitionLog | PartitionView,
+) -> Iterator[tuple[bytes | None, bytes | None]]:
     """All records in order. Loading the kernels pays off only for many."""
     if log.size_bytes < _COLUMNS_FROM_BYTES:
         for record in log.read("earliest"):
