@@ -19,9 +19,9 @@ from stratalog.maintenance.repair.files import (
     apply_repair,
     finish_interrupted,
     forget_repairs,
-    repairs_of,
     undo_repair,
 )
+from stratalog.maintenance.repair.journal import repairs_of
 from stratalog.maintenance.repair.plan import plan_repair
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.storage.disk import Disk

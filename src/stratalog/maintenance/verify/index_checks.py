@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.maintenance.verify.findings import Findings
-    from stratalog.maintenance.verify.producer_checks import HasData, Marker
+    from stratalog.maintenance.verify.producer_checks import LogEvidence, Marker
 
 SPARSE_BYTES: Final = 16 << 20
 """So many bytes without an entry are worth a warning: a lookup reads half of them."""
@@ -296,16 +296,18 @@ def check_txn_index(
     *,
     base_offset: int,
     is_exact: bool,
-    has_data: HasData,
+    evidence: LogEvidence,
 ) -> int:
     """Check the entries against the markers; returns how many entries there are.
 
     `is_exact`: no batch was removed from the log, and the state before it is known. Otherwise a
     transaction may have begun earlier than the log shows.
 
-    `has_data` is called only if an entry is missing or begins later than expected. If the cleaner
-    removed all data of a transaction, it wrote no entry either; and then it removed the marker, so
-    that a snapshot may list a transaction as open that ended before the next one began.
+    The evidence is asked only if an entry or its marker is missing, or if it begins later than
+    expected. If the cleaner removed all data of a transaction, it wrote no entry either; and then
+    it removed the marker, so that a snapshot may list a transaction as open that ended before the
+    next one began. An entry whose marker is among missing offsets is right: nobody but the index
+    knows of it.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))
@@ -315,14 +317,14 @@ def check_txn_index(
         if reason:
             findings.add(Fault.TXN_INDEX_BAD, path, reason, position=at)
         last_offset, last_stable = txn.last_offset, txn.last_stable_offset
-        reason = _mismatch(txn, markers.get(txn.last_offset), has_data, is_exact=is_exact)
+        reason = _mismatch(txn, markers.get(txn.last_offset), evidence, is_exact=is_exact)
         if reason:
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
     seen = index.last_offsets
     for offset, marker in sorted(markers.items()):
         if not _needs_entry(marker) or offset in seen:
             continue
-        if has_data(marker.producer_id, marker.first_offset, offset):
+        if evidence.has_data(marker.producer_id, marker.first_offset, offset):
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
@@ -367,14 +369,17 @@ def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: 
     return ""
 
 
-def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_exact: bool) -> str:
+def _mismatch(
+    txn: AbortedTxn, marker: Marker | None, evidence: LogEvidence, *, is_exact: bool
+) -> str:
     """How the log contradicts an entry; empty if it does not."""
     if marker is None or not marker.is_abort:
-        return f"no ABORT marker at offset {txn.last_offset}"
+        is_lost = marker is None and evidence.lacks(txn.last_offset, txn.last_offset + 1)
+        return "" if is_lost else f"no ABORT marker at offset {txn.last_offset}"
     if marker.producer_id != txn.producer_id:
         return f"producer {txn.producer_id}, but the marker is of {marker.producer_id}"
     first = marker.first_offset
-    if _is_start_wrong(txn, first, has_data, is_exact=is_exact):
+    if _is_start_wrong(txn, first, evidence, is_exact=is_exact):
         return f"first offset {txn.first_offset}, but the transaction began at {first}"
     if is_exact and first == NO_OFFSET:
         return f"the transaction that ended at {txn.last_offset} has no records"
@@ -384,9 +389,11 @@ def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_e
     return ""
 
 
-def _is_start_wrong(txn: AbortedTxn, first: int, has_data: HasData, *, is_exact: bool) -> bool:
+def _is_start_wrong(txn: AbortedTxn, first: int, evidence: LogEvidence, *, is_exact: bool) -> bool:
     if first in {NO_OFFSET, txn.first_offset}:
         return False
     if is_exact:
         return True
-    return first < txn.first_offset and has_data(txn.producer_id, first, txn.first_offset)
+    if first > txn.first_offset or evidence.lacks(first, txn.first_offset):
+        return False
+    return evidence.has_data(txn.producer_id, first, txn.first_offset)
