@@ -96,10 +96,11 @@ def plan_repair(path: Path, copies: Sequence[Path] = ()) -> RepairPlan:
         if other != topic_partition and min(other.partition, topic_partition.partition) >= 0:
             raise InvalidArgumentError(f"{copy} is {other}, not a copy of {topic_partition}")
     checkpoints = dict(_checkpointed(path, topic_partition))
-    log = RepairedLog(path, [Copy(copy) for copy in copies], _known_facts(checkpoints))
+    found = verify_partition(path).findings
+    log = RepairedLog(path, [Copy(copy) for copy in copies], _known_facts(checkpoints, found))
     findings = [
         each
-        for each in verify_partition(path).findings
+        for each in found
         if each.code != Fault.EPOCH_MISMATCH.code or not log.has_epochs_of_checkpoint
     ]
     changed = {segment.base_offset for segment in log.repairs}
@@ -166,8 +167,12 @@ def _checkpointed(path: Path, topic_partition: TopicPartition) -> Iterator[tuple
                 yield file, offsets[topic_partition]
 
 
-def _known_facts(checkpoints: Mapping[RootFile, int]) -> KnownFacts:
-    is_compacted = RootFile.CLEANER_OFFSETS in checkpoints
+def _known_facts(checkpoints: Mapping[RootFile, int], findings: Iterable[Finding]) -> KnownFacts:
+    """The log is compacted if the cleaner has a checkpoint for it, or if its batches show it: then
+    gaps are but notes."""
+    is_compacted = RootFile.CLEANER_OFFSETS in checkpoints or any(
+        each.code == Fault.OFFSET_GAP.code and each.severity is Severity.NOTE for each in findings
+    )
     ends = [(checkpoints[file], file.value) for file in _ENDS if file in checkpoints]
     return KnownFacts(is_compacted, *max(ends, default=(0, "")))
 

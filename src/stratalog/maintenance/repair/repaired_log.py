@@ -318,7 +318,7 @@ class RepairedLog:
             (copy, each)
             for copy in self._copies
             for each in copy.between(hole.first_offset, end)
-            if copy.is_trusted(each, (self._epoch, epoch_max)) and self._is_known(each, hole)
+            if self._fits(copy, each, self._epochs_around(each, hole, epoch_max))
         ]
         votes = Counter(_identity(batch) for _, batch in found)
         found.sort(
@@ -330,7 +330,7 @@ class RepairedLog:
         )
         at, epoch = hole.first_offset, self._epoch
         for copy, batch in found:
-            if batch.first_offset >= at and epoch <= batch.leader_epoch <= max(epoch, epoch_max):
+            if batch.first_offset >= at and batch.leader_epoch >= epoch:
                 yield copy, batch
                 at, epoch = batch.last_offset + 1, batch.leader_epoch
 
@@ -340,11 +340,17 @@ class RepairedLog:
         at = int(np.searchsorted(self._rows["first_offset"], offset))
         return int(self._rows["leader_epoch"][at]) if at < len(self._rows) else OFFSET_MAX
 
-    def _is_known(self, batch: ValidBatch, hole: _Hole) -> bool:
-        """Whether the checkpoint does not contradict. It says nothing of what the log never had."""
-        if hole.next_offset is None or batch.leader_epoch < 0:
-            return True
-        return epoch_at(self._known_epochs, batch.first_offset) in {None, batch.leader_epoch}
+    def _epochs_around(self, batch: ValidBatch, hole: _Hole, epoch_max: int) -> tuple[int, int]:
+        """The smallest and the largest leader epoch that fits there. A checkpoint says nothing of
+        what the log never had, after its end."""
+        known = (
+            None if hole.next_offset is None else epoch_at(self._known_epochs, batch.first_offset)
+        )
+        return (self._epoch, epoch_max) if known is None else (known, known)
+
+    def _fits(self, copy: Copy, batch: ValidBatch, epochs: tuple[int, int]) -> bool:
+        low, high = epochs
+        return low <= batch.leader_epoch <= max(low, high) and copy.is_trusted(batch, epochs)
 
     # -- what comes of it
 
