@@ -23,7 +23,6 @@ from stratalog.maintenance.verify.findings import Fault, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -42,7 +41,7 @@ class _IndexCheck:
 
     def __init__(
         self,
-        path: Path,
+        path: str,
         data: bytes,
         entry: np.dtype[Any],
         count_valid: Callable[[bytes], int],
@@ -100,7 +99,7 @@ class _IndexCheck:
 class OffsetIndexCheck(_IndexCheck):
     """`.index` of a segment."""
 
-    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, findings)
         relative = self.entries["offset"].astype(np.int64)
         self._positions = self.entries["position"].astype(np.int64)
@@ -201,7 +200,7 @@ class OffsetIndexCheck(_IndexCheck):
 class TimeIndexCheck(_IndexCheck):
     """`.timeindex` of a segment."""
 
-    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, _TIME_ENTRY, time_index.count_valid_entries, findings)
         relative = self.entries["offset"].astype(np.int64)
         self._timestamps = self.entries["timestamp"].astype(np.int64)
@@ -273,20 +272,26 @@ class TimeIndexCheck(_IndexCheck):
 
 
 class TxnIndexBytes(NamedTuple):
-    """The file, read before and after the log: a broker may abort a transaction in between."""
+    """The file as it was before the log was read: a broker may abort a transaction meanwhile."""
 
-    path: Path
+    path: str
     before: bytes
-    after: bytes
 
-    @property
-    def last_offsets(self) -> set[int]:
-        """Last offsets of all transactions in the later reading."""
+    def last_offsets_now(self) -> set[int]:
+        """Last offsets of all transactions, after all markers were read."""
         found = set()
-        for at in range(0, len(self.after) - ENTRY_BYTES + 1, ENTRY_BYTES):
-            with suppress(StratalogError):
-                found.add(AbortedTxn.unpack(self.after, at).last_offset)
+        with suppress(FileNotFoundError):
+            data = read_whole(self.path)
+            for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+                with suppress(StratalogError):
+                    found.add(AbortedTxn.unpack(data, at).last_offset)
         return found
+
+
+def read_whole(path: str) -> bytes:
+    """The content of a small file: many are read, and a Path takes as long as the file."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a string
+        return file.read()
 
 
 def check_txn_index(
@@ -320,9 +325,10 @@ def check_txn_index(
         reason = _mismatch(txn, markers.get(txn.last_offset), evidence, is_exact=is_exact)
         if reason:
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
-    seen = index.last_offsets
-    for offset, marker in sorted(markers.items()):
-        if not _needs_entry(marker) or offset in seen:
+    aborts = [each for each in sorted(markers.items()) if _needs_entry(each[1])]
+    seen = index.last_offsets_now() if aborts else set()
+    for offset, marker in aborts:
+        if offset in seen:
             continue
         if evidence.has_data(marker.producer_id, marker.first_offset, offset):
             what = (
@@ -338,7 +344,7 @@ def _needs_entry(marker: Marker) -> bool:
     return marker.is_abort and marker.first_offset != NO_OFFSET
 
 
-def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
+def _entries(path: str, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         try:
             yield at, AbortedTxn.unpack(data, at)

@@ -33,6 +33,7 @@ from stratalog.maintenance.verify.index_checks import (
     TimeIndexCheck,
     TxnIndexBytes,
     check_txn_index,
+    read_whole,
 )
 from stratalog.maintenance.verify.producer_checks import LogEvidence, ProducerCheck
 from stratalog.storage.segment_view import SegmentView
@@ -418,15 +419,14 @@ class _SegmentCheck:
             path = self._side_file(FileKind.TIME_INDEX)
             self._time_index = TimeIndexCheck(path, data, base, findings)
 
-    def _side_file(self, kind: FileKind) -> Path:
-        path = self._segment.sibling(kind.value)
-        if kind.value in self._task.swapped:
-            return path.with_name(path.name + FileState.SWAP.value)
-        return path
+    def _side_file(self, kind: FileKind) -> str:
+        stem, _, state = self._task.path.rpartition(FileKind.LOG.value)
+        is_swapped = kind.value in self._task.swapped
+        return f"{stem}{kind.value}{FileState.SWAP.value if is_swapped else state}"
 
     def _read(self, kind: FileKind) -> bytes | None:
         try:
-            data = self._side_file(kind).read_bytes()
+            data = read_whole(self._side_file(kind))
         except FileNotFoundError:
             return None
         self._counts = self._counts._replace(files=self._counts.files + 1)
@@ -596,7 +596,7 @@ class _SegmentCheck:
         path, data = self._side_file(FileKind.TXN_INDEX), self._aborted_before
         # A broker that truncates a log before its only abort leaves an empty file: that is right.
         return check_txn_index(
-            TxnIndexBytes(path, data or b"", self._read_again(path)),
+            TxnIndexBytes(path, data or b""),
             self._producers.markers,
             self._findings,
             base_offset=self._task.base_offset,
@@ -618,13 +618,6 @@ class _SegmentCheck:
             return has_data(segments, producer_id, first_offset, end_offset)
         finally:
             segments.close()
-
-    def _read_again(self, path: Path) -> bytes:
-        """The file after all markers were read."""
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
 
     def _add(self, fault: Fault, what: str, position: int) -> None:
         self._findings.add(fault, self._path, what, position=position)
