@@ -69,6 +69,13 @@ def test_a_partition_that_goes_meanwhile_does_not_stop_the_others(
     assert facts.problems
 
 
+def test_a_flipped_bit_in_a_timestamp_is_not_the_future() -> None:
+    corrupt = GOLDEN_DIR / "u-badcrc" / "before" / "u-badcrc-0"
+    (found,) = collect([corrupt], FINDER, now_ms=NOW_MS, is_quick=True).partitions
+    assert (found.headers.future_batches, found.headers.late_batches) == (0, 0)
+    assert found.headers.corrupt_bytes == 129
+
+
 def test_a_corrupt_log_is_counted_by_its_headers(tmp_path: Path) -> None:
     root = GoldenCase("u-badcrc").copy_to(tmp_path)
     facts = collect([root / "before" / "u-badcrc-0"], FINDER, now_ms=NOW_MS)

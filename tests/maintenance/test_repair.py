@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import InvalidArgumentError, RepairError
+from stratalog.errors import InvalidArgumentError, RepairError, StorageError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.record import with_payload
 from stratalog.log.partition_view import PartitionView
@@ -19,19 +21,19 @@ from stratalog.maintenance.repair.files import (
     apply_repair,
     finish_interrupted,
     forget_repairs,
-    repairs_of,
     undo_repair,
 )
+from stratalog.maintenance.repair.journal import repairs_of
 from stratalog.maintenance.repair.plan import plan_repair
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.storage.disk import Disk
+from tests.disks import Fault, FaultyDisk
 from tests.effort import scaled
 from tests.golden.cases import GoldenCase
 from tests.log.damaging import flip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from stratalog.format.record import Record
 
@@ -97,6 +99,12 @@ def base_offset_below(partition: Path) -> None:
 def last_base_offset(partition: Path) -> None:
     at, _ = _batches(partition / MIDDLE)[-1]
     flip(partition / MIDDLE, at + 4, 1)
+
+
+def leader_epoch(partition: Path) -> None:
+    """No CRC covers it either."""
+    at, _ = _batches(partition / MIDDLE)[5]
+    flip(partition / MIDDLE, at + 14, 3)
 
 
 def zeros(partition: Path) -> None:
@@ -171,14 +179,14 @@ def several(partition: Path) -> None:
 
 
 FAULTS = [
-    payload, length, base_offset, base_offset_below, last_base_offset, zeros, bad_records,
-    torn_tail, garbage_at_the_end, garbage_in_between, short_segment, first_batch, whole_segment,
-    missing_index, corrupt_index, corrupt_time_index, corrupt_snapshot, corrupt_epochs,
-    orphan_index, several,
+    payload, length, base_offset, base_offset_below, last_base_offset, leader_epoch, zeros,
+    bad_records, torn_tail, garbage_at_the_end, garbage_in_between, short_segment, first_batch,
+    whole_segment, missing_index, corrupt_index, corrupt_time_index, corrupt_snapshot,
+    corrupt_epochs, orphan_index, several,
 ]  # fmt: skip
-HARMLESS = {base_offset, base_offset_below, last_base_offset, garbage_in_between, missing_index,
-            corrupt_index, corrupt_time_index, corrupt_snapshot, corrupt_epochs,
-            orphan_index, garbage_at_the_end}  # fmt: skip
+HARMLESS = {base_offset, base_offset_below, last_base_offset, leader_epoch,
+            garbage_in_between, missing_index, corrupt_index, corrupt_time_index,
+            corrupt_snapshot, corrupt_epochs, orphan_index, garbage_at_the_end}  # fmt: skip
 """No record is lost."""
 
 
@@ -248,6 +256,44 @@ def test_what_transactions_need_is_rebuilt(name: str, tmp_path: Path) -> None:
         assert _files(partition) == before
 
 
+MARKERS = [11, 12, 24, 25, 37, 38, 48, 51]
+
+
+@pytest.mark.parametrize("offset", MARKERS)
+def test_a_lost_marker_changes_no_other_transaction(offset: int, tmp_path: Path) -> None:
+    """Which transactions were aborted is known from the indexes, and which have ended from the
+    snapshots, where the log has lost its markers."""
+    partition = _copy("txn", tmp_path)
+    expected = _committed(partition)
+    for path in partition.glob("*.log"):
+        for at, header in _batches(path):
+            if header.base_offset == offset:
+                assert header.is_control
+                flip(path, at + header.size_bytes - 2, 1)
+    plan = plan_repair(partition)
+    assert [(lost.first_offset, lost.next_offset) for lost in plan.lost] == [(offset, offset + 1)]
+    repair = apply_repair(plan, Disk())
+    assert repair.open_transactions == ()
+    assert _committed(partition) == expected
+    assert not verify_partition(partition).has_errors
+    assert plan_repair(partition).is_empty
+
+
+def test_a_transaction_without_its_marker_is_reported(tmp_path: Path) -> None:
+    partition = _copy("txn-simple", tmp_path)
+    path = sorted(partition.glob("*.log"))[-1]
+    at, header = _batches(path)[-1]
+    assert header.is_control
+    flip(path, at + header.size_bytes - 2, 1)
+    repair = apply_repair(plan_repair(partition), Disk())
+    assert repair.open_transactions == ((header.producer_id, 18),)
+
+
+def _committed(partition: Path) -> dict[int, Record]:
+    with PartitionView(partition) as view:
+        return {record.offset: record for record in view.read(isolation="read_committed")}
+
+
 # -- copies
 
 
@@ -304,6 +350,145 @@ def test_the_newest_leader_epoch_counts(tmp_path: Path) -> None:
     assert plan_repair(main, [stale]).lost
     plan = plan_repair(main, [stale, fresh])
     assert [restored.path for restored in plan.restored] == [fresh]
+
+
+def _set_epochs(partition: Path, starts: dict[int, int], *, has_file: bool = True) -> None:
+    """Let the batches have these leader epochs, each from its offset on."""
+    for path in partition.glob("*.log"):
+        data = bytearray(path.read_bytes())
+        for at, header in _batches(path):
+            epoch = max(each for each, start in starts.items() if start <= header.base_offset)
+            _set(data, at + 12, epoch.to_bytes(4))
+        path.write_bytes(data)
+    file = partition / "leader-epoch-checkpoint"
+    lines = [f"{epoch} {start}" for epoch, start in sorted(starts.items())]
+    file.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    if not has_file:
+        file.unlink()
+
+
+def _three(tmp_path: Path) -> list[Path]:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    return [_copy("multiseg", tmp_path / name) for name in "abc"]
+
+
+def test_copies_of_another_history_are_not_mixed_in(tmp_path: Path) -> None:
+    """Epoch 2 began at offset 1000 while the log still followed the leader of epoch 1."""
+    main, other, same = _three(tmp_path)
+    _set_epochs(main, {0: 0, 1: 900})
+    _set_epochs(other, {0: 0, 2: 1000})
+    _set_epochs(same, {0: 0, 1: 900})
+    torn_tail(main)
+    payload(main)
+    plan = plan_repair(main, [other])
+    assert [(each.offset, each.leader_epoch, each.copy_epoch) for each in plan.diverging] == [
+        (900, 1, 0)
+    ]
+    middle = [(each.first_offset, each.next_offset) for each in plan.restored]
+    assert len(middle) == 1  # before they part ways the copy is good
+    assert middle[0][1] <= 900
+    assert len(plan.lost) == 1
+    plan = plan_repair(main, [other, same])
+    assert plan.lost == ()
+    assert {each.path for each in plan.restored if each.first_offset >= 900} == {same}
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_where_copies_part_ways_is_not_guessed(tmp_path: Path, has_file: bool) -> None:
+    """The log changes to epoch 2 in the corrupt range. A stale copy has epoch 0 there, and nothing
+    but the checkpoint tells how long that was right."""
+    main, stale, _ = _three(tmp_path)
+    at, header = _batches(main / MIDDLE)[6]
+    _set_epochs(main, {0: 0, 2: header.base_offset}, has_file=has_file)
+    _set_epochs(stale, {0: 0, 1: 1400})
+    begin = _batches(main / MIDDLE)[5][0] + 61
+    _edit(main / MIDDLE, lambda data: _set(data, begin, bytes(at + 80 - begin)))
+    plan = plan_repair(main, [stale])
+    restored = [(each.first_offset, each.next_offset) for each in plan.restored]
+    first = _batches(GoldenCase("multiseg").partition_dir / MIDDLE)[5][1].base_offset
+    assert restored == ([(first, header.base_offset)] if has_file else [])
+    assert [each.offset for each in plan.diverging]
+    assert plan.lost
+
+
+def test_the_end_follows_the_newest_leader_epoch(tmp_path: Path) -> None:
+    """Of two copies that part ways after the end of the log, the one of the newer epoch counts,
+    even where it is corrupt itself."""
+    main, old, new = _three(tmp_path)
+    os.truncate(main / LAST, 0)
+    first, *others = [header.base_offset for _, header in _batches(old / LAST)]
+    _set_epochs(old, {0: 0, 1: others[2]})
+    _set_epochs(new, {0: 0, 2: others[1]})
+    begin = _batches(new / LAST)[2][0]
+    flip(new / LAST, begin + 70, 1)
+    plan = plan_repair(main, [old, new])
+    assert [each.path for each in plan.diverging] == [old]
+    taken = [(each.first_offset, each.next_offset) for each in plan.restored]
+    assert taken[0][0] == first
+    assert all(stop <= others[1] or start >= others[2] for start, stop in taken)
+
+
+def test_what_was_quarantined_can_be_restored_later(tmp_path: Path) -> None:
+    main, copy, _ = _three(tmp_path)
+    payload(main)
+    apply_repair(plan_repair(main), Disk())
+    assert plan_repair(main).is_empty
+    plan = plan_repair(main, [copy])
+    assert len(plan.restored) == 1
+    apply_repair(plan, Disk())
+    assert _records(main) == _records(copy)
+    assert (main / MIDDLE).read_bytes() == (copy / MIDDLE).read_bytes()
+
+
+def test_gaps_of_compaction_stay(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    main, copy = _copy("multiseg", tmp_path / "a"), _copy("multiseg", tmp_path / "b")
+    for path in main.glob(f"{453:020d}.*"):
+        path.unlink()
+    (missing,) = plan_repair(main).missing
+    assert (missing.first_offset, missing.next_offset) == (453, 602)
+    assert plan_repair(main, [copy]).missing == ()
+    (main.parent / "cleaner-offset-checkpoint").write_text("0\n1\nmultiseg 0 1000\n")
+    assert plan_repair(main).missing == ()
+    assert plan_repair(main, [copy]).is_empty
+
+
+@pytest.mark.parametrize("case", ["compact", "compact-txn", "compact-droptomb", "deleterecords"])
+def test_there_is_nothing_to_repair(case: str) -> None:
+    plan = plan_repair(GoldenCase(case).partition_dir)
+    assert plan.is_empty
+    assert (plan.lost, plan.missing, plan.left) == ((), (), ())
+
+
+def test_a_missing_start_is_listed_and_restored(tmp_path: Path) -> None:
+    """Deleting old segments raises the start of the first leader epoch, so this was not that."""
+    main, copy, _ = _three(tmp_path)
+    for path in main.glob(f"{0:020d}.*"):
+        path.unlink()
+    (missing,) = plan_repair(main).missing
+    assert missing.first_offset == 0
+    apply_repair(plan_repair(main, [copy]), Disk())
+    assert _records(main) == _records(copy)
+
+
+@pytest.mark.parametrize("fault", ["zeros", "cut", "removed"])
+def test_a_lost_end_is_listed_by_what_a_checkpoint_knows(tmp_path: Path, fault: str) -> None:
+    main = _copy("multiseg", tmp_path)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n1\nmultiseg 0 1500\n")
+    batches = _batches(main / LAST)
+    at, header = batches[3]
+    if fault == "zeros":
+        _edit(main / LAST, lambda data: _set(data, at, bytes(len(data) - at)))
+    elif fault == "cut":
+        os.truncate(main / LAST, at)
+    else:
+        for path in main.glob(f"{1485:020d}.*"):
+            path.unlink()
+    first = 1485 if fault == "removed" else header.base_offset
+    plan = plan_repair(main)
+    assert [(each.first_offset, each.next_offset) for each in plan.lost] == [(first, 1500)]
 
 
 def test_a_copy_of_another_partition_is_refused(tmp_path: Path) -> None:
@@ -376,6 +561,54 @@ def test_a_repair_that_fails_leaves_nothing(
         apply_repair(plan_repair(partition), Disk())
     assert _files(partition) == before
     assert [path for path in partition.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["repair", "undo", "forget"])
+def test_a_kill_at_any_step(tmp_path: Path, action: str) -> None:
+    """No change of the disk succeeds after the kill. The partition is as it was, or as repaired, or
+    the next run makes it so."""
+    original = _copy("multiseg", tmp_path)
+    first_batch(original)
+    corrupt_index(original)
+    faulty = _files(original)
+    repaired: dict[str, bytes] | None = None
+    for step in range(1, 400, max(1, 4 // scaled(1))):
+        partition = _copied(original, tmp_path / str(step))
+        if action != "repair":
+            apply_repair(plan_repair(partition), Disk())
+        dying = FaultyDisk(fault=Fault(step, is_lasting=True))
+        with suppress(StorageError):
+            if action == "repair":
+                apply_repair(plan_repair(partition), dying.disk)
+            elif action == "undo":
+                undo_repair(repairs_of(partition)[0], dying.disk)
+            else:
+                forget_repairs(partition, dying.disk)
+        for repair in repairs_of(partition) if action == "undo" else ():
+            undo_repair(repair, Disk())
+        finish_interrupted(partition, Disk())
+        if repaired is None and action != "undo":
+            whole = _copied(original, tmp_path / "whole")
+            apply_repair(plan_repair(whole), Disk())
+            repaired = _files(whole)
+        now = _files(partition)
+        assert now in {"repair": [faulty, repaired], "undo": [faulty], "forget": [repaired]}[action]
+        if action == "repair":
+            assert bool(repairs_of(partition)) is (now == repaired)
+        elif action == "forget" and repairs_of(partition):
+            undo_repair(repairs_of(partition)[0], Disk())
+            assert _files(partition) == faulty
+        shutil.rmtree(partition.parent)
+        if not dying.has_failed:
+            break
+    assert not dying.has_failed
+    assert step > 5
+
+
+def _copied(partition: Path, to: Path) -> Path:
+    to.mkdir()
+    return Path(shutil.copytree(partition, to / partition.name))
 
 
 def test_files_keep_their_mode_and_time(tmp_path: Path) -> None:

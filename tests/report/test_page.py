@@ -12,7 +12,9 @@ from stratalog.bulk.report import collect
 from stratalog.config import BrokerConfig
 from stratalog.format.names import TopicPartition
 from stratalog.partitions.settings import SettingsFinder
+from stratalog.report.charts import Bar, bars
 from stratalog.report.page import render
+from stratalog.report.tables import axis_time
 from tests.cli.command import inside
 from tests.golden.cases import GOLDEN_DIR
 from tests.report.browser import Browser
@@ -148,6 +150,17 @@ def test_it_prints(browser: Browser, tmp_path: Path) -> None:
         shown = browser.evaluate(f"getComputedStyle(document.querySelector('{name}')).display")
         assert shown == "none", name
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_partitions_of_a_topic_with_a_long_name_can_be_told_apart() -> None:
+    shown = bars([Bar(f"a-topic-with-a-very-long-name-{number}", 1, "1") for number in (10, 11)])
+    assert "<s>a-topic-with-a-very-long-n</s>ame-10</span>" in shown
+    assert "ame-11</span>" in shown
+
+
+def test_a_short_axis_has_seconds() -> None:
+    assert axis_time(1_700_000_000_000, 2000) == "2023-11-14 22:13:20"
+    assert axis_time(1_700_000_000_000, 3_600_000) == "2023-11-14 22:13"
 
 
 def test_names_cannot_inject_anything(browser: Browser, tmp_path: Path) -> None:

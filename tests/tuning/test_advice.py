@@ -138,11 +138,18 @@ def test_records_of_a_compacted_topic_do_not_expire() -> None:
     assert workload_of(facts, 1, both, {}).retention_ms == 7 * DAY_MS
 
 
+def test_slow_rates_are_not_rounded_away() -> None:
+    found = advice_of(message_bytes=100, rate=0.005, retention_ms=7 * DAY_MS)
+    assert found["segment.bytes"].arithmetic.startswith("0.5 B/s * 7 d = 295.3 KiB")
+
+
 def test_codecs() -> None:
     ratios = {"zstd": 0.3, "lz4": 0.5, "snappy": 0.55, "gzip": 0.32}
     assert advice_of(codec_ratios=ratios)["compression.type"].value == "zstd"
     close = {**ratios, "lz4": 0.32}
     assert advice_of(codec_ratios=close)["compression.type"].value == "lz4"
+    close = {**ratios, "gzip": 0.29}  # a little smaller, and much slower
+    assert advice_of(codec_ratios=close)["compression.type"].value == "zstd"
     assert advice_of(codec_ratios={"zstd": 0.99})["compression.type"].value == "producer"
     done = advice_of(codec_ratios=ratios, codecs={"none": 0.1, "lz4": 0.9})["compression.type"]
     assert (done.value, done.reason) == (

@@ -96,7 +96,7 @@ def survey_partition(task: SurveyTask) -> SurveyedPartition:
         corrupt_bytes = 0
         for segment in segments:
             counter.begin_segment(segment.base_offset)
-            scan = HeaderScan(segment)
+            scan = HeaderScan(segment, task.now_ms)
             for rows in scan:
                 counter.add(rows)
                 for replay in replays:

@@ -169,7 +169,7 @@ def _lines(found: PartitionDiff, *, records_only: bool) -> Iterator[str]:
 
 def _log_lines(found: PartitionDiff, *, records_only: bool) -> Iterator[str]:
     if found.divergence is not None:
-        offset, (a, b) = found.divergence
+        offset, (a, b), _ = found.divergence
         yield f"leader epochs diverge at offset {offset}: {a} in A, {b} in B"
     for batches in found.batches:
         if not records_only or not all(batches.batches):
@@ -207,7 +207,7 @@ def _rows(
             row = json_names({**each._asdict(), "path": str(each.path)})
             yield {"kind": "corrupt", "name": name, "side": side, **row}
     if found.divergence is not None:
-        yield {"kind": "divergence", "name": name, **found.divergence._asdict()}
+        yield {"kind": "divergence", "name": name, **json_names(found.divergence._asdict())}
     for batches in found.batches:
         yield {"kind": "batches", "name": name, **json_names(batches._asdict())}
     for record in found.records:

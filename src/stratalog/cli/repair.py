@@ -5,8 +5,9 @@ Nothing is changed without `--yes`. What is replaced is kept in the partition di
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
@@ -14,7 +15,7 @@ from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument
 from stratalog.cli.output import Progress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import is_partition_dir, targets_of
-from stratalog.errors import NotALogDirError, StratalogError, command_line
+from stratalog.errors import LogDirLockedError, NotALogDirError, StratalogError, command_line
 from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.log.partition_view import identity_of
 from stratalog.partitions.inventory import label_of
@@ -22,7 +23,7 @@ from stratalog.partitions.inventory import label_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stratalog.maintenance.repair.files import Repair
+    from stratalog.maintenance.repair.journal import Repair
     from stratalog.maintenance.repair.plan import RepairPlan
 
 FAILS_WHEN: Final = (
@@ -68,7 +69,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     broker does: it truncates the log at the first corrupt batch.)
 
     With --from, batches of copies take the place of what is corrupt or missing: those with a valid
-    CRC, by offset, of the newest leader epoch; where copies differ, what most of them have.
+    CRC, by offset, of the newest leader epoch; where copies differ, what most of them have. A copy
+    whose leader epochs differ from those of the log is not used from there on: a follower would
+    have to truncate it. Where compaction has left gaps, they stay.
 
     Files that are replaced are kept in a directory repair-TIME in the partition directory, where
     brokers ignore it, as hard links. --undo puts them back, --forget removes them. An undo is
@@ -81,8 +84,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog repair /var/lib/kafka/data/orders-3 --from /mnt/broker2/data --from /backup --yes
       stratalog repair /var/lib/kafka/data/orders-3 --undo
 
-    With --json, each object has a kind: quarantined, moved, restored, lost, rebuilt, removed,
-    checkpoint, left (an error that a repair does not change), partition or summary.
+    With --json, each object has a kind: quarantined, corrected, restored, lost, missing (offsets
+    between segments), diverging, rebuilt, removed, checkpoint, left (an error that a repair does
+    not change), openTransaction, partition or summary.
     """
     if undo and (yes or forget or copies):
         raise typer.BadParameter("--undo cannot be combined with --yes, --from or --forget")
@@ -96,18 +100,51 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         return
     printer = RepairPrinter(as_json=as_json, is_done=yes)
     failed = 0
-    for path, plan in _plans(partitions, copies or []):
-        if plan is None:
-            failed += 1
-            continue
-        try:
-            printer.show(plan, _apply(path, copies or []) if yes and not plan.is_empty else None)
-        except StratalogError as error:
-            failed += 1
-            report_error(f"{label_of(plan.topic_partition)}: {error}")
+    with _Locks("stop the broker, or leave out --yes to see the plan") as locks:
+        for path, plan in _plans(partitions, copies or []):
+            if plan is None or (yes and not plan.is_empty and not locks.take(path)):
+                failed += 1
+                continue
+            try:
+                is_wanted = yes and not plan.is_empty
+                printer.show(plan, _apply(path, copies or []) if is_wanted else None)
+            except StratalogError as error:
+                failed += 1
+                report_error(f"{label_of(plan.topic_partition)}: {error}")
     printer.sum_up(failed, [*(where or ["."]), *_options(log_dir, copies)])
     if failed or printer.is_failure:
         raise typer.Exit(1)
+
+
+class _Locks:
+    """The locks of log directories, each taken when it is first needed. One that another process
+    holds is reported once."""
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+        self._stack = ExitStack()
+        self._is_held: dict[Path, bool] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def take(self, partition: Path) -> bool:
+        """Whether the lock of the partition's log directory is held by us now."""
+        from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415
+        from stratalog.storage.disk import Disk  # noqa: PLC0415
+
+        root = partition.absolute().parent
+        if root not in self._is_held:
+            try:
+                self._stack.enter_context(lock_dirs(Disk(), [root]))
+                self._is_held[root] = True
+            except LogDirLockedError as error:
+                self._is_held[root] = False
+                report_error(f"{error.what}; {self._advice}")
+        return self._is_held[root]
 
 
 def _options(log_dirs: Sequence[Path] | None, copies: Sequence[Path] | None) -> Iterator[str]:
@@ -153,53 +190,60 @@ def copies_of(partition: Path, given: Sequence[Path]) -> list[Path]:
     return [path for path in found if path.resolve() != partition.resolve()]
 
 
-def _apply(path: Path, copies: Sequence[Path]) -> Repair:
-    """Plan again under the lock, and do it."""
+def _apply(path: Path, copies: Sequence[Path]) -> Repair | None:
+    """Plan again under the lock, and do it. None if an interrupted repair was dropped, and nothing
+    else is to be done."""
     from stratalog.maintenance.repair.files import apply_repair, finish_interrupted  # noqa: PLC0415
     from stratalog.maintenance.repair.plan import plan_repair  # noqa: PLC0415
-    from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415
     from stratalog.storage.disk import Disk  # noqa: PLC0415
 
     disk = Disk()
-    with lock_dirs(disk, [path.absolute().parent]):
-        finish_interrupted(path, disk)
-        return apply_repair(plan_repair(path, copies_of(path, copies)), disk)
+    finished = finish_interrupted(path, disk)
+    plan = plan_repair(path, copies_of(path, copies))
+    return finished if plan.is_empty else apply_repair(plan, disk)
 
 
 def _undo_or_forget(partitions: Sequence[Path], *, is_undo: bool, as_json: bool) -> None:
-    from stratalog.maintenance.repair import files  # noqa: PLC0415
-    from stratalog.partitions.lock import lock_dirs  # noqa: PLC0415
+    from stratalog.maintenance.repair.files import forget_repairs, undo_repair  # noqa: PLC0415
+    from stratalog.maintenance.repair.journal import repairs_of  # noqa: PLC0415
     from stratalog.storage.disk import Disk  # noqa: PLC0415
 
     disk, done, failed = Disk(), 0, 0
-    for path in partitions:
-        repairs = files.repairs_of(path)
-        if not repairs:
-            continue
-        try:
-            with lock_dirs(disk, [path.absolute().parent]):
+    with _Locks("stop the broker") as locks:
+        for path in partitions:
+            repairs = repairs_of(path)
+            if not repairs:
+                continue
+            try:
+                if not locks.take(path):
+                    failed += 1
+                    continue
                 if is_undo:
-                    files.undo_repair(repairs[0], disk)
+                    undo_repair(repairs[0], disk)
                 else:
-                    files.forget_repairs(path, disk)
-        except StratalogError as error:
-            failed += 1
-            report_error(str(error))
-            continue
-        done += 1
-        verb = "undone" if is_undo else "forgotten"
-        names = [change.name for change in repairs[0].changes]
-        if as_json:
-            row = {"kind": verb, "path": str(path), "repair": str(repairs[0].directory)}
-            print(json_line({**row, "files": names}))
-        elif is_undo:
-            print(f"{path}: {counted(len(names), 'file')} as before {repairs[0].directory.name}")
-        else:
-            print(f"{path}: the kept files of {counted(len(repairs), 'repair')} were removed")
+                    forget_repairs(path, disk)
+            except StratalogError as error:
+                failed += 1
+                report_error(str(error))
+                continue
+            done += 1
+            _print_undone(path, repairs, is_undo=is_undo, as_json=as_json)
     if not done and not failed:
         report_error("there is no repair to undo" if is_undo else "no files of repairs are kept")
     if failed or not done:
         raise typer.Exit(1)
+
+
+def _print_undone(path: Path, repairs: Sequence[Repair], *, is_undo: bool, as_json: bool) -> None:
+    names = [change.name for change in repairs[0].changes]
+    if as_json:
+        kind = "undone" if is_undo else "forgotten"
+        row = {"kind": kind, "path": str(path), "repair": str(repairs[0].directory)}
+        print(json_line({**row, "files": names}))
+    elif is_undo:
+        print(f"{path}: {counted(len(names), 'file')} as before {repairs[0].directory.name}")
+    else:
+        print(f"{path}: the kept files of {counted(len(repairs), 'repair')} were removed")
 
 
 class RepairPrinter:
@@ -222,7 +266,7 @@ class RepairPrinter:
         if self._as_json:
             for row in _rows(plan, repair):
                 print(json_line(row))
-        elif not plan.is_empty or plan.left:
+        elif not plan.is_empty or plan.left or plan.lost or plan.missing:
             print("\n".join(_lines(plan, repair)))
 
     def sum_up(self, failed: int, words: Sequence[str]) -> None:
@@ -249,27 +293,11 @@ class RepairPrinter:
 
 def _lines(plan: RepairPlan, repair: Repair | None) -> Iterator[str]:
     yield f"{label_of(plan.topic_partition)} ({plan.path}):"
-    for corrupt in plan.quarantined:
-        verb = "truncate" if corrupt.is_torn else "quarantine"
-        place = f"{corrupt.path.name} at byte {corrupt.position}"
-        yield f"  {verb:<11} {place}, {counted(corrupt.size_bytes, 'byte')}: {corrupt.reason}"
-    for batch in plan.moved:
-        first, last = batch.first_offset, batch.last_offset
-        yield f"  {'correct':<11} base offset of the batch with offsets {first} to {last}"
-    for restored in plan.restored:
-        batches = counted(restored.batches, "batch")
-        span = f"offsets {restored.first_offset} to {restored.next_offset - 1}"
-        yield f"  {'restore':<11} {span} ({batches}) from {restored.path}"
-    for lost in plan.lost:
-        yield f"  {'LOST':<11} {lost}"
-    for name, why in plan.rebuilt:
-        yield f"  {'rebuild':<11} {name}: {why}"
-    for name, why in plan.removed:
-        yield f"  {'remove':<11} {name}: {why}"
-    for name, before, after in plan.checkpoints:
-        yield f"  {'lower':<11} offset in {name}: {before} to {after}, the new end of the log"
-    for finding in plan.left:
-        yield f"  {'not fixed':<11} {finding.path}: {finding.what}; {finding.advice}"
+    steps = [*_log_steps(plan), *_file_steps(plan)]
+    if repair is not None:
+        steps += [("OPEN", _open_text(*each)) for each in repair.open_transactions]
+    for verb, text in steps:
+        yield f"  {verb:<11} {text}"
     if repair is not None:
         kept = [change.name for change in repair.changes if change.existed]
         kept_bytes = sum((repair.directory / "old" / name).stat().st_size for name in kept)
@@ -280,13 +308,54 @@ def _lines(plan: RepairPlan, repair: Repair | None) -> Iterator[str]:
         )
 
 
+def _log_steps(plan: RepairPlan) -> Iterator[tuple[str, str]]:
+    for name in plan.interrupted:
+        yield "finish", f"{name}: it was interrupted; it is completed or dropped first"
+    for corrupt in plan.quarantined:
+        place = f"{corrupt.path.name} at byte {corrupt.position}"
+        size = counted(corrupt.size_bytes, "byte")
+        yield (
+            "truncate" if corrupt.is_torn else "quarantine",
+            f"{place}, {size}: {corrupt.reason}",
+        )
+    for batch in plan.corrected:
+        place = f"{batch.path.name} at byte {batch.position}"
+        span = f"offsets {batch.first_offset} to {batch.last_offset}"
+        yield "correct", f"{place}: the batch has {span}, leader epoch {batch.leader_epoch}"
+    for restored in plan.restored:
+        batches = counted(restored.batches, "batch")
+        span = f"offsets {restored.first_offset} to {restored.next_offset - 1}"
+        yield "restore", f"{span} ({batches}) from {restored.path}"
+    yield from (("not used", str(each)) for each in plan.diverging)
+    yield from (("LOST", str(each)) for each in plan.lost)
+    yield from (("missing", str(each)) for each in plan.missing)
+
+
+def _file_steps(plan: RepairPlan) -> Iterator[tuple[str, str]]:
+    yield from (("rebuild", f"{name}: {why}") for name, why in plan.rebuilt)
+    yield from (("remove", f"{name}: {why}") for name, why in plan.removed)
+    for name, before, after in plan.checkpoints:
+        yield "lower", f"offset in {name}: {before} to {after}, the new end of the log"
+    for finding in plan.left:
+        yield "not fixed", f"{finding.path}: {finding.what}; {finding.advice}"
+
+
+def _open_text(producer_id: int, first_offset: int) -> str:
+    return (
+        f"transaction of producer {producer_id} from offset {first_offset} on: its marker may be "
+        "lost, and read_committed consumers wait there; kafka-transactions.sh abort ends it"
+    )
+
+
 def _rows(plan: RepairPlan, repair: Repair | None) -> Iterator[dict[str, Any]]:
     names = plan.topic_partition._asdict()
     for kind, found in (
         ("quarantined", plan.quarantined),
-        ("moved", plan.moved),
+        ("corrected", plan.corrected),
         ("restored", plan.restored),
+        ("diverging", plan.diverging),
         ("lost", plan.lost),
+        ("missing", plan.missing),
         ("left", plan.left),
     ):
         for each in found:
@@ -299,6 +368,9 @@ def _rows(plan: RepairPlan, repair: Repair | None) -> Iterator[dict[str, Any]]:
         root = plan.path.absolute().parent
         row = {"path": str(root / name), "offset": before, "newOffset": after}
         yield {"kind": "checkpoint", **names, **row}
+    for producer_id, first_offset in repair.open_transactions if repair is not None else ():
+        transaction = {"producerId": producer_id, "firstOffset": first_offset}
+        yield {"kind": "openTransaction", **names, **transaction}
     yield {
         "kind": "partition",
         **names,

@@ -84,7 +84,7 @@ def _scan(path: Path, age_max_s: float) -> list[ListedFile]:
     changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(RETRIES_MAX):
         found = [
-            ListedFile(Path(entry.path), file, FileIdentity.of(status))
+            ListedFile(path / entry.name, file, FileIdentity.of(status))
             for entry, file in entries
             if (status := _status(entry)) is not None
         ]

@@ -16,7 +16,8 @@ from stratalog.errors import CorruptError, StratalogError
 from stratalog.format.checkpoint import decode_leader_epochs
 from stratalog.format.names import FileKind, FileState, parse_partition_file
 from stratalog.log.partition_view import PartitionView
-from stratalog.maintenance.repair.valid_batches import scan_partition
+from stratalog.maintenance.repair.lineage import divergence
+from stratalog.maintenance.repair.valid_batches import CorruptBytes, joined, scan_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.format.record import Record
-    from stratalog.maintenance.repair.valid_batches import CorruptBytes, ScannedSegment
+    from stratalog.maintenance.repair.lineage import Divergence
+    from stratalog.maintenance.repair.valid_batches import ScannedSegment
 
 LISTED_MAX: Final = 20
 """Differences between records that are listed; others are counted."""
@@ -41,13 +43,6 @@ class BatchDifference(NamedTuple):
     next_offset: int
     batches: tuple[int, int]
     """How many each copy has in this range; one of them may have none."""
-
-
-class EpochDivergence(NamedTuple):
-    """The first offset at which the copies have batches of different leader epochs."""
-
-    offset: int
-    epochs: tuple[int, int]
 
 
 class RecordDifference(NamedTuple):
@@ -73,7 +68,7 @@ class PartitionDiff:
     offsets: tuple[tuple[int, int], tuple[int, int]]
     """Log start and log end offset of each."""
     corrupt: tuple[tuple[CorruptBytes, ...], tuple[CorruptBytes, ...]]
-    divergence: EpochDivergence | None
+    divergence: Divergence | None
     batches: tuple[BatchDifference, ...]
     records: tuple[RecordDifference, ...]
     """The first ones."""
@@ -97,7 +92,7 @@ class PartitionDiff:
 def compare_partitions(a: Path, b: Path) -> PartitionDiff:
     """Compare two partition directories. Takes no lock and never writes."""
     scans = scan_partition(a), scan_partition(b)
-    rows = tuple(np.concatenate([segment.rows for segment in scan]) for scan in scans)
+    rows = [joined([segment.rows for segment in scan]) for scan in scans]
     ranges = _differing(*rows)
     with PartitionView(a) as view_a, PartitionView(b) as view_b:
         found: list[RecordDifference] = []
@@ -113,7 +108,7 @@ def compare_partitions(a: Path, b: Path) -> PartitionDiff:
         (a, b),
         (offsets[0], offsets[1]),
         (_corrupt(scans[0]), _corrupt(scans[1])),
-        _divergence(*rows),
+        divergence(*rows),
         tuple(ranges),
         tuple(found),
         count,
@@ -122,7 +117,14 @@ def compare_partitions(a: Path, b: Path) -> PartitionDiff:
 
 
 def _corrupt(scan: Sequence[ScannedSegment]) -> tuple[CorruptBytes, ...]:
-    return tuple(each for segment in scan for each in segment.corrupt)
+    """With batches that are valid but for what no CRC covers."""
+    found = [each for segment in scan for each in segment.corrupt]
+    for segment in scan:
+        for batch in segment.corrected:
+            reason = "its base offset or leader epoch is wrong"
+            place = (batch.path, batch.position, batch.size_bytes)
+            found.append(CorruptBytes(*place, batch.first_offset, batch.last_offset + 1, reason))
+    return tuple(sorted(found, key=lambda each: (each.path, each.position)))
 
 
 # -- batches
@@ -131,14 +133,16 @@ def _corrupt(scan: Sequence[ScannedSegment]) -> tuple[CorruptBytes, ...]:
 def _differing(a: NDArray[Any], b: NDArray[Any]) -> list[BatchDifference]:
     key_a, key_b = _keys(a), _keys(b)
     left, right = a[~np.isin(key_a, key_b)], b[~np.isin(key_b, key_a)]
-    found = []
-    for first, end in _joined(left, right):
-        counts = [
-            int(((rows["last_offset"] >= first) & (rows["first_offset"] < end)).sum())
-            for rows in (left, right)
-        ]
-        found.append(BatchDifference(first, end, (counts[0], counts[1])))
-    return found
+    return [
+        BatchDifference(first, end, (_count(left, first, end), _count(right, first, end)))
+        for first, end in _ranges(left, right)
+    ]
+
+
+def _count(rows: NDArray[Any], first_offset: int, next_offset: int) -> int:
+    """How many of these batches are in a range; they are in the order of offsets."""
+    before = np.searchsorted(rows["last_offset"], first_offset)
+    return int(np.searchsorted(rows["first_offset"], next_offset) - before)
 
 
 def _keys(rows: NDArray[Any]) -> NDArray[Any]:
@@ -147,7 +151,7 @@ def _keys(rows: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(columns).view(f"S{columns.itemsize * len(_COMPARED)}").ravel()
 
 
-def _joined(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, int]]:
+def _ranges(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, int]]:
     """Ranges of offsets that the batches of both cover, adjacent ones of the same kind as one."""
     marks = sorted(
         (int(row["first_offset"]), int(row["last_offset"]) + 1, side)
@@ -166,17 +170,6 @@ def _joined(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, int]
         end, sides = max(end, next_offset), sides | {side}
     if start >= 0:
         yield start, end
-
-
-def _divergence(a: NDArray[Any], b: NDArray[Any]) -> EpochDivergence | None:
-    _, at_a, at_b = np.intersect1d(a["first_offset"], b["first_offset"], return_indices=True)
-    epochs = a["leader_epoch"][at_a], b["leader_epoch"][at_b]
-    different = np.flatnonzero(epochs[0] != epochs[1])
-    if not len(different):
-        return None
-    first = int(different[0])
-    offset = int(a["first_offset"][at_a[first]])
-    return EpochDivergence(offset, (int(epochs[0][first]), int(epochs[1][first])))
 
 
 # -- records

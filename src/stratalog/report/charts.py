@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    AxisText = Callable[[float, float], str]
+    """A place on an axis as text, by its value and the length of the axis."""
+
 COLOURS: Final = 8
 MARKS_IN_LANE_MAX: Final = 160
 LABELS_MAX: Final = 6
+LABEL_END_CHARS: Final = 6
 _GRID: Final = '<path class="grid" d="M0 25H100M0 50H100M0 75H100"/>'
 
 
@@ -68,11 +72,17 @@ def bars(rows: Sequence[Bar], *, largest: float | None = None) -> str:
         if row.marked is not None:
             inner = f'<b style="width:{_percent(row.marked / top)}"></b>'
         found.append(
-            f'<li title="{escape(row.label)}: {escape(row.text)}"><span>{escape(row.label)}</span>'
+            f'<li title="{escape(row.label)}: {escape(row.text)}"><span>{_label(row.label)}</span>'
             f'<em><i style="width:{_percent(row.value / top)}"></i>{inner}</em>'
             f"<var>{escape(row.text)}</var></li>"
         )
     return f'<ul class="bars">{"".join(found)}</ul>'
+
+
+def _label(label: str) -> str:
+    """Where there is no room the middle is cut out: partitions of a topic differ in their ends."""
+    cut = max(0, len(label) - LABEL_END_CHARS)
+    return f"<s>{escape(label[:cut])}</s>{escape(label[cut:])}"
 
 
 def stacks(rows: Sequence[tuple[str, Sequence[tuple[int, float, str]]]]) -> str:
@@ -86,7 +96,7 @@ def stacks(rows: Sequence[tuple[str, Sequence[tuple[int, float, str]]]]) -> str:
         )
         text = "; ".join(title for _, _, title in parts)
         found.append(
-            f'<li><span>{escape(label)}</span><em class="stack" role="img" '
+            f'<li><span>{_label(label)}</span><em class="stack" role="img" '
             f'aria-label="{escape(text)}">{marks}</em></li>'
         )
     return f'<ul class="bars">{"".join(found)}</ul>'
@@ -110,9 +120,7 @@ def histogram(bins: Sequence[tuple[str, int]], unit: str) -> str:
     return _plot(marks, f"{top:,}", "0", f'<div class="x each">{below}</div>', text)
 
 
-def lines(
-    series: Sequence[Line], *, x_text: Callable[[float], str], y_text: Callable[[float], str]
-) -> str:
+def lines(series: Sequence[Line], *, x_text: AxisText, y_text: Callable[[float], str]) -> str:
     """Lines over a common x."""
     series = [line for line in series if line.points]
     if not series:
@@ -142,7 +150,7 @@ def areas(
     xs: Sequence[float],
     layers: Sequence[tuple[str, Sequence[float]]],
     *,
-    x_text: Callable[[float], str],
+    x_text: AxisText,
     y_text: Callable[[float], str],
 ) -> str:
     """Layers on top of each other, the first at the bottom: the upper edge is their sum."""
@@ -171,7 +179,7 @@ def _points(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{100 * x:.2f},{100 - 100 * y:.2f}" for x, y in places)
 
 
-def lanes(rows: Sequence[tuple[str, Sequence[Span]]], *, x_text: Callable[[float], str]) -> str:
+def lanes(rows: Sequence[tuple[str, Sequence[Span]]], *, x_text: AxisText) -> str:
     """A lane for each row, with marks over a common time."""
     spans = [span for _, found in rows for span in found]
     if not spans:
@@ -187,7 +195,7 @@ def lanes(rows: Sequence[tuple[str, Sequence[Span]]], *, x_text: Callable[[float
             for span in _merged(marks)
         )
         found.append(
-            f'<li><span>{escape(label)}</span><em class="lane" role="img" '
+            f'<li><span>{_label(label)}</span><em class="lane" role="img" '
             f'aria-label="{len(marks)} segments">{shown}</em></li>'
         )
     axis = _axis("x lane-x", left, right, x_text)
@@ -218,10 +226,10 @@ def _plot(marks: str, top: str, bottom: str, axis: str, text: str) -> str:
     )
 
 
-def _axis(kind: str, left: float, right: float, text: Callable[[float], str]) -> str:
+def _axis(kind: str, left: float, right: float, text: AxisText) -> str:
     """Both ends and the middle; on a phone only the ends."""
     places = (left, (left + right) / 2, right)
-    labels = "".join(f"<span>{escape(text(place))}</span>" for place in places)
+    labels = "".join(f"<span>{escape(text(place, right - left))}</span>" for place in places)
     return f'<div class="{kind}">{labels}</div>'
 
 

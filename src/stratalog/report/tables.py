@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 WRAPS_AT: Final = 32
+SHORT_AXIS_MS: Final = 600_000
 
 
 class Cell(NamedTuple):
@@ -93,9 +94,9 @@ def duration(ms: float) -> Cell:
     return Cell(duration_text(round(ms)), ms)
 
 
-def axis_time(timestamp: float) -> str:
-    """To the minute."""
-    return short_time(timestamp)[:16]
+def axis_time(timestamp: float, span_ms: float) -> str:
+    """To the minute; to the second on a short axis."""
+    return short_time(timestamp)[: 16 if span_ms >= SHORT_AXIS_MS else 19]
 
 
 def short_time(timestamp: float) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import AccessDeniedError, UnsupportedError
@@ -23,6 +22,7 @@ from stratalog.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 WALK_WINDOW_BYTES = 4096
 
@@ -229,10 +229,20 @@ def list_directory(path: Path) -> list[DirectoryEntry]:
         return [DirectoryEntry(path / name, found[name].is_dir) for name in sorted(found)]
     try:
         with os.scandir(path) as entries:
-            listed = [DirectoryEntry(Path(entry.path), entry.is_dir()) for entry in entries]
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
     except PermissionError:
         raise AccessDeniedError(path) from None
-    return sorted(listed)
+    return [DirectoryEntry(path / name, is_dir) for name, is_dir in listed]
+
+
+def list_names(path: Path) -> list[str]:
+    """The names in a directory, in order. Raises as `list_directory` does."""
+    if isinstance(path, RemotePath):
+        return [entry.name for entry in list_directory(path)]
+    try:
+        return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
+    except PermissionError:
+        raise AccessDeniedError(path) from None
 
 
 RESYNC_WINDOW_BYTES: Final = 1024 * 1024

@@ -35,6 +35,9 @@ DEDUPE_SLOT_BYTES: Final = 24
 DEDUPE_LOAD: Final = 0.9
 WORTH_COMPRESSING: Final = 0.9
 """A codec that saves less than a tenth is not worth its time."""
+CLOSE_RATIOS: Final = 0.02
+"""Codecs that differ by less are equal: then the fastest is the best."""
+_FASTEST_FIRST: Final = ("lz4", "snappy", "zstd", "gzip")
 
 
 class Recommendation(NamedTuple):
@@ -399,9 +402,12 @@ def _codec(workload: Workload) -> Iterator[Recommendation]:
         )
     elif workload.codec_ratios:
         ratios = sorted(workload.codec_ratios.items(), key=lambda each: each[1])
-        best, ratio = ratios[0]
-        fast = workload.codec_ratios.get("lz4", 1.0)
-        chosen, ratio = ("lz4", fast) if fast <= ratio * 1.1 else (best, ratio)
+        smallest = ratios[0][1]
+        close = max(smallest * 1.1, smallest + CLOSE_RATIOS)
+        chosen = next(
+            name for name in _FASTEST_FIRST if workload.codec_ratios.get(name, 2) <= close
+        )
+        ratio = workload.codec_ratios[chosen]
         is_worth = ratio < WORTH_COMPRESSING
         yield Recommendation(
             "compression.type",
@@ -426,6 +432,8 @@ def _power_of_two_above(value: float) -> int:
 
 
 def _rate_text(bytes_per_second: float) -> str:
+    if bytes_per_second < 10:
+        return f"{bytes_per_second:.2g} B/s"
     return f"{human_size(round(bytes_per_second))}/s"
 
 

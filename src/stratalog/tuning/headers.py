@@ -1,7 +1,8 @@
 """What the batch headers of a log tell: sizes, codecs, offsets, times and producers.
 
 Records are neither decompressed nor checked, so this is as fast as the log can be read. Corrupt
-bytes are skipped as readers skip them, and counted.
+bytes are skipped as readers skip them, and counted. A batch from the future counts only if its CRC
+is right: one flipped bit would distort every figure about time.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from stratalog.format.batch import (
     TRANSACTIONAL_BIT,
     peek,
 )
-from stratalog.format.batch_table import Stop, first_offsets, scan_batches
+from stratalog.format.batch_table import Stop, check_crcs, first_offsets, scan_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from stratalog.format.batch_table import BatchTable
     from stratalog.storage.segment_view import SegmentView
 
 CHUNK_BYTES: Final = 1 << 20
@@ -40,8 +42,9 @@ PRODUCERS_MAX: Final = 100_000
 class HeaderScan:
     """The batches of a segment in tables of bounded size; positions are those in the file."""
 
-    def __init__(self, segment: SegmentView) -> None:
+    def __init__(self, segment: SegmentView, now_ms: int) -> None:
         self._segment = segment
+        self._now_ms = now_ms
         self.corrupt_bytes = 0
         """Skipped so far, a torn tail included."""
 
@@ -55,8 +58,8 @@ class HeaderScan:
             if not count:
                 return  # truncated meanwhile
             table = scan_batches(buffer, 0, count)
-            if len(table):
-                rows = table.rows
+            rows = self._believable(buffer, table)
+            if len(rows):
                 rows["position"] += position
                 yield rows
             position += table.end
@@ -67,6 +70,16 @@ class HeaderScan:
                     continue
             if table.stop is Stop.CORRUPT or (table.stop is Stop.PARTIAL and not len(table)):
                 position = self._after_corruption(position)
+
+    def _believable(self, buffer: bytearray, table: BatchTable) -> NDArray[Any]:
+        """Without batches from the future whose CRC is wrong."""
+        is_future = table["max_timestamp"] > self._now_ms
+        if not is_future.any():
+            return table.rows
+        is_wrong = is_future.copy()
+        is_wrong[is_future] = ~check_crcs(buffer, table.select(is_future))
+        self.corrupt_bytes += int(table["size_bytes"][is_wrong].sum())
+        return table.rows[~is_wrong]
 
     def _after_corruption(self, position: int) -> int:
         segment = self._segment

@@ -237,8 +237,27 @@ def test_an_index_entry_that_begins_after_data_of_its_transaction_is_an_error(
         log = write_segment(path, 5, plain(5, 1), data[1], abort_marker(8))
         (path / f"{5:020d}.snapshot").write_bytes(encode_snapshot([AT_5]))
     else:
-        log = write_segment(path, 0, plain(0, 1), *data, abort_marker(8))
+        between = plain(4, 1), plain(5, 1)
+        log = write_segment(path, 0, plain(0, 1), data[0], *between, data[1], abort_marker(8))
     log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 6, 8, 9).pack())
+    assert severities(path, Fault.TXN_INDEX_MISMATCH) == {Severity.ERROR}
+
+
+def test_an_index_entry_may_begin_after_a_transaction_whose_marker_is_lost(tmp_path: Path) -> None:
+    """Offsets 4 and 5 are missing: the earlier data may be of a transaction that ended there."""
+    path = tmp_path / "quarantined-0"
+    data = transactional(3, sequence=3), transactional(6, sequence=4)
+    log = write_segment(path, 0, plain(0, 1), *data, abort_marker(8))
+    log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 6, 8, 9).pack())
+    assert severities(path, Fault.TXN_INDEX_MISMATCH) == set()
+
+
+def test_an_index_entry_whose_marker_is_lost_is_right(tmp_path: Path) -> None:
+    path = tmp_path / "quarantined-0"
+    log = write_segment(path, 0, plain(0, 1), transactional(3, sequence=3), plain(6, 1))
+    log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 3, 4, 5).pack())
+    assert severities(path, Fault.TXN_INDEX_MISMATCH) == set()
+    log.with_suffix(".txnindex").write_bytes(AbortedTxn(0, 7, 3, 6, 7).pack())
     assert severities(path, Fault.TXN_INDEX_MISMATCH) == {Severity.ERROR}
 
 

@@ -7,19 +7,18 @@ A repair has a directory of its own in the partition directory, which Kafka and 
       new/            the repaired partition while it is being built
       repair.json     what was changed: written before the first file is
 
-The repaired partition is built completely in `new/`, from hard links to what stays, and verified by
-whoever asked for the repair. Then its files are renamed into place. A kill before that leaves the
-partition as it was; a kill in between is completed or undone by the next run. Undoing renames the
-files of `old/` back; they are the same files, so every byte comes back.
+The repaired partition is built completely in `new/`, from hard links to what stays, and verified.
+Then its files are renamed into place. A kill before that leaves the partition as it was; a kill in
+between is completed or undone by the next run. Undoing renames the files of `old/` back; they are
+the same files, so every byte comes back.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -33,80 +32,31 @@ from stratalog.format.checkpoint import (
 from stratalog.format.names import FileKind, FileState, RootFile, parse_partition_file
 from stratalog.format.snapshot import encode_snapshot
 from stratalog.log.listing import list_partition
-from stratalog.log.partition_view import identity_of
+from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.reindex import plan_reindex, reindex_segment
+from stratalog.maintenance.repair.journal import (
+    NEW,
+    OLD,
+    PREFIX,
+    Change,
+    Repair,
+    interrupted_repairs,
+    repairs_of,
+)
+from stratalog.maintenance.verify.directory import verify_partition
+from stratalog.maintenance.verify.findings import Severity
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from stratalog.maintenance.repair.plan import Piece, RepairPlan, SegmentRepair
-    from stratalog.storage.disk import Disk
+    from stratalog.maintenance.repair.plan import RepairPlan
+    from stratalog.maintenance.repair.repaired_log import Piece, SegmentRepair
+    from stratalog.storage.disk import AppendFile, Disk
 
-PREFIX: Final = "repair-"
-_JOURNAL: Final = "repair.json"
-_OLD, _NEW = "old", "new"
 _COPY_BYTES: Final = 8 << 20
-_OFFSET_BYTES: Final = 8
-
-
-@dataclass(frozen=True)
-class Change:
-    """One file of the partition, before and after."""
-
-    name: str
-    existed: bool
-    is_removed: bool
-    size_bytes: int = 0
-    """After the repair; with the next one it shows whether somebody has changed the file since."""
-    mtime_ns: int = 0
-
-
-@dataclass(frozen=True)
-class Repair:
-    """A repair that was carried out, or is about to be: the content of its journal."""
-
-    directory: Path
-    """Of the repair, in the partition directory."""
-    changes: tuple[Change, ...]
-    checkpoints: tuple[tuple[str, int, int], ...] = ()
-    """Entries of this partition in checkpoints of the log directory: file, before, after."""
-
-    @property
-    def partition(self) -> Path:
-        return self.directory.parent
-
-    def save(self, disk: Disk) -> None:
-        content = {
-            "changes": [asdict(change) for change in self.changes],
-            "checkpoints": self.checkpoints,
-        }
-        data = json.dumps(content, indent=1).encode()
-        disk.write_atomically(self.directory / _JOURNAL, data)
-        disk.fsync_dir(self.directory.parent)
-
-    @classmethod
-    def load(cls, directory: Path) -> Repair | None:
-        """None if there is no journal: then nothing was changed."""
-        try:
-            content = json.loads((directory / _JOURNAL).read_bytes())
-            return cls(
-                directory,
-                tuple(Change(**change) for change in content["changes"]),
-                tuple((name, before, after) for name, before, after in content["checkpoints"]),
-            )
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise RepairError(f"{directory / _JOURNAL}: cannot be read: {error}") from None
-
-
-def repairs_of(partition: Path) -> list[Repair]:
-    """The repairs of a partition that can be undone, newest first."""
-    found = sorted(partition.glob(f"{PREFIX}*"), reverse=True)
-    return [repair for path in found if (repair := Repair.load(path)) is not None]
 
 
 # -- doing
@@ -118,38 +68,65 @@ def apply_repair(plan: RepairPlan, disk: Disk) -> Repair:
     directory = plan.path / f"{PREFIX}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     while directory.exists():
         directory = directory.with_name(directory.name + "a")
-    new = directory / _NEW / plan.path.name
-    for path in (directory, new.parent, new, directory / _OLD):
+    new = directory / NEW / plan.path.name
+    for path in (directory, new.parent, new, directory / OLD):
         disk.mkdir(path)
     try:
         _Build(plan, new, disk).run()
+        _check(plan, new)
+        open_transactions = tuple(_without_marker(plan, new))
         changes = _changes(plan.path, new)
         for change in changes:
             if change.existed:
-                disk.link(plan.path / change.name, directory / _OLD / change.name)
-        disk.fsync_dir(directory / _OLD)
+                disk.link(plan.path / change.name, directory / OLD / change.name)
+        disk.fsync_dir(directory / OLD)
     except BaseException:
         disk.remove_tree(directory)
         raise
     repair = Repair(directory, tuple(changes), plan.checkpoints)
     repair.save(disk)
     _install(repair, disk)
-    return repair
+    return replace(repair, open_transactions=open_transactions)
 
 
-def finish_interrupted(partition: Path, disk: Disk) -> None:
-    """Complete repairs that were killed after their journal was written; drop earlier ones."""
-    for path in sorted(partition.glob(f"{PREFIX}*")):
-        repair = Repair.load(path)
+def _check(plan: RepairPlan, new: Path) -> None:
+    """A last look before files are replaced. Raises RepairError if there are new errors."""
+    for finding in verify_partition(new).findings:
+        if finding.severity is Severity.ERROR and finding.code not in plan.errors:
+            raise RepairError(
+                f"{plan.path}: nothing was changed, because the repaired files would not be right: "
+                f"{Path(finding.path).name}: {finding.what}"
+            )
+
+
+def _without_marker(plan: RepairPlan, new: Path) -> Iterator[tuple[int, int]]:
+    """Open transactions that began before offsets that are lost, as their marker may be."""
+    if plan.lost:
+        last = plan.lost[-1]
+        with PartitionView(new) as view:
+            for entry in view.producers:
+                first = entry.open_txn_first_offset
+                if first is not None and (last.next_offset is None or first < last.next_offset):
+                    yield entry.producer_id, first
+
+
+def finish_interrupted(partition: Path, disk: Disk) -> Repair | None:
+    """Complete a repair that was killed after its journal was written, and return it; drop one that
+    was killed earlier."""
+    finished = None
+    for name in interrupted_repairs(partition):
+        repair = Repair.load(partition / name)
         if repair is None:
-            disk.remove_tree(path)
-        elif (path / _NEW).exists():
+            disk.remove_tree(partition / name)
+        else:
             _install(repair, disk)
+            finished = repair
+    return finished
 
 
 def _install(repair: Repair, disk: Disk) -> None:
     """Rename the new files into place. May be repeated."""
-    partition, new = repair.partition, repair.directory / _NEW / repair.partition.name
+    partition, new = repair.partition, repair.directory / NEW / repair.partition.name
     for change in repair.changes:
         if change.is_removed:
             disk.unlink(partition / change.name, missing_ok=True)
@@ -158,7 +135,7 @@ def _install(repair: Repair, disk: Disk) -> None:
     disk.fsync_dir(partition)
     for name, _, after in repair.checkpoints:
         _set_checkpoint(partition, RootFile(name), after, disk)
-    disk.remove_tree(repair.directory / _NEW)
+    disk.remove_tree(repair.directory / NEW)
 
 
 def _set_checkpoint(partition: Path, file: RootFile, offset: int, disk: Disk) -> None:
@@ -226,10 +203,10 @@ class _Build:
 
     def _write_segment(self, segment: SegmentRepair) -> None:
         path = self.new / segment.name
-        with path.open("wb") as target:
+        with self.disk.open_append(path, is_new=True) as target:
             for piece in segment.pieces:
-                _copy(piece, target.fileno())
-            os.fsync(target.fileno())
+                _copy(piece, target)
+            target.fsync()
         before = self.plan.path / segment.name
         source = before if before.exists() else segment.pieces[0].path
         self.disk.set_mtime_ms(path, self.disk.mtime_ms(source))  # retention may go by it
@@ -278,17 +255,15 @@ class _Build:
         return dict(old).get(epoch, default)
 
 
-def _copy(piece: Piece, target: int) -> None:
+def _copy(piece: Piece, target: AppendFile) -> None:
     with piece.path.open("rb") as source:
-        at = piece.start
-        if piece.base_offset is not None:
-            os.write(target, piece.base_offset.to_bytes(_OFFSET_BYTES, signed=True))
-            at += _OFFSET_BYTES
+        target.write(piece.header)
+        at = piece.start + len(piece.header)
         while at < piece.end:
             data = os.pread(source.fileno(), min(_COPY_BYTES, piece.end - at), at)
             if not data:
                 raise RepairError(f"{piece.path}: shorter than when it was read")
-            os.write(target, data)
+            target.write(data)
             at += len(data)
 
 
@@ -301,7 +276,7 @@ def undo_repair(repair: Repair, disk: Disk) -> None:
     Raises RepairError, and changes nothing, if a file that the repair wrote was changed since: what
     was written to it would be lost.
     """
-    partition, old = repair.partition, repair.directory / _OLD
+    partition, old = repair.partition, repair.directory / OLD
     for change in repair.changes:
         _check_unchanged(repair, change)
     for change in repair.changes:
@@ -312,20 +287,20 @@ def undo_repair(repair: Repair, disk: Disk) -> None:
     disk.fsync_dir(partition)
     for name, before, _ in repair.checkpoints:
         _set_checkpoint(partition, RootFile(name), before, disk)
-    disk.remove_tree(repair.directory)
+    repair.discard(disk)
 
 
 def _check_unchanged(repair: Repair, change: Change) -> None:
     path = repair.partition / change.name
     with suppress(FileNotFoundError):
         status = path.stat()
-        kept = repair.directory / _OLD / change.name
+        kept = repair.directory / OLD / change.name
         is_old = change.existed and (not kept.exists() or kept.samefile(path))
         is_ours = (status.st_size, status.st_mtime_ns) == (change.size_bytes, change.mtime_ns)
         if not (is_old or is_ours) or (change.is_removed and not is_old):
             raise RepairError(
                 f"{path}: changed since the repair, and undoing it would lose that; to go back all "
-                f"the same, copy the files from {repair.directory / _OLD}"
+                f"the same, copy the files from {repair.directory / OLD}"
             )
 
 
@@ -333,5 +308,5 @@ def forget_repairs(partition: Path, disk: Disk) -> int:
     """Remove the kept files of all repairs; returns how many repairs cannot be undone any more."""
     found = repairs_of(partition)
     for repair in found:
-        disk.remove_tree(repair.directory)
+        repair.discard(disk)
     return len(found)

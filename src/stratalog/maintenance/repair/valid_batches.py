@@ -1,29 +1,35 @@
 """The valid batches of a log, segment by segment, and the bytes between them.
 
 A batch is valid if its header, CRC and records are, and if its offsets fit between those of its
-neighbours. No CRC covers a base offset: a batch whose base offset alone is wrong, and whose place
-is known from its neighbours, is valid at that place.
+neighbours. No CRC covers a base offset or a leader epoch. A batch whose base offset alone is wrong,
+and whose place is known from its neighbours, is valid at that place. A leader epoch that does not
+fit between those of the neighbours is wrong: epochs never decrease along a log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from stratalog.errors import StratalogError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, MAGIC_AT, BatchHeader
 from stratalog.format.batch_check import BatchStatus
 from stratalog.format.batch_table import first_offsets
+from stratalog.format.checkpoint import decode_leader_epochs
+from stratalog.format.names import FileKind
 from stratalog.log.listing import list_partition
 from stratalog.maintenance.verify.segment import CorruptRange, SegmentScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from stratalog.format.checkpoint import EpochEntry
     from stratalog.maintenance.verify.segment import Chunk
     from stratalog.storage.segment_view import SegmentView
 
@@ -46,8 +52,8 @@ class ValidBatch(NamedTuple):
     leader_epoch: int
     magic: int
     crc: int
-    is_moved: bool = False
-    """The file has another base offset, which is wrong."""
+    is_corrected: bool = False
+    """The file has another base offset or leader epoch, which is wrong."""
 
 
 class CorruptBytes(NamedTuple):
@@ -74,7 +80,7 @@ _ROW: Final = np.dtype(
         ("leader_epoch", np.int64),
         ("magic", np.int64),
         ("crc", np.int64),
-        ("is_moved", np.bool_),
+        ("is_corrected", np.bool_),
     ]
 )
 """The fields of a ValidBatch, but for its path."""
@@ -99,15 +105,19 @@ class ScannedSegment:
         return int(self.rows["last_offset"][-1]) + 1 if len(self.rows) else self.base_offset
 
     @property
-    def moved(self) -> list[ValidBatch]:
-        """Batches whose base offset has to be put right."""
-        return list(self._batches(self.rows[self.rows["is_moved"]]))
+    def corrected(self) -> list[ValidBatch]:
+        """Batches whose base offset or leader epoch has to be put right."""
+        return list(self._batches(self.rows[self.rows["is_corrected"]]))
 
     def between(self, first_offset: int, next_offset: int) -> list[ValidBatch]:
         """The batches that are completely in this range."""
         rows = self.rows
         is_inside = (rows["first_offset"] >= first_offset) & (rows["last_offset"] < next_offset)
         return list(self._batches(rows[is_inside]))
+
+    def batch(self, row: Any) -> ValidBatch:
+        """One of the rows."""
+        return ValidBatch(self.path, *row.tolist())
 
     def _batches(self, rows: NDArray[Any]) -> Iterator[ValidBatch]:
         for row in rows.tolist():
@@ -124,7 +134,77 @@ def scan_partition(directory: Path) -> list[ScannedSegment]:
             found.append(_scan(segment, next_base))
         finally:
             segment.release()
+    _correct_epochs([segment.rows for segment in found], read_epochs(directory))
     return found
+
+
+def joined(segments: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """The batches of all segments."""
+    return np.concatenate([np.empty(0, _ROW), *segments])
+
+
+def read_epochs(directory: Path) -> tuple[EpochEntry, ...]:
+    """What `leader-epoch-checkpoint` says; empty if it is missing or cannot be right."""
+    try:
+        entries = decode_leader_epochs((directory / FileKind.LEADER_EPOCHS.value).read_bytes())
+    except (OSError, StratalogError):
+        return ()
+    is_rising = all(
+        before.epoch < after.epoch and before.start_offset < after.start_offset
+        for before, after in pairwise(entries)
+    )
+    return entries if is_rising else ()
+
+
+def _correct_epochs(segments: Sequence[NDArray[Any]], known: Sequence[EpochEntry]) -> None:
+    """Give batches whose leader epoch cannot be right, between those of their neighbours, one that
+    can: that of both neighbours, or what the checkpoint says."""
+    ends = np.cumsum([len(rows) for rows in segments], dtype=np.int64)
+    batches = joined(segments)
+    places = np.flatnonzero(batches["leader_epoch"] >= 0)
+    offsets, epochs = batches["first_offset"][places], batches["leader_epoch"][places]
+    for wrong in sorted({*_epochs_out_of_order(epochs), *_unknown_epochs(epochs, offsets, known)}):
+        low = epochs[wrong - 1] if wrong else epochs[wrong + 1]
+        high = epochs[wrong + 1] if wrong + 1 < len(epochs) else low
+        by_file = epoch_at(known, int(offsets[wrong]))
+        epochs[wrong] = by_file if by_file is not None and low <= by_file <= high else low
+        slot = int(np.searchsorted(ends, places[wrong], "right"))
+        row = segments[slot][places[wrong] - ends[slot]]  # counted from the end of the segment
+        row["leader_epoch"], row["is_corrected"] = epochs[wrong], True
+
+
+def _epochs_out_of_order(epochs: NDArray[np.int64]) -> Iterator[int]:
+    """Where one batch alone has an epoch above that of the next or below that of the one before."""
+    end = len(epochs) - 1
+    for at in np.flatnonzero(epochs[1:] < epochs[:-1]).tolist():
+        fits_without_first = not at or epochs[at - 1] <= epochs[at + 1]
+        fits_without_second = at + 1 == end or epochs[at] <= epochs[at + 2]
+        is_first_adjoining = bool(at) and epochs[at - 1] == epochs[at]
+        if fits_without_first and not (fits_without_second and is_first_adjoining):
+            yield at
+        elif fits_without_second:
+            yield at + 1
+
+
+def _unknown_epochs(
+    epochs: NDArray[np.int64], offsets: NDArray[np.int64], known: Sequence[EpochEntry]
+) -> Iterator[int]:
+    """Where one batch alone, between two that fit the checkpoint, has an epoch that it lacks."""
+    if len(known) and len(epochs) >= 3:
+        numbers, starts = np.array(known, np.int64).T
+        at = np.searchsorted(starts, offsets, "right") - 1
+        is_right = (at >= 0) & (numbers[np.maximum(at, 0)] == epochs)
+        is_alone = ~is_right[1:-1] & is_right[:-2] & is_right[2:]
+        yield from (
+            number
+            for number in (np.flatnonzero(is_alone) + 1).tolist()
+            if epochs[number] not in numbers
+        )
+
+
+def epoch_at(known: Sequence[EpochEntry], offset: int) -> int | None:
+    """The leader epoch that a checkpoint has for an offset; None below its first entry."""
+    return next((each.epoch for each in reversed(known) if each.start_offset <= offset), None)
 
 
 class _Fault(NamedTuple):
@@ -200,7 +280,7 @@ def _sorted_out(
         is_wrong = first < expected or last >= limit or expected <= after <= last
         if is_wrong and rows["magic"][at] == MAGIC_2 and after - expected == last - first + 1:
             rows[at]["first_offset"], rows[at]["last_offset"] = expected, after - 1
-            rows[at]["is_moved"] = True
+            rows[at]["is_corrected"] = True
         elif is_wrong:
             reason = f"offset {first} is out of order, expected {expected}"
             misplaced.append(_Fault(int(rows["position"][at]), int(rows["size_bytes"][at]), reason))

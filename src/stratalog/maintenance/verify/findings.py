@@ -121,7 +121,7 @@ class Fault(enum.Enum):
     EPOCH_MISMATCH = (
         "epoch-mismatch",
         Severity.ERROR,
-        "followers may truncate at a wrong offset: restore leader-epoch-checkpoint from a replica",
+        "followers may truncate at a wrong offset; correct it: stratalog repair {partition}",
     )
     EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _SELF)
     MISSING_EPOCHS = ("missing-epochs", Severity.NOTE, _NOTHING)

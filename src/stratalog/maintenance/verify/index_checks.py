@@ -23,12 +23,11 @@ from stratalog.maintenance.verify.findings import Fault, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from stratalog.maintenance.verify.findings import Findings
-    from stratalog.maintenance.verify.producer_checks import HasData, Marker
+    from stratalog.maintenance.verify.producer_checks import LogEvidence, Marker
 
 SPARSE_BYTES: Final = 16 << 20
 """So many bytes without an entry are worth a warning: a lookup reads half of them."""
@@ -42,7 +41,7 @@ class _IndexCheck:
 
     def __init__(
         self,
-        path: Path,
+        path: str,
         data: bytes,
         entry: np.dtype[Any],
         count_valid: Callable[[bytes], int],
@@ -100,7 +99,7 @@ class _IndexCheck:
 class OffsetIndexCheck(_IndexCheck):
     """`.index` of a segment."""
 
-    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, findings)
         relative = self.entries["offset"].astype(np.int64)
         self._positions = self.entries["position"].astype(np.int64)
@@ -201,7 +200,7 @@ class OffsetIndexCheck(_IndexCheck):
 class TimeIndexCheck(_IndexCheck):
     """`.timeindex` of a segment."""
 
-    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, _TIME_ENTRY, time_index.count_valid_entries, findings)
         relative = self.entries["offset"].astype(np.int64)
         self._timestamps = self.entries["timestamp"].astype(np.int64)
@@ -273,20 +272,26 @@ class TimeIndexCheck(_IndexCheck):
 
 
 class TxnIndexBytes(NamedTuple):
-    """The file, read before and after the log: a broker may abort a transaction in between."""
+    """The file as it was before the log was read: a broker may abort a transaction meanwhile."""
 
-    path: Path
+    path: str
     before: bytes
-    after: bytes
 
-    @property
-    def last_offsets(self) -> set[int]:
-        """Last offsets of all transactions in the later reading."""
+    def last_offsets_now(self) -> set[int]:
+        """Last offsets of all transactions, after all markers were read."""
         found = set()
-        for at in range(0, len(self.after) - ENTRY_BYTES + 1, ENTRY_BYTES):
-            with suppress(StratalogError):
-                found.add(AbortedTxn.unpack(self.after, at).last_offset)
+        with suppress(FileNotFoundError):
+            data = read_whole(self.path)
+            for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+                with suppress(StratalogError):
+                    found.add(AbortedTxn.unpack(data, at).last_offset)
         return found
+
+
+def read_whole(path: str) -> bytes:
+    """The content of a small file: many are read, and a Path takes as long as the file."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a string
+        return file.read()
 
 
 def check_txn_index(
@@ -296,16 +301,18 @@ def check_txn_index(
     *,
     base_offset: int,
     is_exact: bool,
-    has_data: HasData,
+    evidence: LogEvidence,
 ) -> int:
     """Check the entries against the markers; returns how many entries there are.
 
     `is_exact`: no batch was removed from the log, and the state before it is known. Otherwise a
     transaction may have begun earlier than the log shows.
 
-    `has_data` is called only if an entry is missing or begins later than expected. If the cleaner
-    removed all data of a transaction, it wrote no entry either; and then it removed the marker, so
-    that a snapshot may list a transaction as open that ended before the next one began.
+    The evidence is asked only if an entry or its marker is missing, or if it begins later than
+    expected. If the cleaner removed all data of a transaction, it wrote no entry either; and then
+    it removed the marker, so that a snapshot may list a transaction as open that ended before the
+    next one began. An entry whose marker is among missing offsets is right: nobody but the index
+    knows of it.
     """
     path = index.path
     entries = list(_entries(path, index.before, findings))
@@ -315,14 +322,15 @@ def check_txn_index(
         if reason:
             findings.add(Fault.TXN_INDEX_BAD, path, reason, position=at)
         last_offset, last_stable = txn.last_offset, txn.last_stable_offset
-        reason = _mismatch(txn, markers.get(txn.last_offset), has_data, is_exact=is_exact)
+        reason = _mismatch(txn, markers.get(txn.last_offset), evidence, is_exact=is_exact)
         if reason:
             findings.add(Fault.TXN_INDEX_MISMATCH, path, reason, position=at)
-    seen = index.last_offsets
-    for offset, marker in sorted(markers.items()):
-        if not _needs_entry(marker) or offset in seen:
+    aborts = [each for each in sorted(markers.items()) if _needs_entry(each[1])]
+    seen = index.last_offsets_now() if aborts else set()
+    for offset, marker in aborts:
+        if offset in seen:
             continue
-        if has_data(marker.producer_id, marker.first_offset, offset):
+        if evidence.has_data(marker.producer_id, marker.first_offset, offset):
             what = (
                 f"no entry for the transaction of producer {marker.producer_id} from "
                 f"{marker.first_offset} on, aborted at {offset}"
@@ -336,7 +344,7 @@ def _needs_entry(marker: Marker) -> bool:
     return marker.is_abort and marker.first_offset != NO_OFFSET
 
 
-def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
+def _entries(path: str, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         try:
             yield at, AbortedTxn.unpack(data, at)
@@ -367,14 +375,17 @@ def _disorder(txn: AbortedTxn, last_offset: int, last_stable: int, base_offset: 
     return ""
 
 
-def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_exact: bool) -> str:
+def _mismatch(
+    txn: AbortedTxn, marker: Marker | None, evidence: LogEvidence, *, is_exact: bool
+) -> str:
     """How the log contradicts an entry; empty if it does not."""
     if marker is None or not marker.is_abort:
-        return f"no ABORT marker at offset {txn.last_offset}"
+        is_lost = marker is None and evidence.lacks(txn.last_offset, txn.last_offset + 1)
+        return "" if is_lost else f"no ABORT marker at offset {txn.last_offset}"
     if marker.producer_id != txn.producer_id:
         return f"producer {txn.producer_id}, but the marker is of {marker.producer_id}"
     first = marker.first_offset
-    if _is_start_wrong(txn, first, has_data, is_exact=is_exact):
+    if _is_start_wrong(txn, first, evidence, is_exact=is_exact):
         return f"first offset {txn.first_offset}, but the transaction began at {first}"
     if is_exact and first == NO_OFFSET:
         return f"the transaction that ended at {txn.last_offset} has no records"
@@ -384,9 +395,11 @@ def _mismatch(txn: AbortedTxn, marker: Marker | None, has_data: HasData, *, is_e
     return ""
 
 
-def _is_start_wrong(txn: AbortedTxn, first: int, has_data: HasData, *, is_exact: bool) -> bool:
+def _is_start_wrong(txn: AbortedTxn, first: int, evidence: LogEvidence, *, is_exact: bool) -> bool:
     if first in {NO_OFFSET, txn.first_offset}:
         return False
     if is_exact:
         return True
-    return first < txn.first_offset and has_data(txn.producer_id, first, txn.first_offset)
+    if first > txn.first_offset or evidence.lacks(first, txn.first_offset):
+        return False
+    return evidence.has_data(txn.producer_id, first, txn.first_offset)

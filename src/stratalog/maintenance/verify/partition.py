@@ -31,7 +31,7 @@ from stratalog.maintenance.verify.findings import (
     downgraded_after_crash,
 )
 from stratalog.maintenance.verify.segment import VerifyTask
-from stratalog.storage.log_file import list_directory
+from stratalog.storage.log_file import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -259,11 +259,11 @@ def stray_snapshots(offsets: Sequence[int], bases: Sequence[int]) -> list[int]:
 
 
 def _check_names(path: Path, findings: Findings) -> None:
-    for entry in list_directory(path):
+    for name in list_names(path):
         try:
-            parse_partition_file(entry.name)
+            parse_partition_file(name)
         except InvalidNameError as error:
-            findings.add(Fault.BAD_NAME, entry.path, str(error))
+            findings.add(Fault.BAD_NAME, path / name, str(error))
 
 
 def _check_files(listing: Listing, findings: Findings) -> None:

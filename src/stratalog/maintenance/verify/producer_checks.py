@@ -7,7 +7,8 @@ producer only the first and the last matter.
 
 Compaction removes batches, so a snapshot may know newer ones than the log, but never only older
 ones. It also removes the marker of a transaction without data; if that transaction was open at the
-start of the segment, it looks as if it never ended.
+start of the segment, it looks as if it never ended. So does one whose marker was corrupt: what a
+snapshot or a transaction index knows of offsets that the log has lost is believed.
 """
 
 from __future__ import annotations
@@ -34,11 +35,18 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.findings import Findings
     from stratalog.maintenance.verify.segment import Chunk
 
-    HasData = Callable[[int, int, int], bool]
-    """Whether the log has data of this producer between these offsets, the second one excluded."""
 
 _BATCH_FIELDS: Final = ProducerEntry._fields.index("timestamp")
 """The fields of a producer entry before it: the producer and its newest batch."""
+
+
+class LogEvidence(NamedTuple):
+    """What can be asked about the log. An end is exclusive."""
+
+    has_data: Callable[[int, int, int], bool]
+    """Whether a producer has data between two offsets."""
+    lacks: Callable[[int, int], bool]
+    """Whether an offset between two is missing in this segment: removed, corrupt or lost."""
 
 
 class Marker(NamedTuple):
@@ -61,12 +69,12 @@ class ProducerCheck:
         before: Path | None,
         snapshots: tuple[tuple[int, str], ...],
         findings: Findings,
-        has_data: HasData,
+        evidence: LogEvidence,
         *,
         is_first: bool,
     ) -> None:
         """`before` is the snapshot at the segment's base offset, `snapshots` those above it."""
-        self._has_data = has_data
+        self._evidence = evidence
         self._path = path
         self._findings = findings
         self._snapshots = list(snapshots)
@@ -185,7 +193,7 @@ class ProducerCheck:
         except StratalogError as error:
             self._findings.add(Fault.BAD_SNAPSHOT, path, str(error))
             return
-        comparison = _Comparison(offset, self._has_data, is_known=self.is_known)
+        comparison = _Comparison(offset, self._evidence, is_known=self.is_known)
         for fault, what in comparison.run(entries, self._replay.producers):
             self._findings.add(fault, path, what)
 
@@ -197,9 +205,9 @@ class _Comparison:
     before them.
     """
 
-    def __init__(self, offset: int, has_data: HasData, *, is_known: bool) -> None:
+    def __init__(self, offset: int, evidence: LogEvidence, *, is_known: bool) -> None:
         self._offset = offset
-        self._has_data = has_data
+        self._evidence = evidence
         self._is_known = is_known
 
     def run(
@@ -243,17 +251,17 @@ class _Comparison:
             if is_ != should
         ]
         what = f"{name}: {', '.join(differences)}"
-        is_ahead = _has_newer_batch(entry, expected) or self._explained_by_cleaner(entry, expected)
+        is_ahead = _has_newer_batch(entry, expected) or self._explained_by_removal(entry, expected)
         return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
 
-    def _explained_by_cleaner(self, entry: ProducerEntry, expected: ProducerEntry) -> bool:
+    def _explained_by_removal(self, entry: ProducerEntry, expected: ProducerEntry) -> bool:
         """Whether both have the same last batch, and removed batches explain the rest.
 
         The cleaner removes the batch that began a transaction (the log shows a later start),
         markers (the log shows an older coordinator epoch or none, an older timestamp, and perhaps a
         transaction that does not end), and the newest record of the last batch (an older
         timestamp). It never makes the log newer than the snapshot, and never removes the marker of
-        a transaction while one of its batches remains.
+        a transaction while one of its batches remains; but a marker may be lost.
         """
         if entry[:_BATCH_FIELDS] != expected[:_BATCH_FIELDS]:
             return False
@@ -265,13 +273,17 @@ class _Comparison:
         start, expected_start = entry.open_txn_first_offset, expected.open_txn_first_offset
         if start is None or expected_start is None:
             return start == expected_start or (start is None and self._may_have_ended(expected))
-        return start <= expected_start
+        return start <= expected_start or self._evidence.lacks(expected_start, start)
 
     def _may_have_ended(self, expected: ProducerEntry) -> bool:
-        """Whether no batch of the open transaction remains, so that the cleaner may have removed
-        its marker."""
+        """Whether the marker of the open transaction may be gone: no batch of it remains, so that
+        the cleaner may have removed it, or offsets after its beginning are missing."""
         first = expected.open_txn_first_offset
-        return first is not None and not self._has_data(expected.producer_id, first, self._offset)
+        if first is None:
+            return False
+        return self._evidence.lacks(first, self._offset) or not self._evidence.has_data(
+            expected.producer_id, first, self._offset
+        )
 
 
 def _has_newer_batch(entry: ProducerEntry, expected: ProducerEntry) -> bool:

@@ -33,8 +33,9 @@ from stratalog.maintenance.verify.index_checks import (
     TimeIndexCheck,
     TxnIndexBytes,
     check_txn_index,
+    read_whole,
 )
-from stratalog.maintenance.verify.producer_checks import ProducerCheck
+from stratalog.maintenance.verify.producer_checks import LogEvidence, ProducerCheck
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
@@ -125,6 +126,38 @@ class OffsetOrder:
             yield Gap(position, self.last_offset + 1, first)
         self._before, self.last_offset = self.last_offset, last
         self._position = position
+
+
+class MissingOffsets:
+    """The offsets of a segment that no valid batch has: removed, corrupt or lost."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._next_offset = base_offset
+        self._ranges: list[NDArray[Any]] = []
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Batches that follow those before."""
+        first, following = first_offsets(rows), rows["last_offset"] + 1
+        expected = np.maximum.accumulate(np.concatenate(([self._next_offset], following)))
+        is_after_gap = first > expected[:-1]
+        if is_after_gap.any():
+            self._ranges.append(np.stack((expected[:-1][is_after_gap], first[is_after_gap])))
+        self._next_offset = int(expected[-1])
+
+    def end_at(self, next_offset: int) -> None:
+        """The segment has no batches after those that were added."""
+        if next_offset > self._next_offset:
+            self._ranges.append(np.array([[self._next_offset], [next_offset]]))
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def has_any(self, first_offset: int, next_offset: int) -> bool:
+        """Whether one of the offsets from the first to below the second is missing."""
+        return any(
+            bool(((start < next_offset) & (end > first_offset)).any())
+            for start, end in self._ranges
+        )
 
 
 CHUNK_BYTES: Final = 4 << 20
@@ -308,6 +341,7 @@ class _SegmentCheck:
         self._segment = SegmentView(self._path, task.base_offset, task.size_bytes, task.identity)
         self._findings = Findings()
         self._order = OffsetOrder(task.base_offset)
+        self._missing = MissingOffsets(task.base_offset)
         self._epochs = np.array(task.epochs, np.int64).reshape(-1, 2)
         self._offset_index: OffsetIndexCheck | None = None
         self._time_index: TimeIndexCheck | None = None
@@ -315,7 +349,6 @@ class _SegmentCheck:
         self._counts = VerifyCounts(segments=1, files=1, size_bytes=task.size_bytes)
         self._is_compacted = False
         self._is_unreadable = False
-        self._has_gaps = False
         self._after_corruption = False
         self._end_position = 0
         self._first_magic = -1
@@ -353,7 +386,7 @@ class _SegmentCheck:
             before,
             task.snapshots,
             self._findings,
-            self._has_data,
+            self._evidence,
             is_first=task.is_first,
         )
         for step in SegmentScan(self._segment):
@@ -386,15 +419,14 @@ class _SegmentCheck:
             path = self._side_file(FileKind.TIME_INDEX)
             self._time_index = TimeIndexCheck(path, data, base, findings)
 
-    def _side_file(self, kind: FileKind) -> Path:
-        path = self._segment.sibling(kind.value)
-        if kind.value in self._task.swapped:
-            return path.with_name(path.name + FileState.SWAP.value)
-        return path
+    def _side_file(self, kind: FileKind) -> str:
+        stem, _, state = self._task.path.rpartition(FileKind.LOG.value)
+        is_swapped = kind.value in self._task.swapped
+        return f"{stem}{kind.value}{FileState.SWAP.value if is_swapped else state}"
 
     def _read(self, kind: FileKind) -> bytes | None:
         try:
-            data = self._side_file(kind).read_bytes()
+            data = read_whole(self._side_file(kind))
         except FileNotFoundError:
             return None
         self._counts = self._counts._replace(files=self._counts.files + 1)
@@ -405,6 +437,7 @@ class _SegmentCheck:
     def _take(self, chunk: Chunk) -> None:
         rows = chunk.rows
         last = rows[-1]
+        self._missing.add(rows)
         self._end_position = int(last["position"]) + int(last["size_bytes"])
         if self._first_magic < 0:
             self._first_magic = int(rows["magic"][0])
@@ -467,7 +500,6 @@ class _SegmentCheck:
             else:
                 what = f"no offsets {step.first_offset} to {step.next_offset - 1}"
                 self._add(Fault.OFFSET_GAP, what, step.position)
-                self._has_gaps = True
         spans = rows["last_offset"] - rows["base_offset"] + 1
         has_holes = (rows["magic"] == MAGIC_2) & (
             (rows["record_count"] < spans) | (rows["attributes"] & DELETE_HORIZON_BIT != 0)
@@ -538,7 +570,7 @@ class _SegmentCheck:
         if self._segment.size_bytes:
             self._report_missing()
         end = next_offset if self._task.next_base is None else self._task.next_base
-        self._has_gaps |= next_offset < end
+        self._missing.end_at(end)
         self._producers.finish(end)
         self._findings.count_more(Fault.OFFSET_GAP, self._path, self._order.unlisted_gaps)
         entries += self._check_txn_index()
@@ -564,13 +596,17 @@ class _SegmentCheck:
         path, data = self._side_file(FileKind.TXN_INDEX), self._aborted_before
         # A broker that truncates a log before its only abort leaves an empty file: that is right.
         return check_txn_index(
-            TxnIndexBytes(path, data or b"", self._read_again(path)),
+            TxnIndexBytes(path, data or b""),
             self._producers.markers,
             self._findings,
             base_offset=self._task.base_offset,
-            is_exact=self._producers.is_known and not (self._is_compacted or self._has_gaps),
-            has_data=self._has_data,
+            is_exact=self._producers.is_known and not (self._is_compacted or self._missing),
+            evidence=self._evidence,
         )
+
+    @property
+    def _evidence(self) -> LogEvidence:
+        return LogEvidence(self._has_data, self._missing.has_any)
 
     def _has_data(self, producer_id: int, first_offset: int, end_offset: int) -> bool:
         """Whether this segment or earlier ones have data of the producer. A transaction that began
@@ -582,13 +618,6 @@ class _SegmentCheck:
             return has_data(segments, producer_id, first_offset, end_offset)
         finally:
             segments.close()
-
-    def _read_again(self, path: Path) -> bytes:
-        """The file after all markers were read."""
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
 
     def _add(self, fault: Fault, what: str, position: int) -> None:
         self._findings.add(fault, self._path, what, position=position)
