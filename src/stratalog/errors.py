@@ -43,7 +43,7 @@
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
     │   ├── BrokerDirectoryError                44  only the Kafka cluster may change this
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
-    ├── AuthenticationError                     58  a SASL log-in failed
+    ├── AuthenticationError                     58  SASL authentication failed
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── ConcurrentTransactionsError             51  the last transaction is still ending: try again
     ├── RequestError                  a broker refuses a request, with Kafka's error code

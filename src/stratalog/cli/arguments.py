@@ -97,7 +97,7 @@ RemoteLayoutOption = Annotated[
     typer.Option(
         "--remote-layout",
         help="How the store is laid out: by Aiven's plugin, or by Kafka's LocalTieredStorage. "
-        "Found out by default.",
+        "Detected by default.",
         show_default=False,
     ),
 ]

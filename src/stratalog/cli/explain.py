@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from stratalog.storage.store import Fetch
     from stratalog.storage.trace import Step
 
-FAILS_WHEN = "nothing was found, or a corrupt file was met"
+FAILS_WHEN = "nothing was found, or a file is corrupt"
 
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag

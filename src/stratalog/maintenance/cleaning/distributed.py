@@ -121,7 +121,7 @@ class _SpillingMap:
         put_run(keys, run, self._transactions, self._first_dirty_offset)
         if keys.is_full:
             raise LimitExceededError(
-                f"{run.path}: the keys of one batch do not fit {keys.slots * SLOT_BYTES} bytes"
+                f"{run.path}: the keys of one batch do not fit into {keys.slots * SLOT_BYTES} bytes"
             )
 
     def _spill(self) -> None:

@@ -324,8 +324,8 @@ def _check_unchanged(repair: Repair, change: Change) -> None:
         is_ours = (status.st_size, status.st_mtime_ns) == (change.size_bytes, change.mtime_ns)
         if not (is_old or is_ours) or (change.is_removed and not is_old):
             raise RepairError(
-                f"{path}: changed since the repair, and undoing it would lose that; to go back all "
-                f"the same, copy the files from {repair.directory / _OLD}"
+                f"{path}: changed since the repair, so undoing it would lose data; to restore the "
+                f"old files anyway, copy them from {repair.directory / _OLD}"
             )
 
 
