@@ -38,7 +38,7 @@ class Span(NamedTuple):
     is_odd: bool = False
 
 
-class Line(NamedTuple):
+class LineSeries(NamedTuple):
     """A series: values by x, in order."""
 
     label: str
@@ -111,7 +111,7 @@ def histogram(bins: Sequence[tuple[str, int]], unit: str) -> str:
 
 
 def lines(
-    series: Sequence[Line], *, x_text: Callable[[float], str], y_text: Callable[[float], str]
+    series: Sequence[LineSeries], *, x_text: Callable[[float], str], y_text: Callable[[float], str]
 ) -> str:
     """Lines over a common x."""
     series = [line for line in series if line.points]

@@ -53,7 +53,7 @@ _OFFSET_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
-class Change:
+class RepairedFile:
     """One file of the partition, before and after."""
 
     name: str
@@ -70,7 +70,7 @@ class Repair:
 
     directory: Path
     """Of the repair, in the partition directory."""
-    changes: tuple[Change, ...]
+    changes: tuple[RepairedFile, ...]
     checkpoints: tuple[tuple[str, int, int], ...] = ()
     """Entries of this partition in checkpoints of the log directory: file, before, after."""
 
@@ -94,7 +94,7 @@ class Repair:
             content = json.loads((directory / _JOURNAL).read_bytes())
             return cls(
                 directory,
-                tuple(Change(**change) for change in content["changes"]),
+                tuple(RepairedFile(**change) for change in content["changes"]),
                 tuple((name, before, after) for name, before, after in content["checkpoints"]),
             )
         except FileNotFoundError:
@@ -168,16 +168,18 @@ def _set_checkpoint(partition: Path, file: RootFile, offset: int, disk: Disk) ->
     disk.write_atomically(root / file.value, encode_offsets(offsets))
 
 
-def _changes(partition: Path, new: Path) -> list[Change]:
+def _changes(partition: Path, new: Path) -> list[RepairedFile]:
     """What differs between the partition and the new one, which has links to what stays."""
     found = []
     for name in sorted({*_live_names(partition), *_live_names(new)}):
         before, after = partition / name, new / name
         if not after.exists():
-            found.append(Change(name, existed=True, is_removed=True))
+            found.append(RepairedFile(name, existed=True, is_removed=True))
         elif not before.exists() or not before.samefile(after):
             status = after.stat()
-            found.append(Change(name, before.exists(), False, status.st_size, status.st_mtime_ns))
+            found.append(
+                RepairedFile(name, before.exists(), False, status.st_size, status.st_mtime_ns)
+            )
     return found
 
 
@@ -315,7 +317,7 @@ def undo_repair(repair: Repair, disk: Disk) -> None:
     disk.remove_tree(repair.directory)
 
 
-def _check_unchanged(repair: Repair, change: Change) -> None:
+def _check_unchanged(repair: Repair, change: RepairedFile) -> None:
     path = repair.partition / change.name
     with suppress(FileNotFoundError):
         status = path.stat()
