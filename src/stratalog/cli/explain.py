@@ -19,14 +19,10 @@ from stratalog.cli.arguments import (
     KeyFormatOption,
     LogDirOption,
     OffsetOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
-    use_remote,
+    reads_stores,
 )
 from stratalog.cli.find import look_up_offset, look_up_time, parse_query
 from stratalog.cli.output import json_line, json_names, report_error
@@ -54,13 +50,10 @@ if TYPE_CHECKING:
 FAILS_WHEN = "nothing was found, or a file is corrupt"
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     key_format: KeyFormatOption = "utf-8",
@@ -83,7 +76,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Of a log in a store, the requests follow, with step fetch.
     If the lookup meets a corrupt file, the last object is an error with file, position and reason.
     """
-    use_remote(remote, remote_layout, remote_key)
     query = parse_query(offset, time)
     printer = LocationPrinter(key_format, value_format)
     is_found = is_corrupt = False

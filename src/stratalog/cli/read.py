@@ -14,14 +14,10 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
     key_bytes,
     now_ms,
+    reads_stores,
     time_of,
-    use_remote,
 )
 from stratalog.cli.output import Progress, report_error, report_line, use_colour
 from stratalog.cli.records import (
@@ -64,6 +60,7 @@ FormatName = Literal["raw", "utf-8", "hex", "base64", "json", "int32", "int64"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
@@ -76,10 +73,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -211,7 +204,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     their base64, unless you choose a format. `stratalog export` writes the same lines, and
     `stratalog ingest` restores the records from them.
     """
-    use_remote(remote, remote_layout, remote_key)
     style = _Style(
         formats=(key_format, value_format),
         fields=None if fields is None else [name.strip() for name in fields.split(",")],
