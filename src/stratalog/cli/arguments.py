@@ -192,6 +192,16 @@ JsonOption = Annotated[
     typer.Option("--json", help="Print JSON, one object per line."),
 ]
 
+# -- corruption
+
+SkipCorruptOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-corrupt",
+        help="Skip corrupt batches, list them on standard error, and exit with status 1.",
+    ),
+]
+
 # -- planning
 
 DryRunOption = Annotated[

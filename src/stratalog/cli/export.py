@@ -13,6 +13,7 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
+    SkipCorruptOption,
     WhereArgument,
     key_values,
     reads_stores,
@@ -84,13 +85,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--read-committed", help="Omit records of aborted and open transactions."),
     ] = False,
-    skip_corrupt: Annotated[
-        bool,
-        typer.Option(
-            "--skip-corrupt",
-            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
-        ),
-    ] = False,
+    skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
         list[str] | None,
         typer.Option(

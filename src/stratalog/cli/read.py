@@ -14,6 +14,7 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
+    SkipCorruptOption,
     key_bytes,
     now_ms,
     reads_stores,
@@ -139,13 +140,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="At the end, wait for new records. Stop with Ctrl-C (exit status 0).",
         ),
     ] = False,
-    skip_corrupt: Annotated[
-        bool,
-        typer.Option(
-            "--skip-corrupt",
-            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
-        ),
-    ] = False,
+    skip_corrupt: SkipCorruptOption = False,
     key_format: Annotated[
         FormatName,
         typer.Option(
