@@ -258,7 +258,7 @@ def test_a_file_of_rules() -> None:
         ("allow User:a Read topic x", "expected: allow|deny PRINCIPAL"),
         ("allow User:a Read on topic", "expected one name"),
         ("allow User:a Read on topic x y", "expected one name"),
-        ("allow User:a Read on cluster x", "a cluster has no name"),
+        ("allow User:a Read on cluster x", "the only name of a cluster"),
         ('allow User:a Read on topic "x', "No closing quotation"),
     ],
 )
