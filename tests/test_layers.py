@@ -6,9 +6,11 @@ there is, and that heavy packages are only loaded by those who need them.
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,17 @@ def test_format_is_loaded_without_heavy_packages() -> None:
 
 def test_command_line_starts_without_heavy_packages() -> None:
     assert _loaded_by(["stratalog.cli.main"]) & HEAVY == set()
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    """A name that means two things makes every search and every traceback ambiguous."""
+    names = Counter(
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def _loaded_by(modules: list[str]) -> set[str]:

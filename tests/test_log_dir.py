@@ -105,7 +105,7 @@ def test_other_files_and_kafkas_own_directories_are_left_alone(tmp_path: Path) -
 def test_a_partition_is_no_log_directory(tmp_path: Path) -> None:
     with open_logs(tmp_path) as logs:
         logs.create_topic("orders")
-    with pytest.raises(NotALogDirError, match="give the directory around it"):
+    with pytest.raises(NotALogDirError, match="use its parent directory"):
         open_logs(tmp_path / "orders-0")
 
 

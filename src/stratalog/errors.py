@@ -43,7 +43,7 @@
     │   ├── InvalidReplicationFactorError       38  more replicas than brokers
     │   ├── BrokerDirectoryError                44  only the Kafka cluster may change this
     │   └── TopicDeletionDisabledError          73  delete.topic.enable is false
-    ├── AuthenticationError                     58  a SASL log-in failed
+    ├── AuthenticationError                     58  SASL authentication failed
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── ConcurrentTransactionsError             51  the last transaction is still ending: try again
     ├── RequestError                  a broker refuses a request, with Kafka's error code
@@ -68,12 +68,10 @@
         ├── MessageTooLargeError                10  larger than max.message.bytes
         ├── RecordListTooLargeError             18  larger than a segment
         ├── InvalidTimestampError               32  outside the topic's limits
-        ├── UnsupportedForMessageFormatError    43  needs a newer message format
         ├── OutOfOrderSequenceError             45  a batch of the producer is missing before it
         ├── InvalidProducerEpochError           47  a newer instance of the producer has written
         ├── InvalidTxnStateError                48  not allowed in this state of the transaction
         ├── TransactionCoordinatorFencedError   52  a newer coordinator has ended transactions
-        ├── UnknownProducerIdError              59  the producer is not known
         ├── UnsupportedCompressionTypeError     76  no such codec
         ├── InvalidRecordError                  87  breaks a rule for what clients may send
         ├── ProducerFencedError                 90  another producer has taken over
@@ -638,13 +636,6 @@ class InvalidTimestampError(AppendError):
     kafka_name = "INVALID_TIMESTAMP"
 
 
-class UnsupportedForMessageFormatError(AppendError):
-    """The records need a newer message format than the one they are stored in."""
-
-    code = 43
-    kafka_name = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
-
-
 class OutOfOrderSequenceError(AppendError):
     """The batch does not follow the producer's last one: a batch in between is missing."""
 
@@ -671,13 +662,6 @@ class TransactionCoordinatorFencedError(AppendError):
 
     code = 52
     kafka_name = "TRANSACTION_COORDINATOR_FENCED"
-
-
-class UnknownProducerIdError(AppendError):
-    """The producer is not known, although its sequence number shows that it wrote before."""
-
-    code = 59
-    kafka_name = "UNKNOWN_PRODUCER_ID"
 
 
 class UnsupportedCompressionTypeError(AppendError):

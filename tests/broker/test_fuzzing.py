@@ -20,6 +20,7 @@ from stratalog.wire.apis import ApiKey
 from stratalog.wire.frames import request_frame
 from tests.broker.fuzzing import create_topics, mutations, resident_bytes, send_frames
 from tests.broker.raw_client import RawClient
+from tests.compat.processes import SMALL
 from tests.effort import scaled
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def _is_served(client: RawClient) -> bool:
 @pytest.mark.slow
 def test_mutated_frames_leave_the_broker_serving(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
-    config = {"group.initial.rebalance.delay.ms": 0}
-    with Broker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as other:
+    with Broker(tmp_path, config=SMALL) as broker, RawClient(broker.bootstrap_servers) as other:
         frames = mutations(seed)
         create_topics(broker.bootstrap_servers)
         try:
@@ -101,13 +101,16 @@ def test_a_client_that_never_reads_blocks_nobody(tmp_path: Path) -> None:
         RawClient(broker.bootstrap_servers) as other,
     ):
         broker.log_dir.create_topic("wide", 40)
-        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            deaf.socket.setsockopt(socket.SOL_SOCKET, buffer, 4096)
         deaf.socket.settimeout(0.3)
+
+        asked = {"topics": [{"name": "wide"}] * 200}  # fills the buffers of both sides soon
 
         def flood() -> None:
             try:
                 while True:
-                    deaf.send(ApiKey.METADATA, 12, {"topics": None})
+                    deaf.send(ApiKey.METADATA, 12, asked)
             except OSError:
                 pass  # the broker reads no further: our buffer is full
 

@@ -21,7 +21,7 @@ WRONG_ON_PURPOSE = {"bad_frames", "api_versions", "v2_api_versions", "heartbeat_
 
 
 def _known() -> list[Known]:
-    table = PAGE.read_text(encoding="utf-8").partition("\n## Where answers differ")[2]
+    table = PAGE.read_text(encoding="utf-8").partition("\n## Where responses differ")[2]
     lines = [line for line in table.splitlines() if line.startswith("| `")]
     cells = [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
     return [Known(*each) for each in cells]

@@ -136,7 +136,7 @@ def test_only_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_deleted_unexported(tmp_path: Path) -> None:
+def test_what_was_deleted_before_it_was_exported(tmp_path: Path) -> None:
     logs, to = tmp_path / "logs", tmp_path / "out"
     args = ("export", logs, "--to", to, "--incremental")
     with LogDir.open(logs) as opened:
@@ -148,20 +148,21 @@ def test_what_was_deleted_unexported(tmp_path: Path) -> None:
         opened.delete_records("t", 0, 3)
     result = stratalog(*args)
     assert result.status == 1
+    lost = "offsets 1 to 2 of t-0 were deleted before they were exported"
     assert result.stderr == (
-        "stratalog: error: offsets 1 to 2 of t-0 were deleted unexported. Nothing was exported; "
-        "use --skip-lost to continue with what is there\n"
+        f"stratalog: error: {lost}. Nothing was exported; use --skip-lost to continue with the "
+        "data that is available\n"
     )
     result = stratalog(*args, "--skip-lost", "--json")
     assert result.status == 1
-    assert result.stderr == "stratalog: warning: offsets 1 to 2 of t-0 were deleted unexported\n"
+    assert result.stderr == f"stratalog: warning: {lost}\n"
     assert result.rows[2] == {
         "kind": "loss",
         "topic": "t",
         "partition": 0,
         "startOffset": 1,
         "endOffset": 3,
-        "reason": "offsets 1 to 2 of t-0 were deleted unexported",
+        "reason": lost,
     }
     assert stratalog(*args).status == 0
 

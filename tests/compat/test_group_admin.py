@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
 from stratalog.broker.broker import Broker
+from tests.compat.processes import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30
-SETTINGS = {"group.initial.rebalance.delay.ms": 0, "group.consumer.heartbeat.interval.ms": 200}
+SETTINGS = {**SMALL, "group.consumer.heartbeat.interval.ms": 200}
 _numbers = itertools.count()
 
 

@@ -22,7 +22,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from stratalog.broker.broker import Broker
-from tests.compat.processes import BrokerProcess
+from tests.compat.processes import SMALL, BrokerProcess
+from tests.effort import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.slow
 PARTITIONS = 6
 WAIT_S = 60
 SETTINGS = {
+    **SMALL,
     "group.initial.rebalance.delay.ms": 100,
     "group.min.session.timeout.ms": 1000,
     "group.consumer.heartbeat.interval.ms": 200,
@@ -167,7 +169,7 @@ class Group:
                 len(member.read) > count for member, count in zip(members, counts, strict=True)
             )
 
-        wait_for(has_read, self.report, pause_s=0.3)
+        wait_for(has_read, self.report, pause_s=0.2)
 
     @property
     def times_read(self) -> Counter[tuple[int, int]]:
@@ -294,7 +296,7 @@ def test_a_group_reads_on_after_the_broker_was_killed(
         group.produce()
         members = [group.start_member() for _ in range(3)]
         group.wait_until_all_members_read(*members)
-        for _ in range(2):
+        for _ in range(scaled(1)):
             broker.kill()
             broker.start()
             group.wait_until_all_members_read(*members)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.broker.broker import Broker
+from tests.compat.processes import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    config = {"group.initial.rebalance.delay.ms": 0}
-    with Broker(tmp_path_factory.mktemp("broker"), config=config) as broker:
+    with Broker(tmp_path_factory.mktemp("broker"), config=SMALL) as broker:
         yield broker
 
 

@@ -21,6 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from stratalog.broker.broker import Broker
 from tests.compat.certificates import certificates
+from tests.compat.processes import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ LISTENERS = ",".join(
 TIMEOUT_S = 60
 
 
-def _config() -> dict[str, str]:
+def _config() -> dict[str, object]:
     made = certificates()
     return {
         "listeners": LISTENERS,
@@ -48,7 +49,7 @@ def _config() -> dict[str, str]:
         "ssl.principal.mapping.rules": "RULE:^CN=([^,]*),.*$/$1/,DEFAULT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:admin;User:ANONYMOUS",
-        "group.initial.rebalance.delay.ms": "0",
+        **SMALL,
     }
 
 

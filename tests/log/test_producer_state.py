@@ -392,23 +392,3 @@ def test_expiration_time_is_a_setting() -> None:
     append(manager, data(0, sequence=0, timestamp=1000))
     assert manager.remove_expired(1099) == []
     assert manager.remove_expired(1100) == [PRODUCER_ID]
-
-
-def test_late_transaction(manager: ProducerStateManager) -> None:
-    """Late is twenty minutes after the last batch of the oldest: fifteen, and five in reserve."""
-    assert not manager.has_late_transaction(NOW_MS)
-    first = data(0, sequence=0, producer_id=1, is_transactional=True, timestamp=NOW_MS)
-    append(manager, first)
-    append(manager, data(1, sequence=0, producer_id=2, is_transactional=True, timestamp=5))
-    assert not manager.has_late_transaction(NOW_MS + 1_200_000)
-    assert manager.has_late_transaction(NOW_MS + 1_200_001)
-    again = data(2, sequence=1, producer_id=1, is_transactional=True, timestamp=NOW_MS + 50)
-    append(manager, again)
-    assert not manager.has_late_transaction(NOW_MS + 1_200_050)
-    end(manager, control(3, producer_id=1), abort())
-    assert manager.has_late_transaction(NOW_MS)
-
-
-def test_transaction_without_timestamps_is_never_late(manager: ProducerStateManager) -> None:
-    append(manager, data(0, sequence=0, is_transactional=True, timestamp=-1))
-    assert not manager.has_late_transaction(NOW_MS)

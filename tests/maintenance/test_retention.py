@@ -12,6 +12,7 @@ from stratalog.maintenance.retention import (
     RetentionReason,
     RetentionRule,
     RuleResult,
+    SegmentDecision,
     plan_retention,
 )
 from tests.maintenance.retention_cases import (
@@ -26,6 +27,10 @@ from tests.maintenance.retention_cases import (
 )
 
 # -- by time
+
+
+def result_of(decision: SegmentDecision, by: RetentionRule) -> RuleResult | None:
+    return next((found for found in decision.results if found.by is by), None)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +53,7 @@ def test_a_segment_goes_once_its_newest_record_is_older_than_the_limit(
     plan = plan_retention(
         facts((100, timestamp), (100, NOW_MS)), LogConfig(retention_ms=500), NOW_MS
     )
-    assert plan.decisions[0].result_of(RetentionRule.TIME) == result
+    assert result_of(plan.decisions[0], RetentionRule.TIME) == result
     assert plan.decisions[0].is_deleted == (result.reason is RetentionReason.EXPIRED)
 
 
@@ -87,7 +92,7 @@ def test_a_timestamp_in_the_future_pins_its_segment_and_all_behind_it() -> None:
     log = facts((100, NOW_MS + HOUR_MS), (100, 0), (100, 0))
     plan = plan_retention(log, LogConfig(retention_ms=500), NOW_MS)
     assert outcome(plan) == ["keep"] * 3
-    assert plan.decisions[0].result_of(RetentionRule.TIME) == (
+    assert result_of(plan.decisions[0], RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.FUTURE_TIMESTAMP,
         HOUR_MS,
@@ -109,7 +114,7 @@ def test_the_file_time_counts_only_where_no_record_has_a_timestamp() -> None:
     plan = plan_retention(young, config, NOW_MS)
     assert outcome(plan) == ["keep"] * 3
     assert plan.decisions[0].segment.uses_mtime
-    assert plan.decisions[0].result_of(RetentionRule.TIME) == (
+    assert result_of(plan.decisions[0], RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.NOT_EXPIRED,
         1,
@@ -161,7 +166,7 @@ def test_the_figures_of_the_size_pass() -> None:
     config = replace(UNLIMITED, retention_bytes=150)
     plan = plan_retention(facts((100, 0), (60, 0), (50, 0), (20, 0)), config, NOW_MS)
     assert outcome(plan) == ["keep"] * 4  # 230 bytes: 80 too many, the first has 100
-    assert plan.decisions[0].result_of(RetentionRule.SIZE) == (
+    assert result_of(plan.decisions[0], RetentionRule.SIZE) == (
         RetentionRule.SIZE,
         RetentionReason.WITHIN_SIZE,
         20,
@@ -171,7 +176,7 @@ def test_the_figures_of_the_size_pass() -> None:
     assert plan.decisions[0].results == (
         RuleResult(RetentionRule.SIZE, RetentionReason.OVER_SIZE, 80),
     )
-    assert plan.decisions[1].result_of(RetentionRule.SIZE) == (
+    assert result_of(plan.decisions[1], RetentionRule.SIZE) == (
         RetentionRule.SIZE,
         RetentionReason.WITHIN_SIZE,
         80,
@@ -230,7 +235,7 @@ def test_what_only_kafka_knows_to_be_copied_elsewhere_stays() -> None:
     config = LogConfig(retention_ms=1, retention_bytes=0, remote_storage_enable=True)
     plan = plan_retention(facts((100, 0), (100, 0), (100, 0), start=10), config, NOW_MS)
     assert outcome(plan) == ["start-offset", "keep", "keep"]
-    assert plan.decisions[1].result_of(RetentionRule.TIME) == (
+    assert result_of(plan.decisions[1], RetentionRule.TIME) == (
         RetentionRule.TIME,
         RetentionReason.REMOTE_STORAGE,
         0,

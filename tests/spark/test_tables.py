@@ -158,7 +158,7 @@ def test_mistakes_in_create_table_are_named(spark: SparkSession, tmp_path: Path)
     }.items():
         assert message in failure(spark, f"CREATE TABLE bad USING stratalog {clauses}")
     spark.sql(f"CREATE TABLE t USING stratalog OPTIONS (subscribe 'multiseg') LOCATION '{root}'")
-    assert "a log is only appended to" in failure(spark, "INSERT OVERWRITE t SELECT * FROM t")
+    assert "logs are append-only" in failure(spark, "INSERT OVERWRITE t SELECT * FROM t")
 
 
 def test_a_write_needs_a_mode(spark: SparkSession, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from stratalog.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.partitions.cluster_metadata import ResourceType
 from stratalog.partitions.settings import ConfigSource
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
@@ -32,16 +33,6 @@ if TYPE_CHECKING:
     from stratalog.config.definitions import Definition
     from stratalog.partitions.topics import TopicInfo
     from stratalog.wire.frames import Body
-
-
-class ResourceType(enum.IntEnum):
-    """What has settings."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class Change(enum.IntEnum):

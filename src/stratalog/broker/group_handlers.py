@@ -17,8 +17,8 @@ from stratalog.broker.groups.environment import (
     Environment,
     GroupRequest,
     GroupSettings,
+    OffsetsProducer,
     TopicFacts,
-    TransactionalProducer,
 )
 from stratalog.broker.groups.group_log import OffsetsTopic
 from stratalog.broker.logs import id_of
@@ -373,7 +373,7 @@ class GroupHandlers:
         def commit(asked: GroupRequest) -> Body:
             producer = ProducerIdentity(asked.body["producerId"], asked.body["producerEpoch"])
             self._join_transaction(request, producer)
-            return self.coordinator.commit_in_transaction(asked, TransactionalProducer(*producer))
+            return self.coordinator.commit_in_transaction(asked, OffsetsProducer(*producer))
 
         return self._committed(request, commit)
 

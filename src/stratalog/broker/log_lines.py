@@ -20,20 +20,20 @@ LogFormat: TypeAlias = Literal["text", "json"]
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
-class TextLines(_Lines):
+class TextLines(_LineFormatter):
     """For people."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(module)s %(message)s")
 
 
-class JsonLines(_Lines):
+class JsonLines(_LineFormatter):
     """For programs: one JSON object per event."""
 
     def format(self, record: logging.LogRecord) -> str:

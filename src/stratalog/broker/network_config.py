@@ -29,7 +29,7 @@ class NetworkConfig:
         Boolean(), False, "Whether everyone may use a resource that has no ACL."
     )
     connection_failed_authentication_delay_ms: int = setting(
-        integer(0), 100, "Time until a client learns that its log-in has failed."
+        integer(0), 100, "Delay of the response to a failed authentication."
     )
     connections_max_idle_ms: int = setting(
         long_integer(),
@@ -38,7 +38,7 @@ class NetworkConfig:
         "time.",
     )
     connections_max_reauth_ms: int = setting(
-        long_integer(0), 0, "Time after which a client must log in by SASL again; 0 is never."
+        long_integer(0), 0, "Time within which a SASL client must reauthenticate; 0 is never."
     )
     max_connections: int = setting(
         integer(0), _INT_MAX, "Connections in all. More of them wait until one is closed."

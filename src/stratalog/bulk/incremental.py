@@ -294,7 +294,10 @@ def next_range(
         lost = LostRecords(topic_partition, start, None, f"{what} {start}")
         return _range_from(first, topic_partition, view, options), lost
     if start < first:
-        what = f"offsets {start} to {first - 1} of {topic_partition} were deleted unexported"
+        what = (
+            f"offsets {start} to {first - 1} of {topic_partition} were deleted before they were "
+            "exported"
+        )
         lost = LostRecords(topic_partition, start, first, what)
         return _range_from(first, topic_partition, view, options), lost
     if start > view.log_end_offset:

@@ -210,7 +210,7 @@ def data_loss(what: str) -> DataLossError:
     """The error for records that should be there, with the option that tolerates it."""
     return DataLossError(
         f"Some data may have been lost because they are not available any more: {what}. Set the "
-        "option failOnDataLoss to false to go on with what is there."
+        "option failOnDataLoss to false to continue with the data that is available."
     )
 
 
@@ -283,8 +283,8 @@ def held_range(
     first, last = view.log_start_offset, view.log_end_offset
     if options.fail_on_data_loss and (wanted.start < first or wanted.end > last):
         raise data_loss(
-            f"offsets {wanted.start} to {wanted.end} of {topic_partition} are wanted, {first} to "
-            f"{last} are there"
+            f"offsets {wanted.start} to {wanted.end} of {topic_partition} were requested, but the "
+            f"log has {first} to {last}"
         )
     start = max(wanted.start, first)
     return OffsetRange(start, max(start, min(wanted.end, last)))

@@ -14,10 +14,10 @@ from stratalog.bulk.stats import sample_codecs, stats
 from stratalog.bulk.tune import survey
 from stratalog.bulk.verify import verify
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers
+from stratalog.config import BrokerConfig
 from stratalog.errors import StratalogError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, RootFile, TopicPartition
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.producer_state import LATE_TRANSACTION_BUFFER_MS, ProducerStateConfig
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.maintenance.verify.findings import VerifyReport
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 PHASES: Final = ("looking at partitions", "reading headers", "reading records", "verifying")
-OVERDUE_MS: Final = ProducerStateConfig().transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
+OVERDUE_MS: Final = BrokerConfig().transaction_max_timeout_ms + 5 * 60_000
+"""As in Kafka: longer than any producer may ask for, and five minutes more."""
 
 
-class OpenTransaction(NamedTuple):
+class ReportedTransaction(NamedTuple):
     """A transaction without an end."""
 
     topic_partition: TopicPartition
@@ -64,7 +65,7 @@ class IndexFacts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PartitionFacts:
+class ReportedPartition:
     """One partition."""
 
     topic_partition: TopicPartition
@@ -77,7 +78,7 @@ class PartitionFacts:
     indexes: IndexFacts
     producers: int
     aborted_transactions: int
-    open_transactions: tuple[OpenTransaction, ...]
+    open_transactions: tuple[ReportedTransaction, ...]
     dirty_ratio: float | None
     """None unless the topic is compacted."""
     cleanable_bytes: int
@@ -89,12 +90,12 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True)
-class TopicFacts:
+class ReportedTopic:
     """One topic."""
 
     topic: str
     settings: EffectiveConfig
-    partitions: tuple[PartitionFacts, ...]
+    partitions: tuple[ReportedPartition, ...]
     headers: HeaderFacts
     simulated: SimulatedTopic | None
     """Under its own settings; None for topics without batches."""
@@ -115,7 +116,7 @@ class ReportFacts(JobResult):
 
     directories: tuple[Path, ...] = ()
     now_ms: int = 0
-    topics: tuple[TopicFacts, ...] = ()
+    topics: tuple[ReportedTopic, ...] = ()
     """The largest first."""
     verified: VerifyReport | None = None
     """None if it was not asked for."""
@@ -123,7 +124,7 @@ class ReportFacts(JobResult):
     """Partitions that could not be read."""
 
     @property
-    def partitions(self) -> list[PartitionFacts]:
+    def partitions(self) -> list[ReportedPartition]:
         return [each for topic in self.topics for each in topic.partitions]
 
 
@@ -151,7 +152,7 @@ def collect(
     begin(1, phases)
     configs = {topic: [each.config] for topic, each in taker.settings.items()}
 
-    def survey_of(found: Sequence[PartitionFacts]) -> list[SurveyedPartition]:
+    def survey_of(found: Sequence[ReportedPartition]) -> list[SurveyedPartition]:
         paths = [each.path for each in found]
         surveyed = survey(paths, configs=configs, now_ms=now_ms, workers=workers)
         return list(surveyed.partitions)
@@ -181,11 +182,11 @@ def collect(
     )
 
 
-def _stats_of(found: Sequence[PartitionFacts], workers: Workers) -> list[PartitionStats]:
+def _stats_of(found: Sequence[ReportedPartition], workers: Workers) -> list[PartitionStats]:
     return list(stats([each.path for each in found], workers=workers).partitions)
 
 
-def _verified(found: Sequence[PartitionFacts], workers: Workers) -> VerifyReport:
+def _verified(found: Sequence[ReportedPartition], workers: Workers) -> VerifyReport:
     return verify(partitions=[each.path for each in found], workers=workers).report
 
 
@@ -197,7 +198,7 @@ class _Taker:
         self._now_ms = now_ms
         self._cleaned: dict[Path, dict[TopicPartition, int]] = {}
         self.settings: dict[str, EffectiveConfig] = {}
-        self.found: list[PartitionFacts] = []
+        self.found: list[ReportedPartition] = []
         self.problems: list[str] = []
 
     def take(self, path: Path) -> None:
@@ -212,7 +213,7 @@ class _Taker:
         except (StratalogError, OSError) as error:  # OSError: removed meanwhile
             self.problems.append(f"{path.name}: {error}")
 
-    def run(self, job: Callable[[Sequence[PartitionFacts]], list[R]], problem: str) -> list[R]:
+    def run(self, job: Callable[[Sequence[ReportedPartition]], list[R]], problem: str) -> list[R]:
         """A job over all partitions. If one of them ends it, they are done one by one."""
         with suppress(StratalogError, OSError):
             return job(self.found)
@@ -224,7 +225,7 @@ class _Taker:
                 self.problems.append(f"{each.topic_partition}: {problem}: {error}")
         return results
 
-    def _facts(self, view: PartitionView, settings: EffectiveConfig) -> PartitionFacts:
+    def _facts(self, view: PartitionView, settings: EffectiveConfig) -> ReportedPartition:
         now_ms, config = self._now_ms, settings.config
         cleaning = None
         if config.is_compacted:
@@ -234,7 +235,7 @@ class _Taker:
         if settings.unknown is None:
             retention = retention_log_of_view(view, now_ms)
             deletable = plan_retention(retention, config, now_ms).deleted_bytes
-        return PartitionFacts(
+        return ReportedPartition(
             view.topic_partition,
             view.path.absolute(),
             view.log_start_offset,
@@ -269,9 +270,9 @@ def _indexes(view: PartitionView) -> IndexFacts:
     return IndexFacts(offset_entries, time_entries, rebuilt)
 
 
-def _open_transactions(view: PartitionView, now_ms: int) -> list[OpenTransaction]:
+def _open_transactions(view: PartitionView, now_ms: int) -> list[ReportedTransaction]:
     return [
-        OpenTransaction(
+        ReportedTransaction(
             view.topic_partition,
             each.producer_id,
             each.producer_epoch,
@@ -288,11 +289,11 @@ def _topics(
     taker: _Taker,
     surveyed: Sequence[SurveyedPartition],
     counted: Sequence[PartitionStats],
-) -> tuple[TopicFacts, ...]:
+) -> tuple[ReportedTopic, ...]:
     """Partitions without headers are left out."""
     headers = {each.path: each for each in surveyed}
     by_place = {TopicPartition(each.topic, each.partition): each for each in counted}
-    by_topic: dict[str, list[PartitionFacts]] = {}
+    by_topic: dict[str, list[ReportedPartition]] = {}
     for each in taker.found:
         if str(each.path) in headers:
             by_topic.setdefault(each.topic_partition.topic, []).append(each)
@@ -314,11 +315,11 @@ def _topics(
         workload = workload_of(facts, len(partitions), settings.config, measured)
         advice = advise(topic, workload, settings.config, segments) if facts.batches else None
         summed = sum_of(simulated) if facts.batches else None
-        topics.append(TopicFacts(topic, settings, partitions, facts, summed, advice))
+        topics.append(ReportedTopic(topic, settings, partitions, facts, summed, advice))
     return tuple(sorted(topics, key=lambda each: (-each.size_bytes, each.topic)))
 
 
-def _measured(partitions: Sequence[PartitionFacts]) -> dict[str, object]:
+def _measured(partitions: Sequence[ReportedPartition]) -> dict[str, object]:
     """Keys and codecs, by the records or a sample."""
     counted = [each.stats for each in partitions if each.stats is not None]
     if not counted:

@@ -151,10 +151,6 @@ class PlanSummary:
     requests: int = 0
     """What reading takes of stores: a range for every 16 MiB, and two to open and check a file."""
 
-    @property
-    def bytes_pruned(self) -> int:
-        return self.bytes_total - self.bytes_read
-
     def __str__(self) -> str:
         share = self.bytes_read / self.bytes_total if self.bytes_total else 0
         requests = f", {self.requests} requests" if self.requests else ""

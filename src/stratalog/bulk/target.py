@@ -29,7 +29,9 @@ from stratalog.format.names import RootFile, TopicPartition
 from stratalog.log.appends import AppendRules
 from stratalog.partitions.lock import lock_dirs
 from stratalog.partitions.opening import OpenOptions
+from stratalog.partitions.state import ProducerIds
 from stratalog.partitions.topics import TopicsView
+from stratalog.producing.coordinator import TransactionCoordinator
 from stratalog.storage.disk import Disk
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from stratalog.commits.committer import CommitResult
     from stratalog.commits.staged import StagedCommit, StagedRun
     from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext
 
 _log: Final = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ class Target:
     def open(self) -> CommitDirs:
         """Open the directories for writing. Waits up to `lock_wait_ms` for another writer."""
         options = OpenOptions(create=self.new_topics is not None, lock_wait_ms=self.lock_wait_ms)
-        return CommitDirs(self.paths, self.config, options)
+        return CommitDirs(self.paths, self.config, options, _resume_transactions)
 
     def check(self) -> None:
         """Raise NotALogDirError unless the directories exist or may be created."""
@@ -261,6 +264,12 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
 
 
 # -- commits
+
+
+def _resume_transactions(catalog: TopicCatalog, context: LogContext, was_clean: bool) -> None:
+    """A directory that only bulk jobs write to has no timer: each of them ends what is overdue."""
+    ids = ProducerIds(catalog.store)
+    TransactionCoordinator(catalog, ids, context).resume(was_clean=was_clean)
 
 
 def commit_staged(target: Target, commit: StagedCommit) -> CommitResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import time
 from base64 import b64decode
@@ -18,7 +20,7 @@ from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_duration, 
 from stratalog.storage.remote_path import location, set_default_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 # -- what to work on
 
@@ -97,7 +99,7 @@ RemoteLayoutOption = Annotated[
     typer.Option(
         "--remote-layout",
         help="How the store is laid out: by Aiven's plugin, or by Kafka's LocalTieredStorage. "
-        "Found out by default.",
+        "Detected by default.",
         show_default=False,
     ),
 ]
@@ -112,7 +114,7 @@ RemoteKeyOption = Annotated[
 ]
 
 
-def use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | None) -> None:
+def _use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | None) -> None:
     """Let every log directory of this command have this store of tiered topics."""
     from stratalog.partitions.view import set_default_tiered_store  # noqa: PLC0415 - heavy
 
@@ -124,6 +126,41 @@ def use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | Non
     from stratalog.storage.tiered_store import TieredStore  # noqa: PLC0415
 
     set_default_tiered_store(TieredStore.found_at(location(remote), layout, keys or ()))
+
+
+def reads_stores(run: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of stores, and have the logs that it opens use them.
+
+    They follow `--log-dir`. The function gets `remote` only if it has such a parameter.
+    """
+    signature = inspect.signature(run, eval_str=True)
+    knows_remote = "remote" in signature.parameters
+
+    @functools.wraps(run)
+    def run_with_stores(**given: Any) -> None:
+        given.pop("storage_option")  # its callback has used it
+        remote = given["remote"] if knows_remote else given.pop("remote")
+        _use_remote(remote, given.pop("remote_layout"), given.pop("remote_key"))
+        run(**given)
+
+    own = [each for name, each in signature.parameters.items() if name != "remote"]
+    at = [each.name for each in own].index("log_dir") + 1
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _STORE_OPTIONS.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    parameters[at:at] = added
+    run_with_stores.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
+    return run_with_stores
+
+
+_STORE_OPTIONS: Final = {
+    "storage_option": StorageOption,
+    "remote": RemoteOption,
+    "remote_layout": RemoteLayoutOption,
+    "remote_key": RemoteKeyOption,
+}
 
 
 # -- where in a log
@@ -153,6 +190,16 @@ ValueFormatOption = Annotated[
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print JSON, one object per line."),
+]
+
+# -- corruption
+
+SkipCorruptOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-corrupt",
+        help="Skip corrupt batches, list them on standard error, and exit with status 1.",
+    ),
 ]
 
 # -- planning

@@ -11,7 +11,7 @@ import typer
 from stratalog.cli.arguments import JsonOption
 from stratalog.cli.output import json_line, report_error
 
-FAILS_WHEN = "compiled kernels cannot be kept"
+FAILS_WHEN = "compiled kernels cannot be stored"
 _OTHER_MODULES = ("stratalog.dump.render", "stratalog.dump.words")
 """With kernels, outside `stratalog.format.kernels`."""
 
@@ -48,7 +48,7 @@ def run(as_json: JsonOption = False) -> None:
         print(f"cache: {cache_dir}")
     if cache_dir is None:
         report_error(
-            "compiled kernels cannot be kept: neither the directory of the package nor "
+            "compiled kernels cannot be stored: neither the directory of the package nor "
             "~/.cache/stratalog is writable; set NUMBA_CACHE_DIR"
         )
         raise typer.Exit(1)

@@ -52,7 +52,7 @@ from stratalog.storage.remote_path import location
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from stratalog.dump.decoders import RecordDecoder
+    from stratalog.dump.decoders import MessageDecoder
 
 FAILS_WHEN: Final = (
     "a file could not be found or read, or an index is wrong (not for a corrupt batch, which is "
@@ -390,7 +390,7 @@ def _decoder(
     internal: tuple[bool, bool, bool, bool],
     classes: tuple[str | None, str | None],
     formats: tuple[str | None, str | None],
-) -> tuple[RecordDecoder, tuple[str, ...]]:
+) -> tuple[MessageDecoder, tuple[str, ...]]:
     """The decoder, and Kafka's notices about deprecated class names."""
     if any(internal):
         from stratalog.dump import decoders as topics  # noqa: PLC0415  # rarely used

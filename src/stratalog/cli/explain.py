@@ -19,14 +19,10 @@ from stratalog.cli.arguments import (
     KeyFormatOption,
     LogDirOption,
     OffsetOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
-    use_remote,
+    reads_stores,
 )
 from stratalog.cli.find import look_up_offset, look_up_time, parse_query
 from stratalog.cli.output import json_line, json_names, report_error
@@ -51,16 +47,13 @@ if TYPE_CHECKING:
     from stratalog.storage.store import Fetch
     from stratalog.storage.trace import Step
 
-FAILS_WHEN = "nothing was found, or a corrupt file was met"
+FAILS_WHEN = "nothing was found, or a file is corrupt"
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     key_format: KeyFormatOption = "utf-8",
@@ -83,7 +76,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Of a log in a store, the requests follow, with step fetch.
     If the lookup meets a corrupt file, the last object is an error with file, position and reason.
     """
-    use_remote(remote, remote_layout, remote_key)
     query = parse_query(offset, time)
     printer = LocationPrinter(key_format, value_format)
     is_found = is_corrupt = False
@@ -254,7 +246,9 @@ def _terminal_glyphs() -> Glyphs:
     return UNICODE._replace(cells=max(8, min(BAR_CELLS, room)))
 
 
-def _plain(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]]) -> Iterator[str]:
+def _plain(
+    head: str, sections: Sequence[ExplainedStep], end: Sequence[Sequence[str]]
+) -> Iterator[str]:
     yield head
     for number, section in enumerate(sections, 1):
         yield ""
@@ -270,7 +264,7 @@ def _plain(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]])
         yield from lines
 
 
-def _print_rich(head: str, sections: Sequence[Section], end: Sequence[Sequence[str]]) -> None:
+def _print_rich(head: str, sections: Sequence[ExplainedStep], end: Sequence[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415  # only a terminal needs rich
     from rich.padding import Padding  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -324,7 +318,7 @@ UNICODE: Final = Glyphs("\u2501", "\u25cf", "\u00b7")
 
 
 @dataclass(frozen=True)
-class Section:
+class ExplainedStep:
     """One step: a title, the reason, what was compared, and the result."""
 
     title: str
@@ -386,7 +380,7 @@ def totals_of(trace: Trace, *, batch_bytes: int, log_bytes: int) -> Totals:
 
 def sections_of(
     trace: Trace, *, bases: Sequence[int], codec: str = "none", glyphs: Glyphs = ASCII
-) -> list[Section]:
+) -> list[ExplainedStep]:
     """One section per step.
 
     `bases` are the base offsets of all segments of the log, `codec` is that of the batch found.
@@ -417,7 +411,7 @@ def sections_of(
 # -- the segment
 
 
-def _segment_by_offset(step: SegmentStep, target: int) -> Section:
+def _segment_by_offset(step: SegmentStep, target: int) -> ExplainedStep:
     rows = [
         (
             str(base),
@@ -427,7 +421,7 @@ def _segment_by_offset(step: SegmentStep, target: int) -> Section:
         )
         for base in step.compared
     ]
-    return Section(
+    return ExplainedStep(
         title="Choose the segment",
         why="A segment file is named after its base offset, so a binary search over the names is "
         "enough. No file is opened.",
@@ -437,7 +431,7 @@ def _segment_by_offset(step: SegmentStep, target: int) -> Section:
     )
 
 
-def _segment_by_time(step: SegmentStep, target: int, bases: Sequence[int]) -> Section:
+def _segment_by_time(step: SegmentStep, target: int, bases: Sequence[int]) -> ExplainedStep:
     pairs = list(zip(bases, step.compared, strict=False))
     rows = [
         (
@@ -448,7 +442,7 @@ def _segment_by_time(step: SegmentStep, target: int, bases: Sequence[int]) -> Se
         )
         for base, largest in pairs
     ]
-    return Section(
+    return ExplainedStep(
         title="Choose the segment",
         why="The last entry of a time index is the largest timestamp of its segment. Segments are "
         "compared from the oldest on, to find the first record that is new enough.",
@@ -471,7 +465,7 @@ def _is_same_search(step: IndexStep, following: Step | None) -> bool:
     )
 
 
-def _index(step: IndexStep, glyphs: Glyphs, *, is_refuted: bool) -> Section:
+def _index(step: IndexStep, glyphs: Glyphs, *, is_refuted: bool) -> ExplainedStep:
     is_time = step.kind == "time"
     key_text: Callable[[int], str] = format_time if is_time else str
     rows = [
@@ -486,7 +480,7 @@ def _index(step: IndexStep, glyphs: Glyphs, *, is_refuted: bool) -> Section:
     ]
     origin = "" if step.origin == FROM_FILE else f" This index was {step.origin}."
     titles = "TIMESTAMP | | OFFSET#" if is_time else "OFFSET# | | BYTE#"
-    return Section(
+    return ExplainedStep(
         title=f"Search the {step.kind} index for {key_text(step.target)}",
         why=(_TIME_WHY if is_time else _OFFSET_WHY) + _order_of_search(step) + origin,
         columns=columns_of(f"SLOT# | {titles} | OF {counted(step.entries, 'entry')}"),
@@ -553,12 +547,12 @@ def _bar(possible: tuple[int, int], probe: int, entries: int, glyphs: Glyphs) ->
 # -- the scans
 
 
-def _scan(step: ScanStep, target: int, *, is_time: bool) -> Section:
+def _scan(step: ScanStep, target: int, *, is_time: bool) -> ExplainedStep:
     cells = _cells_by_time if is_time else _cells_by_offset
     rows = [cells(position, batch, target) for position, batch in step.batches]
     time_column = " | LARGEST TIMESTAMP" if is_time else ""
     what = format_time(target) if is_time else f"offset {target}"
-    return Section(
+    return ExplainedStep(
         title=f"Scan batch headers for {what}",
         why=_SCAN_TIME_WHY if is_time else _SCAN_OFFSET_WHY,
         columns=columns_of(f"BYTE# | SIZE# | FIRST# | LAST#{time_column} | BATCH"),
@@ -602,10 +596,10 @@ def _scan_outcome(step: ScanStep) -> str:
     )
 
 
-def _record(step: RecordStep, target: int, codec: str, *, is_time: bool) -> Section:
+def _record(step: RecordStep, target: int, codec: str, *, is_time: bool) -> ExplainedStep:
     wanted = f"at {format_time(target)} or later" if is_time else f"with offset {target} or above"
     unpacked = "" if codec == "none" else f"all are decompressed ({codec}), then "
-    return Section(
+    return ExplainedStep(
         title="Decode the records of the batch",
         why=f"A batch has no index of its records: {unpacked}they are decoded one by one, up to "
         f"the first {wanted}.",

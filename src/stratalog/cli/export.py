@@ -13,14 +13,11 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
+    SkipCorruptOption,
     WhereArgument,
     key_values,
+    reads_stores,
     time_of,
-    use_remote,
 )
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
 from stratalog.cli.output import (
@@ -51,6 +48,7 @@ _STDOUT = Path("-")
 _NOT_TO_STDOUT = ("--append", "--incremental", "--text", "--codec", "--master", "--json")
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
@@ -62,10 +60,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = ...,  # type: ignore[assignment]  # required
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     format_: Annotated[
         Literal["parquet", "jsonl"] | None,
         typer.Option("--format", help="Output format. Default: parquet; jsonl with --to -."),
@@ -91,13 +85,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--read-committed", help="Omit records of aborted and open transactions."),
     ] = False,
-    skip_corrupt: Annotated[
-        bool,
-        typer.Option(
-            "--skip-corrupt",
-            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
-        ),
-    ] = False,
+    skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,7 +152,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     (endOffset is the next one), one of kind loss for what --skip-lost has skipped, one of kind
     corrupt for what --skip-corrupt has skipped, and a last one of kind summary.
     """
-    use_remote(remote, remote_layout, remote_key)
     clock = Clock()
     from stratalog.bulk.export import FileSpec, plan_export, run_export  # noqa: PLC0415 - heavy
     from stratalog.bulk.incremental import IncrementalTarget  # noqa: PLC0415

@@ -11,15 +11,11 @@ from stratalog.cli.arguments import (
     KeyFormatOption,
     LogDirOption,
     OffsetOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
     TargetArgument,
     TimeOption,
     ValueFormatOption,
+    reads_stores,
     time_of,
-    use_remote,
 )
 from stratalog.cli.output import json_line, report_error
 from stratalog.cli.records import LocationPrinter, time_text
@@ -38,13 +34,10 @@ if TYPE_CHECKING:
 FAILS_WHEN = "nothing was found, or a file could not be read"
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     target: TargetArgument,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     offset: OffsetOption = None,
     time: TimeOption = None,
     max_timestamp: Annotated[
@@ -69,7 +62,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per partition, with topic, partition, asked, file, batch and
     record. The fields of batch and record have the names of dump. What was not found is null.
     """
-    use_remote(remote, remote_layout, remote_key)
     query = parse_query(offset, time, is_max_timestamp=max_timestamp)
     printer = LocationPrinter(key_format, value_format)
     results = [_look_up(view, query) for view in open_targets(target, log_dir or [])]

@@ -19,12 +19,9 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     MetadataLogDirOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
     RemoteOption,
     ServerPropertiesOption,
-    StorageOption,
-    use_remote,
+    reads_stores,
 )
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.settings import Overrides
@@ -71,6 +68,7 @@ class SortBy(enum.StrEnum):
     NEWEST = "newest"
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
@@ -82,10 +80,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
     remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,7 +162,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     bytes, times in milliseconds; null is unknown.
     """
     if remote is not None:
-        use_remote(remote, remote_layout, remote_key)
         list_tier([*(where or []), *(topic or [])], log_dir or [], as_json=as_json)
         return
     targets = lazy_targets(where or [], log_dir or [], topic or [])

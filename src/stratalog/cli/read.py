@@ -14,14 +14,11 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
-    RemoteOption,
-    StorageOption,
+    SkipCorruptOption,
     key_bytes,
     now_ms,
+    reads_stores,
     time_of,
-    use_remote,
 )
 from stratalog.cli.output import Progress, report_error, report_line, use_colour
 from stratalog.cli.records import (
@@ -64,6 +61,7 @@ FormatName = Literal["raw", "utf-8", "hex", "base64", "json", "int32", "int64"]
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
@@ -76,10 +74,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
-    remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -146,13 +140,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="At the end, wait for new records. Stop with Ctrl-C (exit status 0).",
         ),
     ] = False,
-    skip_corrupt: Annotated[
-        bool,
-        typer.Option(
-            "--skip-corrupt",
-            help="Skip corrupt batches, list them on standard error, and exit with status 1.",
-        ),
-    ] = False,
+    skip_corrupt: SkipCorruptOption = False,
     key_format: Annotated[
         FormatName,
         typer.Option(
@@ -211,7 +199,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     their base64, unless you choose a format. `stratalog export` writes the same lines, and
     `stratalog ingest` restores the records from them.
     """
-    use_remote(remote, remote_layout, remote_key)
     style = _Style(
         formats=(key_format, value_format),
         fields=None if fields is None else [name.strip() for name in fields.split(",")],

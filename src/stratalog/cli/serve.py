@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.config.broker import read_properties  # noqa: PLC0415
 
     if listeners is not None and (host is not None or port is not None):
-        raise typer.BadParameter("--listeners is given instead of --host and --port, not with them")
+        raise typer.BadParameter("--listeners cannot be combined with --host and --port")
     settings: dict[str, object] = {}
     if server_properties is not None:
         settings |= read_properties(server_properties)

@@ -409,7 +409,7 @@ def _check_own(view: TopicsView, info: TopicInfo) -> None:
         )
 
 
-def _confirm(place: Place, facts: TopicFacts) -> None:
+def _confirm(place: Place, facts: DescribedTopic) -> None:
     if not sys.stdin.isatty():
         raise typer.BadParameter("give --yes to delete without confirmation (no terminal to ask)")
     question = f"Delete topic {place.topic} in {place.where}: {facts.amount}?"
@@ -426,7 +426,7 @@ def _note_limits(config: LogConfig) -> None:
 # -- printing
 
 
-class PartitionFacts(NamedTuple):
+class DescribedPartition(NamedTuple):
     """One partition of a topic."""
 
     partition: int
@@ -437,11 +437,11 @@ class PartitionFacts(NamedTuple):
     size_bytes: int
 
 
-class TopicFacts(NamedTuple):
+class DescribedTopic(NamedTuple):
     """What is printed of a topic."""
 
     info: TopicInfo
-    partitions: tuple[PartitionFacts, ...]
+    partitions: tuple[DescribedPartition, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -454,16 +454,16 @@ class TopicFacts(NamedTuple):
         return f"{number}, {counted(offsets, 'offset')}, {human_size(self.size_bytes)}"
 
 
-def _facts_of(view: TopicsView, info: TopicInfo) -> TopicFacts:
-    return TopicFacts(info, tuple(_partitions_of(view, info)))
+def _facts_of(view: TopicsView, info: TopicInfo) -> DescribedTopic:
+    return DescribedTopic(info, tuple(_partitions_of(view, info)))
 
 
-def _partitions_of(view: TopicsView, info: TopicInfo) -> Iterator[PartitionFacts]:
+def _partitions_of(view: TopicsView, info: TopicInfo) -> Iterator[DescribedPartition]:
     """Without those that a broker is just creating."""
     for number in info.partitions:
         path = view.partitions[TopicPartition(info.name, number)]
         with suppress(NoSegmentError), PartitionView(path) as partition:
-            yield PartitionFacts(
+            yield DescribedPartition(
                 number,
                 path,
                 partition.log_start_offset,
@@ -487,7 +487,7 @@ def _names(info: TopicInfo, *, shows_all: bool) -> list[str]:
     return sorted(info.config.as_dict() if shows_all else info.sources)
 
 
-def _print_rows(facts: TopicFacts, *, shows_all: bool) -> None:
+def _print_rows(facts: DescribedTopic, *, shows_all: bool) -> None:
     info = facts.info
     row: dict[str, Any] = {
         "kind": "topic",
@@ -511,7 +511,7 @@ def _print_rows(facts: TopicFacts, *, shows_all: bool) -> None:
         print(json_line(partition))
 
 
-def _print_text(facts: TopicFacts, *, shows_all: bool) -> None:
+def _print_text(facts: DescribedTopic, *, shows_all: bool) -> None:
     info = facts.info
     identity = "no id" if info.topic_id is None else f"id {encode_id(info.topic_id)}"
     print(f"{info.name}: {identity}, {facts.amount}")

@@ -227,14 +227,14 @@ class _Request:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Recommendations:
     advice: list[TopicAdvice]
     survey: SurveyResult
 
 
 def _look(
     paths: Sequence[Path], log_dirs: Sequence[Path], request: _Request, workers: Any, *, keys: bool
-) -> _Found:
+) -> _Recommendations:
     """Two passes if a config to simulate is that of the advice, which needs the first."""
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
     from stratalog.bulk.tune import survey  # noqa: PLC0415
@@ -253,7 +253,7 @@ def _look(
             each.topic: [wanted.config_of(each) for wanted in request.wanted] for each in advice
         }
         result = survey(paths, configs=second, now_ms=request.now_ms, workers=workers)
-    return _Found(advice, result)
+    return _Recommendations(advice, result)
 
 
 def _configs_of(
@@ -374,7 +374,9 @@ def _workload_text(workload: Workload) -> str:
 # -- printing simulations
 
 
-def _print_simulations(found: _Found, wanted: Sequence[_Wanted], *, as_json: bool) -> None:
+def _print_simulations(
+    found: _Recommendations, wanted: Sequence[_Wanted], *, as_json: bool
+) -> None:
     if not wanted:
         return
     from stratalog.tuning.simulation import sum_of  # noqa: PLC0415 - heavy

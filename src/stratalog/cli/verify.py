@@ -12,13 +12,10 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     MetadataLogDirOption,
-    RemoteKeyOption,
-    RemoteLayoutOption,
     RemoteOption,
     ServerPropertiesOption,
-    StorageOption,
     WhereArgument,
-    use_remote,
+    reads_stores,
 )
 from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row, use_colour
@@ -42,13 +39,11 @@ FAILS_WHEN = "there are errors (not for warnings and notes), or a target was not
 _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 
 
+@reads_stores
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
     remote: RemoteOption = None,
-    remote_layout: RemoteLayoutOption = None,
-    remote_key: RemoteKeyOption = None,
     server_properties: ServerPropertiesOption = None,
     metadata_log_dir: MetadataLogDirOption = None,
     notes: Annotated[
@@ -99,7 +94,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     check_conf(conf, master)
     started = time.perf_counter()
     if remote is not None:
-        use_remote(remote, remote_layout, remote_key)
         report = _verify_remote(where or [], log_dir or [])
         _finish(report, started, [], shows_notes=notes, as_json=as_json)
         return

@@ -19,7 +19,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
@@ -49,7 +49,7 @@ from stratalog.storage.locks import detach_in_children, inherited_reason
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.commits.journal import CommitIdentity, Journal, PartitionCommit
@@ -373,22 +373,35 @@ class Commits:
             sweep_stale(self._disk, directory, now_ms)
 
 
+ResumeTransactions: TypeAlias = "Callable[[TopicCatalog, LogContext, bool], None]"
+"""What takes over the transactions of the last writer, given whether its shutdown was clean."""
+
+
 class CommitDirs:
-    """Log directories opened for bulk commits only: their topics and commits, but no producers, no
-    transactions and no background work. Use it as a context manager."""
+    """Log directories opened for bulk commits only: their topics and commits, but no producers and
+    no background work. Use it as a context manager."""
 
     def __init__(
-        self, paths: Sequence[Path], config: BrokerConfig, options: OpenOptions | None = None
+        self,
+        paths: Sequence[Path],
+        config: BrokerConfig,
+        options: OpenOptions | None = None,
+        resume_transactions: ResumeTransactions | None = None,
     ) -> None:
         """Open the directories. After an unclean shutdown every log is recovered, and a decided
-        commit is finished."""
+        commit is finished. `resume_transactions` ends transactions that have timed out or were
+        decided; without it they wait for the next `LogDir.open`."""
         self._dirs = OpenLogDirs(paths, LogContext.of(config), options)
         self.catalog = self._dirs.catalog
         try:
             self._dirs.start()
             self.catalog.finish_changes()
             self._dirs.recover()
-            self._leave_transactions()
+            if resume_transactions is None:
+                self._leave_transactions()
+            else:
+                was_clean = not self._dirs.unclean_roots
+                resume_transactions(self.catalog, self._dirs.context, was_clean)
             self.commits = Commits(self.catalog, self._dirs.context)
             self.commits.resume()
         except BaseException:

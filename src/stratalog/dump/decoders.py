@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Text: TypeAlias = "tuple[str | None, str | None]"
 
 
-class RecordDecoder(Protocol):
+class MessageDecoder(Protocol):
     """What a record's key and value are shown as."""
 
     def show(self, record: Record) -> Text:

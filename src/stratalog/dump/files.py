@@ -381,7 +381,7 @@ def read_whole(path: str) -> bytes:
 # The files that a user names: a file, a partition directory, a topic, or a log directory.
 
 
-class _Found(NamedTuple):
+class _FoundPartition(NamedTuple):
     """A partition's directory, ordered as it is to be shown."""
 
     topic_partition: TopicPartition
@@ -443,9 +443,9 @@ def files_of_topic(log_dir: str, topic: str, kinds: Collection[str] = KINDS) -> 
     return [file for partition in wanted for file in _files_in(partition.path, kinds)]
 
 
-def _partitions_in(log_dir: str) -> list[_Found]:
+def _partitions_in(log_dir: str) -> list[_FoundPartition]:
     return sorted(
-        _Found(directory.topic_partition, _join(log_dir, path.name))
+        _FoundPartition(directory.topic_partition, _join(log_dir, path.name))
         for path, directory in list_log_dir(location(log_dir)).partitions
         if directory.state is DirState.LIVE
     )

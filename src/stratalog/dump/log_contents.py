@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.dump.decoders import FORMATS, UTF_8, Format, PlainDecoder, RecordDecoder
+from stratalog.dump.decoders import FORMATS, UTF_8, Format, MessageDecoder, PlainDecoder
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
@@ -134,7 +134,7 @@ class DumpOptions:
     skip_record_metadata: bool = False
     max_bytes: int = MAX_BYTES_DEFAULT
     max_message_bytes: int = MESSAGE_BYTES_MAX_DEFAULT
-    decoder: RecordDecoder = field(default_factory=PlainDecoder)
+    decoder: MessageDecoder = field(default_factory=PlainDecoder)
     header_format: Format = FORMATS[UTF_8]
     """Header format of header values, which only JSON shows."""
     notices: tuple[str, ...] = ()

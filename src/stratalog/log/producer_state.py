@@ -47,17 +47,12 @@ if TYPE_CHECKING:
     from stratalog.log.producers import CompletedTxn, VerificationGuard
 
 
-LATE_TRANSACTION_BUFFER_MS: Final = 5 * 60 * 1000
-
-
 @dataclass(frozen=True)
 class ProducerStateConfig:
     """Kafka's broker settings that govern producers; the defaults are Kafka's but for one."""
 
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`"""
-    transaction_max_timeout_ms: int = 900_000
-    """`transaction.max.timeout.ms`"""
     transaction_verification: bool = False
     """`transaction.partition.verification.enable`: whether the first batch of a transaction needs
     a guard from `start_verification`. Off here, on in Kafka: it protects against producers whose
@@ -252,19 +247,6 @@ class ProducerStateManager:
         expiration_ms = self.config.producer_id_expiration_ms
         self._verifications.remove_expired(now_ms, expiration_ms)
         return self._table.remove_expired(now_ms, expiration_ms)
-
-    def has_late_transaction(self, now_ms: int) -> bool:
-        """Whether the oldest open transaction has hung longer than any producer may ask for."""
-        oldest = self._table.first_open_offset
-        if oldest is None:
-            return False
-        timestamp = max(
-            self._table.states[producer_id].last_timestamp
-            for producer_id, first_offset in self._table.ongoing.items()
-            if first_offset == oldest
-        )
-        limit_ms = self.config.transaction_max_timeout_ms + LATE_TRANSACTION_BUFFER_MS
-        return timestamp > 0 and now_ms - timestamp > limit_ms
 
     # -- snapshots
 

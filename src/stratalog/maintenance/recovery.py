@@ -46,6 +46,7 @@ from stratalog.maintenance.recovery_plan import (
     flushed_end,
     has_sound_indexes,
     refuse_corruption,
+    refuse_overflow,
     truncation_of,
     truncation_of_all,
 )
@@ -231,7 +232,8 @@ class _Loader:
         is corrupt; bytes that follow all that was flushed may still be an interrupted write."""
         try:
             valid_part = segment.check()
-        except OffsetOverflowError:
+        except OffsetOverflowError as error:
+            refuse_overflow(segment.view(), error, point)
             return  # intact; only a log that is recovered has such segments split
         bases = [each.base_offset for each in self._segments]
         end = flushed_end(bases, segment.base_offset, point)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import (
+    CorruptBatchError,
     CorruptError,
     FlushedCorruptionError,
     LimitExceededError,
@@ -148,7 +149,7 @@ def truncation_of(
         valid_part.valid_bytes,
         "no complete batch follows" if corruption is None else corruption.reason,
         valid_part.next_offset,
-        max(valid_part.next_offset, readable.end_offset),
+        readable.end_offset if readable.batches else valid_part.next_offset,
         segment.size_bytes - valid_part.valid_bytes + sum(view.size_bytes for view in later),
         len(later),
         readable.batches,
@@ -203,12 +204,26 @@ def refuse_corruption(
     has_more = segment.end.position > valid_part.valid_bytes
     if not has_more and valid_part.next_offset >= flushed_end:
         return
-    raise FlushedCorruptionError(
+    raise _flushed_corruption(corruption, segment.path, point, valid_part.next_offset)
+
+
+def refuse_overflow(segment: SegmentView, error: OffsetOverflowError, point: LoadPoint) -> None:
+    """Raise FlushedCorruptionError if a log that was closed cleanly has a batch after its end, too
+    far for an index: its base offset, which no CRC covers, is corrupt."""
+    if error.offset >= point.recovery_point > 0:
+        corruption = CorruptBatchError(f"offset {error.offset}", position=segment.end.position)
+        raise _flushed_corruption(corruption, segment.path, point, point.recovery_point)
+
+
+def _flushed_corruption(
+    corruption: CorruptError, path: Path, point: LoadPoint, end: int
+) -> FlushedCorruptionError:
+    return FlushedCorruptionError(
         f"corrupt ({corruption.reason}), although the log was closed cleanly at offset "
         f"{point.recovery_point}; nothing was changed. Restore the file from a copy or a "
         f"replica, or remove {RootFile.CLEAN_SHUTDOWN.value} from the log directory to have "
-        f"the log truncated to offset {valid_part.next_offset}",
-        path=segment.path,
+        f"the log truncated to offset {end}",
+        path=path,
         position=corruption.position,
         offsets=corruption.offsets,
     )
@@ -306,7 +321,8 @@ class _Planner:
         if it is intact."""
         try:
             self._check(segment, ())
-        except OffsetOverflowError:
+        except OffsetOverflowError as error:
+            refuse_overflow(segment.view, error, self._point)
             self._end = segment.view.end.next_offset
 
     def _check(self, segment: _Segment, later: Sequence[_Segment]) -> bool:
@@ -421,6 +437,9 @@ def _readable_after(segment: SegmentView, valid_part: ValidPart) -> _Readable:
     """The valid batches after the first corrupt one."""
     position, offset_min = valid_part.valid_bytes, valid_part.next_offset
     found = segment.file.peek(position)
+    if found is not None and found.base_offset < offset_min and segment.is_valid(position):
+        # Intact: its offset, or that of the batch before it, is wrong.
+        return _readable_from(segment, position, found.base_offset)
     # The end that the corrupt batch declares is tried first: a search byte by byte could take a
     # batch that is stored in the value of a record for one of the log.
     declared = position + found.size_bytes if found is not None and found.size_bytes > 0 else -1

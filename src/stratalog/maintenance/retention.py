@@ -80,7 +80,7 @@ class RetentionLog(NamedTuple):
     """Where a bulk commit begins that is not recorded as installed: see `LogMaintenance`."""
 
 
-class _Seen(NamedTuple):
+class _SeenSegment(NamedTuple):
     """A segment, and what its writer or a reader knows of it."""
 
     segment: Segment | SegmentView
@@ -92,7 +92,9 @@ def retention_log(log: PartitionLog, now_ms: int) -> RetentionLog:
     """A log that is open for writing."""
     with log.maintenance.lock:
         end_offset, segments = log.log_end_offset, log.maintenance.segments
-    seen = [_Seen(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments]
+    seen = [
+        _SeenSegment(segment, segment.largest_timestamp, segment.size_bytes) for segment in segments
+    ]
     pending = log.maintenance.pending_commit_offset
     return _facts_of(log, seen, end_offset, now_ms)._replace(pending_commit_offset=pending)
 
@@ -105,7 +107,7 @@ def retention_log_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
 def _facts_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
     end_offset, segments = view.log_end_offset, view.segments
     seen = [
-        _Seen(segment, segments.largest_timestamp(slot), segment.size_bytes)
+        _SeenSegment(segment, segments.largest_timestamp(slot), segment.size_bytes)
         for slot, segment in enumerate(segments)
     ]
     seen[-1] = seen[-1]._replace(size_bytes=segments.end.position)
@@ -113,7 +115,7 @@ def _facts_of_view(view: PartitionView, now_ms: int) -> RetentionLog:
 
 
 def _facts_of(
-    log: PartitionLog | PartitionView, seen: Sequence[_Seen], end_offset: int, now_ms: int
+    log: PartitionLog | PartitionView, seen: Sequence[_SeenSegment], end_offset: int, now_ms: int
 ) -> RetentionLog:
     bounds = [*(after.segment.base_offset for after in seen[1:]), end_offset]
     segments = [_facts_of_segment(*pair, now_ms) for pair in zip(seen, bounds, strict=True)]
@@ -128,7 +130,7 @@ def _facts_of(
     )
 
 
-def _facts_of_segment(seen: _Seen, end_offset: int, now_ms: int) -> RetentionSegment:
+def _facts_of_segment(seen: _SeenSegment, end_offset: int, now_ms: int) -> RetentionSegment:
     segment, largest = seen.segment, seen.largest
     if largest.timestamp > now_ms:
         largest = _exactly(segment, largest)
@@ -237,10 +239,6 @@ class SegmentDecision(NamedTuple):
     @property
     def is_deleted(self) -> bool:
         return self.deleted_by is not None
-
-    def result_of(self, by: RetentionRule) -> RuleResult | None:
-        """Result of one rule, if it was applied."""
-        return next((found for found in self.results if found.by is by), None)
 
 
 @dataclass(frozen=True)

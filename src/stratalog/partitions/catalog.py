@@ -82,7 +82,6 @@ class TopicCatalog:
         self._creating: dict[str, LogConfig] = {}  # settings of topics that are not in `topics` yet
         self._producer_config = ProducerStateConfig(
             producer_id_expiration_ms=context.config.producer_id_expiration_ms,
-            transaction_max_timeout_ms=context.config.transaction_max_timeout_ms,
         )
         self._partitions = PartitionTable(self.roots, context, self._open)
 

@@ -81,10 +81,13 @@ _TYPES: Final = frozenset(map(int, _Type))
 
 
 class ResourceType(enum.IntEnum):
-    """The resource of a setting. Kafka has more types (loggers, groups, client metrics)."""
+    """What has settings."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class PartitionRegistration(NamedTuple):

@@ -190,7 +190,7 @@ def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
 
 
 def _verify_segment(view: TieredView, slot: int, segment: RemoteSegmentView) -> VerifyReport:
-    check = _SegmentCheck(segment, view.segments.bases[slot])
+    check = _RemoteSegmentCheck(segment, view.segments.bases[slot])
     try:
         check.objects()
         check.batches()
@@ -204,7 +204,7 @@ def _verify_segment(view: TieredView, slot: int, segment: RemoteSegmentView) -> 
     return VerifyReport(tuple(check.findings), check.counts)
 
 
-class _SegmentCheck:
+class _RemoteSegmentCheck:
     """Everything about one remote segment, as far as it is part of the log."""
 
     def __init__(self, segment: RemoteSegmentView, first_offset: int) -> None:

@@ -229,7 +229,7 @@ class TopicsView:
                 raise BrokerDirectoryError(
                     f"topic {name!r}: {log_dir.path} belongs to node {meta.node_id} of a Kafka "
                     "cluster, whose brokers rename partitions that their cluster does not know to "
-                    "-stray; create the topic in the cluster, or create it here all the same with "
+                    "-stray; create the topic in the cluster, or create it here anyway with "
                     "create_in_broker_dir=True"
                 )
 

@@ -67,8 +67,7 @@ class LogDirView:
         """Raise where a Kafka broker would not start: on directories that are no partition."""
         if self._listing.has_segments:
             raise NotALogDirError(
-                f"{self.path}: has segments in it, so it is a partition; give the directory around "
-                "it"
+                f"{self.path}: has segments in it, so it is a partition; use its parent directory"
             )
         names = [path.name for path in self.invalid_directories]
         names += [
@@ -80,7 +79,7 @@ class LogDirView:
             shown = ", ".join(map(repr, sorted(names)[:10]))
             raise InvalidNameError(
                 f"{self.path}: not in the form topic-partition: {shown}; move such directories "
-                "away, a Kafka broker does not start with them either"
+                "elsewhere; a Kafka broker does not start with them either"
             )
 
     @cached_property
@@ -187,7 +186,7 @@ class LogDirsView(TopicReader):
         found = self._path_of(TopicPartition(topic, partition))
         if found is None:
             raise UnknownTopicOrPartitionError(
-                f"{topic}-{partition} is in the store of tiered topics only"
+                f"{topic}-{partition} is only in the store of tiered topics"
             )
         return found
 

@@ -42,7 +42,7 @@ class Span(NamedTuple):
     is_odd: bool = False
 
 
-class Line(NamedTuple):
+class LineSeries(NamedTuple):
     """A series: values by x, in order."""
 
     label: str
@@ -120,7 +120,7 @@ def histogram(bins: Sequence[tuple[str, int]], unit: str) -> str:
     return _plot(marks, f"{top:,}", "0", f'<div class="x each">{below}</div>', text)
 
 
-def lines(series: Sequence[Line], *, x_text: AxisText, y_text: Callable[[float], str]) -> str:
+def lines(series: Sequence[LineSeries], *, x_text: AxisText, y_text: Callable[[float], str]) -> str:
     """Lines over a common x."""
     series = [line for line in series if line.points]
     if not series:

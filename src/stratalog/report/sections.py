@@ -13,7 +13,7 @@ from stratalog.format.quantities import counted, duration_text, human_size
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.report.charts import (
     Bar,
-    Line,
+    LineSeries,
     Span,
     areas,
     bars,
@@ -41,7 +41,7 @@ from stratalog.tuning.headers import HOUR_MS, sum_of_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from stratalog.bulk.report import PartitionFacts, ReportFacts, TopicFacts
+    from stratalog.bulk.report import ReportedPartition, ReportedTopic, ReportFacts
     from stratalog.maintenance.verify.findings import Finding
     from stratalog.tuning.advice import Recommendation
     from stratalog.tuning.headers import HeaderFacts
@@ -185,7 +185,7 @@ def topics(facts: ReportFacts) -> str:
     return of_topics + table("Partitions", titles.split("|"), rows, can_filter=len(rows) > 10)
 
 
-def _topic_row(topic: TopicFacts) -> list[Cell]:
+def _topic_row(topic: ReportedTopic) -> list[Cell]:
     facts = topic.headers
     largest = max((each.size_bytes for each in topic.partitions), default=0)
     mean = topic.size_bytes / len(topic.partitions)
@@ -206,7 +206,7 @@ def _topic_row(topic: TopicFacts) -> list[Cell]:
     ]
 
 
-def _partition_row(each: PartitionFacts) -> list[Cell]:
+def _partition_row(each: ReportedPartition) -> list[Cell]:
     facts = each.headers
     return [
         words(str(each.topic_partition)),
@@ -265,7 +265,7 @@ def _word(name: str) -> str:
     return name.lower().replace("_", " ")
 
 
-def _spans(each: PartitionFacts, now_ms: int) -> list[Span]:
+def _spans(each: ReportedPartition, now_ms: int) -> list[Span]:
     return [
         Span(
             min(found.min_timestamp, now_ms),
@@ -283,7 +283,8 @@ def times(facts: ReportFacts) -> str:
     """Gaps, disorder and times from the future."""
     largest = sorted(facts.partitions, key=lambda each: -each.size_bytes)[:LINES_MAX]
     series = [
-        Line(str(each.topic_partition), _offsets_by_time(each, facts.now_ms)) for each in largest
+        LineSeries(str(each.topic_partition), _offsets_by_time(each, facts.now_ms))
+        for each in largest
     ]
     drawn = lines(series, x_text=axis_time, y_text=lambda y: f"{y:,.0f}")
     legend = [line.label for line in series if line.points]
@@ -315,7 +316,7 @@ def times(facts: ReportFacts) -> str:
     return f'<div class="charts wide">{figure}</div>{listed}'
 
 
-def _offsets_by_time(each: PartitionFacts, now_ms: int) -> list[tuple[float, float]]:
+def _offsets_by_time(each: ReportedPartition, now_ms: int) -> list[tuple[float, float]]:
     points = []
     for found in each.headers.segments:
         if found.min_timestamp >= 0:

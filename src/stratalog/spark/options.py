@@ -137,8 +137,8 @@ def _writable(path: Path) -> Path:
     if isinstance(path, RemotePath):
         raise ConfigError(
             "path",
-            f"{path}: logs are written on disks that driver and executors have mounted, not to "
-            "stores",
+            f"{path}: logs can be written only to disks that driver and executors have "
+            "mounted, not to stores",
             value=str(path),
         )
     return path
@@ -608,8 +608,7 @@ def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
     if parsed.identity is not None:
         raise ConfigError(
             "txnAppId",
-            "a streaming query has an identity of its own, its checkpoint's: leave "
-            "txnAppId and txnVersion out",
+            "a streaming query is identified by its checkpoint; omit txnAppId and txnVersion",
         )
     return parsed
 
@@ -727,7 +726,7 @@ def _identity(given: Mapping[str, str]) -> CommitIdentity | None:
     if not names:
         return None
     if len(names) == 1:
-        raise ConfigError(names[0], "txnAppId and txnVersion are given together or not at all")
+        raise ConfigError(names[0], "txnAppId and txnVersion must be set together")
     text = given["txnVersion"].strip()
     if not re.fullmatch(r"\d{1,18}", text):
         raise ConfigError("txnVersion", f"not a whole number of 0 or more: {text!r}", value=text)

@@ -94,7 +94,7 @@ def check_write(options: WriteOptions, schema: StructType, *, overwrite: bool) -
     """What the driver checks of every write."""
     if overwrite:
         raise WriteSchemaError(
-            "Save mode overwrite is not allowed: a log is only appended to. Use mode('append'), or "
+            "Save mode overwrite is not allowed: logs are append-only. Use mode('append'), or "
             "INSERT INTO."
         )
     check_write_schema(schema, options.topic)

@@ -148,8 +148,8 @@ def _add_directory(listing: LogDirListing, path: Path) -> None:
 def _what_is_missing(listing: LogDirListing) -> str:
     if listing.has_segments:
         return (
-            f"{listing.path}: not a log directory but a partition, with segments in it; give the "
-            "directory around it"
+            f"{listing.path}: not a log directory but a partition, with segments in it; use "
+            "its parent directory"
         )
     return (
         f"{listing.path}: not a log directory (no meta.properties or checkpoint file in it, and no "

@@ -77,7 +77,7 @@ class LogFile(ABC):
     def fileno(self) -> int:
         """For system calls on the open file, which closes with the last reference to this. Only
         a file of a disk has one."""
-        raise UnsupportedError(f"{self.path}: only files on a disk are sent as they are")
+        raise UnsupportedError(f"{self.path}: only local files can be sent without a copy")
 
     @property
     @abstractmethod

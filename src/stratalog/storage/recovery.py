@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from stratalog.errors import (
+    CorruptBatchError,
     CorruptError,
     LimitExceededError,
     OffsetOverflowError,
@@ -101,6 +102,7 @@ class _Check:
         header, size_bytes = loaded.header, loaded.entry.size_bytes
         last_offset = header.last_offset
         if last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            self._check_next(loaded)
             raise OffsetOverflowError(last_offset, base_offset=self._base_offset)
         self._index.add(loaded.position, size_bytes, last_offset, header.max_timestamp)
         self._position += size_bytes
@@ -110,6 +112,22 @@ class _Check:
             epoch, self._leader_epoch = self._leader_epoch, header.partition_leader_epoch
             if header.has_producer or epoch != self._leader_epoch:
                 self._on_batch(loaded)
+
+    def _check_next(self, loaded: LoadedBatch) -> None:
+        """No CRC covers a base offset. If the batch after it goes on with lower offsets, then it is
+        this one that is wrong, and no reason to split the segment."""
+        position = loaded.position + loaded.entry.size_bytes
+        following = self._view.file.peek(position) if position < self._end else None
+        if following is None or not self._view.is_valid(position):
+            return
+        if self._next_offset <= following.base_offset <= loaded.header.last_offset:
+            raise CorruptBatchError(
+                f"offset {loaded.entry.offset}, but the batch after it has offset "
+                f"{following.base_offset}",
+                position=loaded.position,
+                path=self._view.path,
+                offsets=(loaded.entry.offset, loaded.header.last_offset),
+            )
 
     def _take_in_bulk(self, end: int) -> None:
         """Check whole windows of batches, up to one with an invalid batch."""

@@ -53,7 +53,7 @@ def _range_bytes(number: int) -> int:
     return FIRST_RANGES[number] if number < len(FIRST_RANGES) else RANGE_BYTES
 
 
-class _Block(NamedTuple):
+class _FetchedBlock(NamedTuple):
     start: int
     data: bytes
 
@@ -75,7 +75,7 @@ class RemoteFile(LogFile):
         self._handle: Any = None
         self._version: tuple[bytes, ...] = ()
         self._lock = Lock()  # over opening
-        self._blocks: deque[_Block] = deque()
+        self._blocks: deque[_FetchedBlock] = deque()
         self._scan: _Scan | None = None
         self._fetches = 0
 
@@ -139,7 +139,7 @@ class RemoteFile(LogFile):
         if _version_of(now) != self._version:
             raise SegmentGoneError(self.path)
 
-    def _block_of(self, position: int, end: int) -> _Block | None:
+    def _block_of(self, position: int, end: int) -> _FetchedBlock | None:
         for block in self._blocks:
             if block.start <= position and end <= block.start + len(block.data):
                 return block
@@ -150,7 +150,9 @@ class RemoteFile(LogFile):
         if block is None:
             start, stop = self._next_block(position, end)
             is_whole = (start, stop) == (0, self.size_bytes)
-            block = _Block(start, self._fetch_whole() if is_whole else self.fetch(start, stop))
+            block = _FetchedBlock(
+                start, self._fetch_whole() if is_whole else self.fetch(start, stop)
+            )
             self._blocks.appendleft(block)
             held = sum(len(each.data) for each in self._blocks)
             while held > KEPT_BYTES_MAX and len(self._blocks) > 1:

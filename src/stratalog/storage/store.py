@@ -344,8 +344,7 @@ def _fsspec_file_system(key: StoreKey, options: dict[str, str]) -> Any:
     except ImportError:
         raise ConfigError(
             key.scheme,
-            "pyarrow has no file system for this scheme; install fsspec, and what it needs for "
-            "the scheme",
+            "pyarrow has no file system for this scheme; install fsspec and its package for it",
         ) from None
     found = fsspec.filesystem(key.scheme, **fsspec_arguments(options))
     return fs.PyFileSystem(fs.FSSpecHandler(found))

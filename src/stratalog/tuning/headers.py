@@ -100,7 +100,7 @@ class CodecSum(NamedTuple):
         return CodecSum(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class SegmentTimes(NamedTuple):
+class SurveyedSegment(NamedTuple):
     """One segment as it is on disk."""
 
     base_offset: int
@@ -131,7 +131,6 @@ class HeaderFacts:
     control_batches: int = 0
     transactional_batches: int = 0
     append_time_batches: int = 0
-    legacy_batches: int = 0
     corrupt_bytes: int = 0
     largest_batch_bytes: int = 0
     min_timestamp: int = NO_TIMESTAMP
@@ -158,7 +157,7 @@ class HeaderFacts:
     gap_examples: tuple[Example, ...] = ()
     late_examples: tuple[Example, ...] = ()
     future_examples: tuple[Example, ...] = ()
-    segments: tuple[SegmentTimes, ...] = ()
+    segments: tuple[SurveyedSegment, ...] = ()
 
     @property
     def header_bytes(self) -> int:
@@ -209,7 +208,6 @@ _ADDED: Final = (
     "control_batches",
     "transactional_batches",
     "append_time_batches",
-    "legacy_batches",
     "corrupt_bytes",
     "late_batches",
     "late_records",
@@ -239,12 +237,12 @@ class HeaderCounter:
         self.facts = HeaderFacts()
         self._next_offset = log_start_offset
         self._largest = NO_TIMESTAMP
-        self._segment: SegmentTimes | None = None
+        self._segment: SurveyedSegment | None = None
         self._producers: set[int] = set()
 
     def begin_segment(self, base_offset: int) -> None:
         self._end_segment()
-        self._segment = SegmentTimes(base_offset, base_offset, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP)
+        self._segment = SurveyedSegment(base_offset, base_offset, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP)
 
     def add(self, rows: NDArray[Any]) -> None:
         """A table of batches."""
@@ -258,7 +256,6 @@ class HeaderCounter:
         facts.control_batches += int(np.count_nonzero(attributes & CONTROL_BIT))
         facts.transactional_batches += int(np.count_nonzero(attributes & TRANSACTIONAL_BIT))
         facts.append_time_batches += int(np.count_nonzero(attributes & LOG_APPEND_TIME_BIT))
-        facts.legacy_batches += int(np.count_nonzero(rows["magic"] < 2))
         facts.largest_batch_bytes = max(facts.largest_batch_bytes, int(sizes.max()))
         facts.batch_sizes.update(by_power(sizes))
         facts.batch_records.update(by_power(records))
@@ -345,7 +342,7 @@ class HeaderCounter:
         timed = times[times >= 0]
         first = int(timed.min()) if len(timed) else NO_TIMESTAMP
         mins = [time for time in (segment.min_timestamp, first) if time >= 0]
-        self._segment = SegmentTimes(
+        self._segment = SurveyedSegment(
             segment.base_offset,
             int(rows["last_offset"][-1]) + 1,
             segment.size_bytes + size_bytes,

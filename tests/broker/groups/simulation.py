@@ -18,7 +18,7 @@ from stratalog.format.messages.group_records import encode_group_record, read_gr
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from stratalog.broker.groups.environment import GroupRecordWrite, TransactionalProducer
+    from stratalog.broker.groups.environment import GroupRecordWrite, OffsetsProducer
     from stratalog.wire.apis import ApiKey
 
 
@@ -63,7 +63,7 @@ class RecordList:
         self,
         group_id: str,
         records: Sequence[GroupRecordWrite],
-        producer: TransactionalProducer | None = None,
+        producer: OffsetsProducer | None = None,
     ) -> None:
         if self.failure is not None:
             raise self.failure

@@ -251,14 +251,14 @@ def test_a_file_of_rules() -> None:
 @for_each(
     "case",
     [
-        ("permit User:a Read on topic x", "'permit' is no permission; use one of allow, deny"),
+        ("permit User:a Read on topic x", "'permit' is not a valid permission; use one of allow"),
         ("allow a Read on topic x", "'a' is not a principal; write User:a"),
-        ("allow User:a Reed on topic x", "'Reed' is no operation"),
-        ("allow User:a Read on topics x", "'topics' is no resource"),
+        ("allow User:a Reed on topic x", "'Reed' is not a valid operation"),
+        ("allow User:a Read on topics x", "'topics' is not a valid resource"),
         ("allow User:a Read topic x", "expected: allow|deny PRINCIPAL"),
         ("allow User:a Read on topic", "expected one name"),
         ("allow User:a Read on topic x y", "expected one name"),
-        ("allow User:a Read on cluster x", "a cluster has no name"),
+        ("allow User:a Read on cluster x", "the only name of a cluster"),
         ('allow User:a Read on topic "x', "No closing quotation"),
     ],
 )

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         Body,
         Environment,
         GroupRequest,
+        OffsetsProducer,
         Reply,
-        TransactionalProducer,
     )
     from stratalog.format.messages.group_records import GroupRecord
 
@@ -223,7 +223,7 @@ class GroupCoordinator:
         answer = self._store_offsets(group, body, offsets, None)
         return {"topics": answer}
 
-    def commit_in_transaction(self, request: GroupRequest, producer: TransactionalProducer) -> Body:
+    def commit_in_transaction(self, request: GroupRequest, producer: OffsetsProducer) -> Body:
         """TxnOffsetCommit, once the transaction coordinator has agreed: the offsets count when the
         transaction is committed."""
         body = {
@@ -292,7 +292,7 @@ class GroupCoordinator:
         group: Group,
         body: Body,
         offsets: Mapping[tuple[str, int], CommittedOffset | ErrorCode],
-        producer: TransactionalProducer | None,
+        producer: OffsetsProducer | None,
     ) -> list[Body]:
         """Write the offsets, and return the topics of the answer."""
         accepted = {

@@ -43,7 +43,7 @@ class GroupRecordWrite(NamedTuple):
     version: int = 0
 
 
-class TransactionalProducer(NamedTuple):
+class OffsetsProducer(NamedTuple):
     """Who writes offsets in a transaction."""
 
     producer_id: int
@@ -57,7 +57,7 @@ class GroupLog(Protocol):
         self,
         group_id: str,
         records: Sequence[GroupRecordWrite],
-        producer: TransactionalProducer | None = None,
+        producer: OffsetsProducer | None = None,
     ) -> None:
         """Store the records as one batch, or raise a StratalogError and store nothing."""
 

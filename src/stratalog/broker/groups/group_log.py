@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from stratalog.broker.groups.coordinator import GroupCoordinator
-    from stratalog.broker.groups.environment import GroupRecordWrite, TransactionalProducer
+    from stratalog.broker.groups.environment import GroupRecordWrite, OffsetsProducer
     from stratalog.broker.logs import Logs
     from stratalog.format.messages.group_records import GroupRecord
     from stratalog.log.reader import LogReader
@@ -62,7 +62,7 @@ class OffsetsTopic:
         self,
         group_id: str,
         records: Sequence[GroupRecordWrite],
-        producer: TransactionalProducer | None = None,
+        producer: OffsetsProducer | None = None,
     ) -> None:
         """Store the records as one batch, or raise a StratalogError and store nothing."""
         if self._logs.is_read_only:
@@ -74,7 +74,7 @@ class OffsetsTopic:
         self._on_append(CONSUMER_OFFSETS_TOPIC, partition)
 
     def _batch(
-        self, records: Sequence[GroupRecordWrite], producer: TransactionalProducer | None
+        self, records: Sequence[GroupRecordWrite], producer: OffsetsProducer | None
     ) -> bytes:
         now_ms = self._now_ms()
         encoded = [

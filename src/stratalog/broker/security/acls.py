@@ -306,7 +306,7 @@ def _parse_resource(words: list[str]) -> tuple[Resource, str, PatternType]:
         rest, pattern = rest[1:], PatternType.PREFIXED
     if resource is Resource.CLUSTER:
         if rest not in ([], [CLUSTER_NAME]) or pattern is PatternType.PREFIXED:
-            raise ValueError(f"a cluster has no name but {CLUSTER_NAME}")
+            raise ValueError(f"the only name of a cluster is {CLUSTER_NAME}")
         return resource, CLUSTER_NAME, pattern
     if len(rest) != 1 or not rest[0]:
         raise ValueError(f"expected one name; the form of a line: {_FORM}")
@@ -316,5 +316,5 @@ def _parse_resource(words: list[str]) -> tuple[Resource, str, PatternType]:
 def _word(words: dict[str, T], word: str, what: str) -> T:
     found = words.get(word.lower())
     if found is None:
-        raise ValueError(f"{word!r} is no {what}; use one of {', '.join(words)}")
+        raise ValueError(f"{word!r} is not a valid {what}; use one of {', '.join(words)}")
     return found

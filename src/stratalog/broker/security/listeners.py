@@ -98,7 +98,7 @@ class Listener:
         """`ssl.client.auth`: none, requested or required."""
         text = (self.setting("ssl.client.auth") or "none").lower()
         if text not in {"none", "requested", "required"}:
-            reason = f"{text!r} is none of none, requested, required"
+            reason = f"{text!r} must be none, requested or required"
             raise ConfigError("ssl.client.auth", reason, value=text)
         return text
 
@@ -140,9 +140,9 @@ def parse_listeners(settings: Mapping[str, str]) -> list[Listener]:
         if name in controllers:
             continue
         if name in found:
-            raise ConfigError("listeners", f"{name} is there twice", value=text)
+            raise ConfigError("listeners", f"{name} is listed twice", value=text)
         if name not in protocols:
-            reason = f"{name} is no security protocol; add it to listener.security.protocol.map"
+            reason = f"{name} is not a security protocol; add it to listener.security.protocol.map"
             raise ConfigError("listeners", reason, value=text)
         shown_host, shown_port = advertised.pop(name, (None, None))
         found[name] = Listener(
@@ -205,7 +205,7 @@ def _check_ports(listeners: Sequence[Listener]) -> None:
     ports = [listener.port for listener in listeners if listener.port]
     for port in ports:
         if ports.count(port) > 1:
-            raise ConfigError("listeners", f"port {port} is there twice")
+            raise ConfigError("listeners", f"port {port} is listed twice")
 
 
 def check_exposure(listeners: Sequence[Listener]) -> None:
@@ -214,7 +214,7 @@ def check_exposure(listeners: Sequence[Listener]) -> None:
         if not listener.is_loopback and not listener.has_authentication:
             raise ConfigError(
                 "listeners",
-                f"{listener} accepts clients of other machines without authentication. Use "
+                f"{listener} accepts clients from other machines without authentication. Use "
                 "SASL_SSL, or SSL with ssl.client.auth=required; or listen on 127.0.0.1; or allow "
                 "it with --allow-anonymous (Python: allow_anonymous=True)",
             )

@@ -63,7 +63,7 @@ class LogInHandlers:
         if sasl is None or (sasl.state is SaslState.DONE and not self._session_lifetime_ms):
             return {"errorCode": int(ErrorCode.ILLEGAL_SASL_STATE), "mechanisms": []}
         if sasl.state not in {SaslState.START, SaslState.DONE}:
-            raise CloseConnection("SaslHandshake in the middle of a log-in")
+            raise CloseConnection("SaslHandshake during an authentication")
         if not sasl.handshake(request.body["mechanism"]):
             session.closes_after_answer = True
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -138,7 +138,7 @@ class LogInHandlers:
         mechanism = sasl.mechanism or "SASL"
         _log.log(
             level,
-            "log-in from %s by %s failed: %s",
+            "authentication of %s by %s failed: %s",
             session.host,
             mechanism,
             error,

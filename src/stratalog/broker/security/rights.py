@@ -316,14 +316,14 @@ class RightsHandlers:
             return {"filterResults": [{**_error(error), "matchingAcls": []}] * len(filters)}
         return {"filterResults": [self._deleted(each) for each in found]}
 
-    def _found(self, wanted: Body) -> _Found:
+    def _found(self, wanted: Body) -> _FilterResult:
         try:
             chosen = _filter_of(wanted)
         except RequestError as error:
-            return _Found((), error)
-        return _Found(tuple(acl for acl in self._rights.acls if chosen.matches(acl)))
+            return _FilterResult((), error)
+        return _FilterResult(tuple(acl for acl in self._rights.acls if chosen.matches(acl)))
 
-    def _deleted(self, found: _Found) -> Body:
+    def _deleted(self, found: _FilterResult) -> Body:
         if found.error is not None:
             return {**_error(found.error), "matchingAcls": []}
         return {
@@ -348,7 +348,7 @@ class RightsHandlers:
             raise _forbidden()
 
 
-class _Found(NamedTuple):
+class _FilterResult(NamedTuple):
     """What a filter has found."""
 
     acls: tuple[Acl, ...]

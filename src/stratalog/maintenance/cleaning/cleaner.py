@@ -88,7 +88,7 @@ class Cleaner:
             dirty = [source for source in sources if source.end_offset > first_dirty]
             map_keys(self._map, dirty, first_dirty, reader, step)
             end_offset = max(first_dirty, self._map.latest_offset + 1)
-            plan = RewritePlan.of(log, selection, end_offset)
+            plan = RewritePlan.of_log(log, selection, end_offset)
             rewriter = Rewriter(self._map, plan.rules(self._map.get))
             rewrite = _Rewrite(log, plan, rewriter, truncation_epoch)
             for group in plan.grouped(sources):

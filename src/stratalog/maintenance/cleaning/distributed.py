@@ -121,7 +121,7 @@ class _SpillingMap:
         put_run(keys, run, self._transactions, self._first_dirty_offset)
         if keys.is_full:
             raise LimitExceededError(
-                f"{run.path}: the keys of one batch do not fit {keys.slots * SLOT_BYTES} bytes"
+                f"{run.path}: the keys of one batch do not fit into {keys.slots * SLOT_BYTES} bytes"
             )
 
     def _spill(self) -> None:
@@ -312,7 +312,7 @@ class _DistributedPass:
         keys = merge(parts, first_dirty, secret)
         keys.skip_to(bound)
         self._step([source for source in sources if source.end_offset > first_dirty])
-        plan = RewritePlan.of(log, selection, max(first_dirty, bound))
+        plan = RewritePlan.of_log(log, selection, max(first_dirty, bound))
         groups = plan.grouped(sources)
         done = runner.rewrite_all(self._rewrite_tasks(plan, groups, parts, keys))
         for group, rewritten in zip(groups, done, strict=True):

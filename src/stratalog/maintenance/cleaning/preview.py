@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.log.producers import ProducerState
 from stratalog.maintenance.cleaning.filtering import last_records
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
-from stratalog.maintenance.cleaning.plan import group_segments, legacy_delete_horizon_ms
 from stratalog.maintenance.cleaning.rewriting import RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
 
@@ -48,24 +47,15 @@ def preview_cleaning(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> CleaningPreview:
     """What a pass over the planned range would do. Reads the log, and never writes."""
-    first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
+    first_dirty = selection.first_dirty_offset
     sources = source_segments(view, selection)
     keys = OffsetMap(memory_bytes)
     with BatchReader() as reader:
         dirty = [source for source in sources if source.end_offset > first_dirty]
         map_keys(keys, dirty, first_dirty, reader, on_progress)
         end_offset = max(first_dirty, keys.latest_offset + 1)
-        plan = RewritePlan(
-            end_offset=end_offset,
-            groups=tuple(group_segments(selection.segments, end_offset, bound, config)),
-            config=config,
-            bound=bound,
-            now_ms=selection.now_ms,
-            legacy_horizon_ms=legacy_delete_horizon_ms(
-                selection.segments, first_dirty, config.delete_retention_ms
-            ),
-            producers=last_records(map(ProducerState.from_entry, view.producers)),
-        )
+        producers = last_records(map(ProducerState.from_entry, view.producers))
+        plan = RewritePlan.of(config, producers, selection, end_offset)
         rewriter = Rewriter(keys, plan.rules(keys.get))
         cleaned = [source for group in plan.grouped(sources) for source in group]
         after_bytes = sum(_rewritten_bytes(rewriter, each, reader, on_progress) for each in cleaned)

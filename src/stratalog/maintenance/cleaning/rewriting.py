@@ -77,11 +77,22 @@ class RewritePlan:
     producers: dict[int, LastRecord]
 
     @classmethod
-    def of(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
+    def of_log(cls, log: PartitionLog, selection: CleaningPlan, end_offset: int) -> RewritePlan:
         """For a pass whose first step mapped keys up to `end_offset`."""
-        config, bound = log.config, selection.first_uncleanable_offset
         with log.maintenance.lock:
             producers = last_records(log.producers.producers.values())
+        return cls.of(log.config, producers, selection, end_offset)
+
+    @classmethod
+    def of(
+        cls,
+        config: LogConfig,
+        producers: dict[int, LastRecord],
+        selection: CleaningPlan,
+        end_offset: int,
+    ) -> RewritePlan:
+        """The same for a log with these settings and producers."""
+        bound = selection.first_uncleanable_offset
         return cls(
             end_offset=end_offset,
             groups=tuple(group_segments(selection.segments, end_offset, bound, config)),

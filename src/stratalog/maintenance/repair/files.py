@@ -40,8 +40,8 @@ from stratalog.maintenance.repair.journal import (
     NEW,
     OLD,
     PREFIX,
-    Change,
     Repair,
+    RepairedFile,
     interrupted_repairs,
     repairs_of,
 )
@@ -145,16 +145,18 @@ def _set_checkpoint(partition: Path, file: RootFile, offset: int, disk: Disk) ->
     disk.write_atomically(root / file.value, encode_offsets(offsets))
 
 
-def _changes(partition: Path, new: Path) -> list[Change]:
+def _changes(partition: Path, new: Path) -> list[RepairedFile]:
     """What differs between the partition and the new one, which has links to what stays."""
     found = []
     for name in sorted({*_live_names(partition), *_live_names(new)}):
         before, after = partition / name, new / name
         if not after.exists():
-            found.append(Change(name, existed=True, is_removed=True))
+            found.append(RepairedFile(name, existed=True, is_removed=True))
         elif not before.exists() or not before.samefile(after):
             status = after.stat()
-            found.append(Change(name, before.exists(), False, status.st_size, status.st_mtime_ns))
+            found.append(
+                RepairedFile(name, before.exists(), False, status.st_size, status.st_mtime_ns)
+            )
     return found
 
 
@@ -290,7 +292,7 @@ def undo_repair(repair: Repair, disk: Disk) -> None:
     repair.discard(disk)
 
 
-def _check_unchanged(repair: Repair, change: Change) -> None:
+def _check_unchanged(repair: Repair, change: RepairedFile) -> None:
     path = repair.partition / change.name
     with suppress(FileNotFoundError):
         status = path.stat()
@@ -299,8 +301,8 @@ def _check_unchanged(repair: Repair, change: Change) -> None:
         is_ours = (status.st_size, status.st_mtime_ns) == (change.size_bytes, change.mtime_ns)
         if not (is_old or is_ours) or (change.is_removed and not is_old):
             raise RepairError(
-                f"{path}: changed since the repair, and undoing it would lose that; to go back all "
-                f"the same, copy the files from {repair.directory / OLD}"
+                f"{path}: changed since the repair, so undoing it would lose data; to restore the "
+                f"old files anyway, copy them from {repair.directory / OLD}"
             )
 
 

@@ -19,7 +19,7 @@ _JOURNAL: Final = "repair.json"
 
 
 @dataclass(frozen=True)
-class Change:
+class RepairedFile:
     """One file of the partition, before and after."""
 
     name: str
@@ -36,7 +36,7 @@ class Repair:
 
     directory: Path
     """Of the repair, in the partition directory."""
-    changes: tuple[Change, ...]
+    changes: tuple[RepairedFile, ...]
     checkpoints: tuple[tuple[str, int, int], ...] = ()
     """Entries of this partition in checkpoints of the log directory: file, before, after."""
     open_transactions: tuple[tuple[int, int], ...] = ()
@@ -69,7 +69,7 @@ class Repair:
             content = json.loads((directory / _JOURNAL).read_bytes())
             return cls(
                 directory,
-                tuple(Change(**change) for change in content["changes"]),
+                tuple(RepairedFile(**change) for change in content["changes"]),
                 tuple((name, before, after) for name, before, after in content["checkpoints"]),
             )
         except FileNotFoundError:

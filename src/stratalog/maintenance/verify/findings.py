@@ -42,7 +42,7 @@ _REINDEX = "rebuild it: stratalog reindex {partition}"
 _SELF = "nothing: the broker repairs it when it opens the log"
 _NOTHING = "nothing: this is normal"
 _REBUILT = "nothing: opening the log after this unclean stop rebuilds the index"
-_WRITER = "readers fail here; take this batch out: stratalog repair {partition}"
+_WRITER = "readers fail here; remove this batch: stratalog repair {partition}"
 _COMPACTION = "nothing if the topic is compacted; else restore the partition from a replica"
 
 
@@ -62,7 +62,7 @@ class Fault(enum.Enum):
     OFFSETS_OUT_OF_ORDER = (
         "offsets-out-of-order",
         Severity.ERROR,
-        "no CRC covers a base offset; put it right: stratalog repair {partition}",
+        "no CRC covers a base offset; correct it: stratalog repair {partition}",
     )
     OFFSET_OUTSIDE_SEGMENT = (
         "offset-outside-segment",
