@@ -109,6 +109,7 @@ def warn_of_truncations() -> None:
         "stratalog.partitions.lock",
         "stratalog.bulk.planning",
         "stratalog.bulk.incremental",
+        "stratalog.bulk.backup",
     ):
         logging.getLogger(name).addHandler(_truncations)
 
