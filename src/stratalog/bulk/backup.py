@@ -9,8 +9,8 @@ A directory that nobody has open is copied file by file, as it is. In one that i
 * checkpoints are read before the logs, so they never promise more than the logs hold. Logs of
   `__consumer_offsets` are cut before all others, so every committed offset is of a record that is
   in the backup;
-* the cut is repeated until no transaction has changed its state meanwhile: a transaction is open,
-  ending or over in all partitions alike;
+* the ends of all logs are looked up in a few milliseconds, again and again until no transaction has
+  changed its state meanwhile: a transaction is open, ending or over in all partitions alike;
 * the last segment of a log is copied up to its last complete batch, without its indexes, which are
   still growing; restoring builds them. It is read twice, and both must be equal, since a
   truncation and new appends could otherwise be mixed;
@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,7 @@ _log: Final = logging.getLogger(__name__)
 PART_BYTES: Final = 8 * CHUNK_BYTES
 """A task copies so much of a file."""
 UPLOADS_IN_FLIGHT: Final = 4
-CUTS_MAX: Final = 20
+CUTS_MAX: Final = 100
 """How often to look again for a moment in which no transaction changes its state."""
 PASSES_MAX: Final = 20
 """How often to look again for files that were replaced before they were copied."""
@@ -240,49 +241,99 @@ def _check_target(target: Path, dirs: Sequence[Path]) -> None:
 # -- the cut
 
 
+class _Bound(NamedTuple):
+    """Up to where a log goes: the last segment, and its size. Later ones do not count."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A live directory at one moment."""
+
+    path: Path
+    root_files: tuple[_Planned, ...]
+    bounds: Mapping[str, _Bound]
+    """By the names of partition directories."""
+
+
 def _cuts(dirs: Sequence[Path]) -> list[_Cut]:
     """All directories at one moment, as far as transactions are concerned."""
+    live = [path for path in dirs if is_locked(path)]
+    moments, is_settled = _settled(live)
+    cuts = []
+    for path in dirs:
+        if path in live:
+            cut = _cut_live(path, moments[path])
+            cuts.append(replace(cut, is_settled=is_settled))
+        else:
+            cuts.append(_cut_unlocked(path))
+    return cuts
+
+
+def _settled(live: Sequence[Path]) -> tuple[dict[Path, _Moment], bool]:
+    """A moment in which no transaction changes its state. Finding the ends of all logs takes a
+    few milliseconds, so there mostly is one; the files are looked at afterwards."""
+    moments: dict[Path, _Moment] = {}
     for attempt in range(1, CUTS_MAX + 1):
-        live = [path for path in dirs if is_locked(path)]
-        before = [_signature(path) for path in live]
-        cuts = [_cut_live(path) if path in live else _cut_unlocked(path) for path in dirs]
-        if before == [_signature(path) for path in live]:
-            return cuts
-        if attempt < CUTS_MAX:
-            time.sleep(0.001 * attempt)
+        roots = {path: tuple(_retried(path)) for path in live}
+        before = [_states(path) for path in live]
+        moments = {path: _Moment(path, roots[path], _bounds(path)) for path in live}
+        if before == [_states(path) for path in live] and all(map(_is_current, moments.values())):
+            return moments, True
+        time.sleep(0.0002 * attempt)
     _log.warning(
         "%s: transactions began or ended each time that the logs were looked at; some that were "
         "ending may be incomplete in this backup",
         ", ".join(map(str, live)),
     )
-    return [replace(cut, is_settled=not cut.is_live) for cut in cuts]
+    return moments, False
+
+
+def _states(path: Path) -> dict[str, _Bound]:
+    """Changes with every step of a transaction."""
+    names = [name for name in os.listdir(path) if name.startswith(f"{TRANSACTION_STATE_TOPIC}-")]  # noqa: PTH208 - names, not paths
+    return _bounds_of(path, names)
+
+
+def _bounds(path: Path) -> dict[str, _Bound]:
+    """The end of each log; consumer offsets come first."""
+    order = f"{CONSUMER_OFFSETS_TOPIC}-"
+    names = sorted(os.listdir(path), key=lambda name: not name.startswith(order))  # noqa: PTH208
+    return _bounds_of(path, names)
+
+
+def _bounds_of(path: Path, names: Iterable[str]) -> dict[str, _Bound]:
+    ending = FileKind.LOG.value
+    found: dict[str, _Bound] = {}
+    for name in names:
+        try:
+            files = os.listdir(f"{path}/{name}")  # noqa: PTH208
+            last = max((each for each in files if each.endswith(ending)), default=None)
+            if last is not None:
+                size_bytes = os.stat(f"{path}/{name}/{last}").st_size  # noqa: PTH116 - fast
+                found[name] = _Bound(int(last.removesuffix(ending)), size_bytes)
+        except (OSError, ValueError):  # a file, or gone meanwhile
+            continue
+    return found
+
+
+def _is_current(moment: _Moment) -> bool:
+    """Whether what writers record about topics and commits is still what was read."""
+    for name in (STATE_FILE, JOURNAL_FILE):
+        read = {each.identity for each in moment.root_files if each.path == name}
+        status = _status(moment.path / name)
+        if read != (set() if status is None else {FileIdentity.of(status)}):
+            return False
+    return True
 
 
 def _cut_unlocked(path: Path) -> _Cut:
     try:
         return _cut_stopped(path)
-    except (
-        SegmentGoneError,
-        PartitionGoneError,
-        FileNotFoundError,
-    ):  # somebody writes all the same
+    except (SegmentGoneError, PartitionGoneError, FileNotFoundError):  # somebody writes
         return _cut_live(path)
-
-
-def _signature(path: Path) -> tuple[object, ...]:
-    """Changes with every step of a transaction or a bulk commit."""
-    found: list[object] = [_content_or_none(path / name) for name in (STATE_FILE, JOURNAL_FILE)]
-    for log in sorted(path.glob(f"{TRANSACTION_STATE_TOPIC}-*/*{FileKind.LOG.value}")):
-        status = _status(log)
-        found.append((log, None if status is None else status.st_size))
-    return tuple(found)
-
-
-def _content_or_none(path: Path) -> bytes | None:
-    try:
-        return read_file(path)
-    except FileNotFoundError:
-        return None
 
 
 def _status(path: Path) -> os.stat_result | None:
@@ -352,14 +403,13 @@ def _kept_partitions(partitions: Sequence[ListedPartition]) -> list[ListedPartit
     )
 
 
-def _cut_live(path: Path) -> _Cut:
-    root_files = [
-        each for each in _retried(path) if each.source.name != RootFile.CLEAN_SHUTDOWN.value
-    ]
-    cut = _Cut(path, root_files, is_live=True)
+def _cut_live(path: Path, moment: _Moment | None = None) -> _Cut:
+    moment = moment or _Moment(path, tuple(_retried(path)), _bounds(path))
+    cut = _Cut(path, list(moment.root_files), is_live=True)
     for listed in _kept_partitions(scan_log_dir(path).partitions):
         try:
-            cut.partitions[listed.path.name] = _cut_partition(listed)
+            bound = moment.bounds.get(listed.path.name)
+            cut.partitions[listed.path.name] = _cut_partition(listed, bound=bound)
         except PartitionGoneError:  # its topic was deleted
             continue
     return cut
@@ -372,18 +422,21 @@ def _retried(path: Path) -> list[_Planned]:
             return [
                 each if each.data is not None else each._replace(data=read_file(each.source))
                 for each in _all_files(path, "")
+                if each.path != RootFile.CLEAN_SHUTDOWN.value
             ]
         except (SegmentGoneError, FileNotFoundError):
             continue
     raise BackupError(f"{path}: its files change too quickly to be copied")
 
 
-def _cut_partition(listed: ListedPartition, end_max: int | None = None) -> _Partition:
-    """The files of a partition up to its last complete batch, or up to the offset `end_max`."""
+def _cut_partition(
+    listed: ListedPartition, end_max: int | None = None, bound: _Bound | None = None
+) -> _Partition:
+    """The files of a partition up to its last complete batch, below an offset or a bound."""
     for _ in range(PASSES_MAX):
         listing = list_partition(listed.path)
         try:
-            return _cut_listing(listed, listing, end_max)
+            return _cut_listing(listed, listing, end_max, bound)
         except SegmentGoneError:
             continue
         finally:
@@ -396,11 +449,16 @@ def _release(segments: Iterable[SegmentView]) -> None:
         segment.release()
 
 
-def _cut_listing(listed: ListedPartition, listing: Listing, end_max: int | None) -> _Partition:
+def _cut_listing(
+    listed: ListedPartition, listing: Listing, end_max: int | None, bound: _Bound | None
+) -> _Partition:
     name = listed.path.name
     segments = list(listing.segments)
     if end_max is not None:
         segments = [each for each in segments if each.base_offset < end_max] or segments[:1]
+    if bound is not None:
+        last_base = bound.base_offset
+        segments = [each for each in segments if each.base_offset <= last_base] or segments[:1]
     bases = {each.base_offset for each in segments}
     files = [
         _planned_segment(name, each, each.size_bytes, is_growing=False) for each in segments[:-1]
@@ -408,7 +466,7 @@ def _cut_listing(listed: ListedPartition, listing: Listing, end_max: int | None)
     end_offset = 0
     if segments:
         last = segments[-1]
-        size_bytes, end_offset = _end_up_to(last, end_max)
+        size_bytes, end_offset = _end_up_to(last, end_max, bound)
         files.append(_planned_segment(name, last, size_bytes, is_growing=True))
     closed = bases - {segments[-1].base_offset} if segments else bases
     swapped = {each.base_offset for each in segments if each.path.suffix == FileState.SWAP.value}
@@ -422,14 +480,40 @@ def _cut_listing(listed: ListedPartition, listing: Listing, end_max: int | None)
     return _Partition(tuple(files), SavedPartition(*tp, end_offset) if is_live else None)
 
 
-def _end_up_to(last: SegmentView, end_max: int | None) -> tuple[int, int]:
-    """Where the last complete batch ends, below an offset."""
+def _end_up_to(last: SegmentView, end_max: int | None, bound: _Bound | None) -> tuple[int, int]:
+    """Where the last complete batch ends, below an offset or a bound."""
     position, next_offset = last.end
     if end_max is not None and next_offset > end_max:
         found = last.seek(end_max)
         if found.batch is not None:
             return found.position, end_max
+    if bound is not None and bound.base_offset == last.base_offset and position > bound.size_bytes:
+        return _end_by_size(last, bound.size_bytes)
     return position, next_offset
+
+
+def _end_by_size(last: SegmentView, size_bytes: int) -> tuple[int, int]:
+    """Where the last batch ends that is complete within so many bytes."""
+    index = last.offset_index
+    slot = bisect_right(range(index.entries), size_bytes, key=lambda slot: index.entry(slot)[2]) - 1
+    start = last.seek(index.entry(slot)[1]).position if slot >= 0 else 0
+    found = (start if start <= size_bytes else 0, last.base_offset)
+    for position, batch in last.walk(found[0]):
+        if position + batch.size_bytes > size_bytes:
+            if position == found[0] and position:  # the batch before it is not known
+                return _end_by_walk(last, size_bytes)
+            return found
+        found = (position + batch.size_bytes, batch.last_offset + 1)
+    return found
+
+
+def _end_by_walk(last: SegmentView, size_bytes: int) -> tuple[int, int]:
+    found = (0, last.base_offset)
+    for position, batch in last.walk():
+        if position + batch.size_bytes > size_bytes:
+            break
+        found = (position + batch.size_bytes, batch.last_offset + 1)
+    return found
 
 
 def _planned_segment(

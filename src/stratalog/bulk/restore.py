@@ -42,6 +42,7 @@ from stratalog.format.messages.group_records import encode_group_record, read_gr
 from stratalog.format.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    TEMPORARY_SUFFIX,
     DirState,
     FileKind,
     FileState,
@@ -69,7 +70,8 @@ _log: Final = logging.getLogger(__name__)
 STAGING: Final = "restore.incomplete"
 """Not in the form topic-partition: a Kafka broker refuses to start."""
 MARKER: Final = "stratalog-restore.json"
-_NOT_OURS: Final = frozenset({"lost+found"})
+_ALLOWED: Final = frozenset({"lost+found", MARKER + TEMPORARY_SUFFIX})
+"""What an empty directory may have: a marker that was never completed among them."""
 _OFFSET_FILES: Final = (
     RootFile.RECOVERY_POINTS,
     RootFile.LOG_START_OFFSETS,
@@ -294,7 +296,7 @@ def _check_target(plan: RestorePlan, target: Path) -> None:
                 "directory"
             )
         return
-    if any(each.name not in _NOT_OURS for each in target.iterdir()):
+    if any(each.name not in _ALLOWED for each in target.iterdir()):
         raise BackupError(f"{target}: not empty; restore into a new directory")
 
 
