@@ -32,6 +32,7 @@
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      directories of different clusters, or the same partition twice
     │   └── MissingLogDirsError       some directories of a set were not opened
+    ├── BackupError                   a backup is missing, incomplete or corrupt, or does not fit
     ├── RepairError                   a repair that cannot be done or undone; nothing was changed
     ├── CommitError                   staged batches that cannot be committed
     │   ├── CommitPendingError        a decided commit that could not be finished yet
@@ -569,6 +570,10 @@ class InputFileError(StratalogError):
 
 class TextError(StratalogError):
     """A key or value that is not UTF-8 text."""
+
+
+class BackupError(StratalogError):
+    """A backup is missing, incomplete or corrupt, or the directories given do not fit it."""
 
 
 class JobError(StratalogError):

@@ -2,7 +2,8 @@
 
 A task decodes columns and writes files below a staging directory that readers of the target ignore.
 This process moves the files of finished tasks into place, so a task that runs twice, or dies
-half-way, leaves nothing behind.
+half-way, leaves nothing behind. In a store, where nothing can be renamed, the store itself copies
+the files; `_SUCCESS` comes last.
 
 Layout: `topic=orders/date=2026-11-16/part-00003-<job>.parquet`, where Spark, DuckDB and pyarrow
 find partition columns. Records without a timestamp are in the directory that Hive uses for null.
@@ -18,11 +19,11 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from stratalog.bulk.incremental import (
     ExportedUpTo,
     IncrementalTarget,
     StagedFile,
+    has_files,
     is_incremental,
     next_range,
 )
@@ -55,9 +57,13 @@ from stratalog.errors import ConfigError, StratalogError, TextError
 from stratalog.format.arguments import word_of
 from stratalog.partitions.view import LogDirsView
 from stratalog.storage.disk import storage_error
+from stratalog.storage.remote_disk import disk_of
+from stratalog.storage.remote_path import RemotePath, location
+from stratalog.storage.store import fetch_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from stratalog.bulk.incremental import ExportState, LostRecords
     from stratalog.bulk.options import ReadOptions
@@ -149,7 +155,9 @@ class ExportedFile(NamedTuple):
 class _Writer(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> int:
+        """Complete the file, and return its size."""
+        ...
 
     def abandon(self) -> None:
         """Give back what is held; nobody will look at the file."""
@@ -159,12 +167,25 @@ class _Writer(Protocol):
 class _Open:
     """A file that is being written."""
 
-    def __init__(self, path: Path, relative: Path, key: tuple[str, str | None]) -> None:
-        self.path = path
+    def __init__(self, relative: Path, writer: _Writer) -> None:
         self.relative = relative
-        self.key = key
         self.records = 0
-        self.writer: _Writer
+        self.writer = writer
+
+
+def _opened_sink(path: Path) -> pa.NativeFile:
+    """A new file, on a disk or in a store."""
+    if isinstance(path, RemotePath):
+        path.store.create_dir(path.parent.key, path.parent)
+        return path.store.open_output(path.key, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return pa.OSFile(str(path), "wb")
+
+
+def _closed(sink: pa.NativeFile) -> int:
+    size_bytes: int = sink.tell()
+    sink.close()
+    return size_bytes
 
 
 class FileSet:
@@ -221,18 +242,14 @@ class FileSet:
         again = f"-{self._count}" if self._count else ""
         self._count += 1
         relative /= f"part-{self._number:05d}{again}{self._spec.suffix}"
-        file = _Open(self._directory / relative, relative, key)
-        file.path.parent.mkdir(parents=True, exist_ok=True)
+        sink = _opened_sink(self._directory / str(relative))
         if self._spec.format == "parquet":
-            file.writer = _ParquetWriter(file.path, self._spec)
-        else:
-            file.writer = _JsonWriter(file.path, topic)
-        return file
+            return _Open(relative, _ParquetWriter(sink, self._spec))
+        return _Open(relative, _JsonWriter(sink, topic))
 
     def _close(self, key: tuple[str, str | None], file: _Open) -> None:
-        file.writer.close()
+        size_bytes = file.writer.close()
         topic, date = key
-        size_bytes = file.path.stat().st_size
         exported = ExportedFile(str(file.relative), topic, date, file.records, size_bytes)
         self.written = (*self.written, exported)
 
@@ -247,8 +264,8 @@ class _ParquetWriter:
     Batches are held until they make a row group; the first one shows what the keys are like.
     """
 
-    def __init__(self, path: Path, spec: FileSpec) -> None:
-        self._path = path
+    def __init__(self, sink: pa.NativeFile, spec: FileSpec) -> None:
+        self._sink = sink
         self._spec = spec
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = 0
@@ -261,14 +278,19 @@ class _ParquetWriter:
         if self._held_bytes >= ROW_GROUP_BYTES:
             self._flush()
 
-    def close(self) -> None:
+    def close(self) -> int:
         self._flush()
-        self.abandon()
+        if self._writer is not None:
+            self._writer.close()
+        return _closed(self._sink)
 
     def abandon(self) -> None:
         self._held = []
-        if self._writer is not None:
-            self._writer.close()
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._sink.close()
 
     def _flush(self) -> None:
         if not self._held:
@@ -284,7 +306,7 @@ class _ParquetWriter:
         if _repeats(keys):
             of_few_values.append("key")
         return pq.ParquetWriter(
-            self._path,
+            self._sink,
             self._spec.file_schema,
             compression=self._spec.codec or "snappy",
             use_dictionary=of_few_values,
@@ -331,18 +353,19 @@ def _is_text(raw: bytes) -> bool:
 class _JsonWriter:
     """A record a line."""
 
-    def __init__(self, path: Path, topic: str) -> None:
+    def __init__(self, sink: pa.NativeFile, topic: str) -> None:
         self._topic = topic
-        self._file: IO[bytes] = path.open("wb")
+        self._sink = sink
 
     def write(self, batch: pa.RecordBatch) -> None:
         for lines in json_lines(self._topic, batch):
-            self._file.write(lines)
+            self._sink.write(lines)
 
-    def close(self) -> None:
-        self._file.close()
+    def close(self) -> int:
+        return _closed(self._sink)
 
-    abandon = close
+    def abandon(self) -> None:
+        self._sink.close()
 
 
 # -- the job
@@ -401,7 +424,7 @@ class _Task(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """What one task has written, below its own directory."""
+    """What one task has written, below its own directory in the staging directory."""
 
     directory: str
     files: tuple[ExportedFile, ...]
@@ -428,7 +451,7 @@ def export(
     """
     clock = Clock()
     if not incremental:
-        return run_export(plan_export(options, spec), Path(target), workers, clock=clock)
+        return run_export(plan_export(options, spec), location(target), workers, clock=clock)
     chosen = spec or FileSpec(has_headers=options.includes_headers)
     with IncrementalTarget(target, chosen.layout) as opened:
         return run_export(plan_export(options, chosen, opened), opened, workers, clock=clock)
@@ -521,16 +544,19 @@ def run_export(
         with _storage_errors(root):
             done, groups = _write_all(plan, staging, workers)
             if not isinstance(target, IncrementalTarget):
-                _install(done, root, job)
+                _install(done, staging, job)
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
         raise
     if isinstance(target, IncrementalTarget):
         with interrupts_held():  # from here on the next export finishes what is left
-            target.commit(dict(plan.next_offsets), _moves(done, root, job))
-    with _storage_errors(root):
-        (root / SUCCESS).touch()
-    shutil.rmtree(staging, ignore_errors=True)
+            target.commit(dict(plan.next_offsets), _moves(done, staging.name, job))
+    if isinstance(root, RemotePath):
+        disk_of(root).write_atomically(root / SUCCESS, b"")
+    else:
+        with _storage_errors(root):
+            (root / SUCCESS).touch()
+    _remove(staging)
     files = tuple(sorted(_named(file, job) for task in done for file in task.files))
     records = sum(file.records for file in files)
     return ExportResult(
@@ -577,11 +603,12 @@ def _storage_errors(target: Path) -> Iterator[None]:
 
 def _write_all(plan: ExportPlan, staging: Path, workers: Workers) -> tuple[list[_Done], int]:
     """Have the tasks write their files, and return how many groups of tasks there were."""
-    staging.mkdir(parents=True)
+    if not isinstance(staging, RemotePath):
+        staging.mkdir(parents=True)
     splits = _for_all(workers, plan)
     tasks = [_Task(number, split) for number, split in enumerate(splits)]
     groups = pack(tasks, lambda task: task.split.size_bytes, slots=workers.slots, group_bytes=1)
-    work = partial(_write, read=_read_task(plan), spec=plan.spec, staging=str(staging))
+    work = partial(_write, read=_read_task(plan), spec=plan.spec, staging=staging)
     title = f"stratalog export: {len(tasks)} splits to {staging.parent}"
     return workers.run(work, groups, title=title), len(groups)
 
@@ -616,35 +643,56 @@ def _check_target(target: Path, spec: FileSpec) -> None:
         raise ConfigError("target", f"{target} is for incremental exports; use incremental=True")
     if spec.appends:
         return
-    if any(target.iterdir()):
+    is_used = has_files(target) if isinstance(target, RemotePath) else any(target.iterdir())
+    if is_used:
         raise ConfigError("target", f"{target} is not empty; choose another, or set appends=True")
 
 
-def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: str) -> _Done:
+def _write(task: _Task, *, read: ReadTask, spec: FileSpec, staging: Path) -> _Done:
     """Runs in a worker."""
-    directory = Path(staging) / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
+    directory = staging / f"{task.number:05d}-{uuid.uuid4().hex[:8]}"
     skipped: list[Skipped] = []
-    with FileSet(directory, spec, task.number) as files:
+    with _writing(directory), FileSet(directory, spec, task.number) as files:
         for part in task.split.ranges:
             for batch in read.read(Split((part,)), skipped.append):
                 files.add(part.topic_partition.topic, batch)
-    return _Done(str(directory), files.written, tuple(skipped))
+    return _Done(directory.name, files.written, tuple(skipped))
 
 
-def _install(done: Iterable[_Done], target: Path, job: str) -> None:
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return path.store.writing(path.key, path) if isinstance(path, RemotePath) else nullcontext()
+
+
+def _remove(staging: Path) -> None:
+    """If that fails, readers ignore what is left."""
+    if isinstance(staging, RemotePath):
+        with suppress(StratalogError):
+            disk_of(staging).remove_tree(staging)
+    else:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _install(done: Iterable[_Done], staging: Path, job: str) -> None:
     """Move the files of accepted tasks into place."""
-    for move in _moves(done, target, job):
+    target = staging.parent
+    moves = _moves(done, staging.name, job)
+    if isinstance(target, RemotePath):
+        disk = disk_of(target)
+        for _ in fetch_pool().map(
+            lambda move: disk.rename(target / move.staged, target / move.path), moves
+        ):
+            pass
+        return
+    for move in moves:
         path = target / move.path
         path.parent.mkdir(parents=True, exist_ok=True)
         (target / move.staged).rename(path)
 
 
-def _moves(done: Iterable[_Done], target: Path, job: str) -> Sequence[StagedFile]:
+def _moves(done: Iterable[_Done], staging: str, job: str) -> Sequence[StagedFile]:
     """What has to be moved, by paths below the target."""
     return [
-        StagedFile(
-            str(Path(task.directory).relative_to(target) / file.path), _named(file, job).path
-        )
+        StagedFile(f"{staging}/{task.directory}/{file.path}", _named(file, job).path)
         for task in done
         for file in task.files
     ]

@@ -11,13 +11,16 @@ An export that ends before step 2 has changed nothing, and the next one removes 
 directory. After step 2 the next export first moves what is left. So each record is in one file,
 once, whenever an export is killed; and a file that readers have seen is never removed.
 
-The target is locked meanwhile, so that two exports cannot add the same records.
+The target is locked meanwhile, so that two exports cannot add the same records. A target in a store
+cannot be locked: there an export looks again before step 2, and ends if the state has changed or
+its files are gone.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -34,7 +37,8 @@ from stratalog.errors import (
 )
 from stratalog.format.names import TopicPartition
 from stratalog.partitions.state import as_count, as_text, decode_json, id_of, id_text
-from stratalog.storage.disk import Disk
+from stratalog.storage.remote_disk import disk_of, locked
+from stratalog.storage.remote_path import RemotePath, location
 
 if TYPE_CHECKING:
     import uuid
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
     from stratalog.bulk.options import ReadOptions
     from stratalog.log.partition_view import PartitionView
+    from stratalog.storage.remote_disk import Files
 
 _log: Final = logging.getLogger(__name__)
 
@@ -144,33 +149,31 @@ class IncrementalTarget:
     """The directory that incremental exports write to, locked. Use it as a context manager."""
 
     def __init__(
-        self, path: Path | str, layout: Mapping[str, object], *, disk: Disk | None = None
+        self, path: Path | str, layout: Mapping[str, object], *, disk: Files | None = None
     ) -> None:
         """Lock the directory, and finish what a killed export has left.
 
         Raises LockedError while another export writes to it, and ConfigError if it has files of
         other exports, or files with another `layout`.
         """
-        self.path = Path(path).absolute()
-        self._disk = disk or Disk()
+        self.path = location(path).absolute()
+        self._disk = disk or disk_of(self.path)
         _create(self._disk, self.path)
         _check_files(self.path)
-        try:
-            self._lock = self._disk.lock(self.path / LOCK_FILE)
-        except LockedError:
-            raise LockedError(f"{self.path}: another incremental export writes to it") from None
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._disk, self.path / LOCK_FILE))
+            except LockedError:
+                raise LockedError(f"{self.path}: another incremental export writes to it") from None
             self.state = self._read(layout)
             self._finish()
-        except BaseException:
-            self._lock.release()
-            raise
+            self._lock = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._lock.close()
 
     def _read(self, layout: Mapping[str, object]) -> ExportState:
         path = self.path / STATE_FILE
@@ -201,11 +204,22 @@ class IncrementalTarget:
     ) -> None:
         """Add these files, and remember these offsets: both or, if this is interrupted, at last
         when the next export starts."""
+        if isinstance(self.path, RemotePath):
+            self._check_alone(files)
         for path in _with_directories([file.staged for file in files]):
             self._sync(self.path / path)
         merged = {**self.state.partitions, **partitions}
         self._write(replace(self.state, partitions=merged, moving=tuple(files)))
         self._move()
+
+    def _check_alone(self, files: Sequence[StagedFile]) -> None:
+        """Raise LockedError if another export has used the target since it was opened."""
+        is_same = self._read(self.state.layout) == self.state
+        if not is_same or not all(self._disk.exists(self.path / file.staged) for file in files):
+            raise LockedError(
+                f"{self.path}: another incremental export has written to it meanwhile; nothing was "
+                "exported. A store has no locks: run one export at a time"
+            )
 
     def _move(self) -> None:
         files = self.state.moving
@@ -224,9 +238,10 @@ class IncrementalTarget:
                     "the directory, and export everything again",
                     path=self.path / STATE_FILE,
                 )
-        for path in _with_directories([file.path for file in files]):
-            if (self.path / path).is_dir():
-                self._disk.fsync_dir(self.path / path)
+        if not isinstance(self.path, RemotePath):
+            for path in _with_directories([file.path for file in files]):
+                if (self.path / path).is_dir():
+                    self._disk.fsync_dir(self.path / path)
         self._write(replace(self.state, moving=()))
 
     def _write(self, state: ExportState) -> None:
@@ -240,7 +255,9 @@ class IncrementalTarget:
             self._disk.fsync(path)
 
 
-def _create(disk: Disk, path: Path) -> None:
+def _create(disk: Files, path: Path) -> None:
+    if isinstance(path, RemotePath):
+        return
     if path.exists() and not path.is_dir():
         raise ConfigError("target", f"{path} is not a directory")
     for directory in reversed([path, *path.parents]):
@@ -250,15 +267,30 @@ def _create(disk: Disk, path: Path) -> None:
 
 
 def _check_files(path: Path) -> None:
-    if not is_incremental(path) and any(path.iterdir()):
+    is_used = has_files if isinstance(path, RemotePath) else _has_any
+    if not is_incremental(path) and is_used(path):
         raise ConfigError(
             "target", f"{path} is not empty, and its files are not of incremental exports"
         )
 
 
+def _has_any(path: Path) -> bool:
+    return any(path.iterdir())
+
+
 def is_incremental(path: Path) -> bool:
-    """Whether incremental exports write to this directory."""
-    return any((path / name).exists() for name in (STATE_FILE, LOCK_FILE))
+    """Whether incremental exports write to this directory. In a store there is no lock file: a
+    first export that was killed leaves staged files only, and any other may follow it."""
+    names = {STATE_FILE, LOCK_FILE}
+    if isinstance(path, RemotePath):
+        found = path.listed(age_max_s=0.0)
+        return bool(names & found.keys())
+    return any((path / name).exists() for name in names)
+
+
+def has_files(path: Path) -> bool:
+    """Whether a directory has more than what a killed export has staged."""
+    return any(not each.name.startswith(STAGING_PREFIX) for each in path.iterdir())
 
 
 def _with_directories(paths: Sequence[str]) -> list[Path]:

@@ -34,6 +34,7 @@ from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
 from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
+from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(
             "--to",
             metavar="DIR",
-            help="Output directory; must be new or empty. - prints JSON lines to standard output.",
+            help="Output directory, or its URI (s3://…); must be new or empty. - prints JSON lines "
+            "to standard output.",
+            parser=location,
         ),
     ] = ...,  # type: ignore[assignment]  # required
     log_dir: LogDirOption = None,
@@ -126,8 +129,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Write topics as Parquet or JSON lines, in directories by topic and day.
 
     Runs on threads, or on Spark with --master; then all workers need access to the log directories
-    and to DIR. Files are moved into place when all of them are written. Internal topics are
-    exported only if you name them.
+    and to DIR. Files are moved into place when all of them are written, and _SUCCESS is written
+    last; in an object store too, which copies them by itself. Internal topics are exported only if
+    you name them.
 
     With --incremental, DIR remembers the next offset of each partition, in a file that is replaced
     when all files are written: a run that is killed is completed or repeated by the next one, so
@@ -146,6 +150,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog export orders -d /var/lib/kafka/data --to orders.parquet --text
       stratalog export orders:3 -d /data --to out --since 2026-11-01 --until 2026-11-02
       stratalog export orders -d /data --to /lake --incremental
+      stratalog export orders -d /data --to s3://lake/kafka --storage-option s3.region=eu-west-1
       stratalog export /mnt/backup --to /mnt/lake --master spark://host:7077
 
     With --json there is one object per file, one per partition with the offsets that were exported

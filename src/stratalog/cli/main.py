@@ -52,6 +52,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "topic": "Create, alter, delete and describe topics.",
     "ingest": "Write JSON lines, CSV, Parquet or text files into topics.",
     "export": "Write topics as Parquet or JSON lines.",
+    "backup": "Copy log directories into an object store, incrementally.",
+    "restore": "Restore log directories from a backup, whole or up to a time.",
     "compile-kernels": "Compile all kernels now, so that no later command has to wait.",
 }
 _FAILS_WHEN: Final = "anything could not be found, read or done"

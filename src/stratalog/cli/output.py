@@ -105,6 +105,7 @@ _WARNING_LOGGERS: Final = (
     "stratalog.partitions.lock",
     "stratalog.bulk.planning",
     "stratalog.bulk.incremental",
+    "stratalog.bulk.backup",
 )
 
 

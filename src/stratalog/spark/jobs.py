@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
+from stratalog.bulk import backup as backup_job
 from stratalog.bulk import compact as compact_job
 from stratalog.bulk import export as export_job
 from stratalog.bulk import ingest as ingest_job
 from stratalog.bulk import reindex as reindex_job
+from stratalog.bulk import restore as restore_job
 from stratalog.bulk import stats as stats_job
 from stratalog.bulk import tune as tune_job
 from stratalog.bulk import verify as verify_job
@@ -58,6 +60,8 @@ export = _on_spark(export_job.export)
 stats = _on_spark(stats_job.stats)
 survey = _on_spark(tune_job.survey)
 compact = _on_spark(compact_job.compact)
+backup = _on_spark(backup_job.backup)
+restore = _on_spark(restore_job.restore)
 ingest_files = _on_spark(ingest_job.ingest)
 
 _FINDINGS: Final = (

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
-from stratalog.errors import AccessDeniedError, ConfigError, StoreError
+from stratalog.errors import AccessDeniedError, ConfigError, StoreError, StratalogError
 from stratalog.storage.store_options import (
     S3_SCHEMES,
     StoreKey,
@@ -50,6 +50,10 @@ LISTED_FILES_MAX: Final = 200_000
 KEPT_FILE_BYTES_MAX: Final = 1 << 20
 KEPT_BYTES_MAX: Final = 32 << 20
 
+_WITHOUT_RENAMING: Final = frozenset({"gs", "gcs", "abfs", "abfss"})
+"""These and S3 have no directories either."""
+_OF_A_FILE: Final = frozenset({"open", "read", "delete", "copy", "rename"})
+"""Operations on a file that should be there."""
 _FINAL: Final = re.compile(
     r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|"
     r"INVALID_CLIENT_TOKEN_ID|EXPIRED_TOKEN|HTTP status 4(?!08|29)\d\d|No credentials|"
@@ -246,6 +250,47 @@ class Store:
         self._ask("write", path, write)
         self._forget(key)
 
+    def open_output(self, key: str, path: Path) -> Any:
+        """A `pyarrow.NativeFile` to write to; the file is visible when it is closed. Closed it is
+        complete for the store, whatever was written: give it a name that counts only later."""
+        return self._ask("write", path, lambda: self.filesystem.open_output_stream(key))
+
+    @contextmanager
+    def writing(self, key: str, path: Path) -> Iterator[None]:
+        """Around what is done with an `open_output`: errors of the store become typed ones."""
+        try:
+            yield
+        except StratalogError:  # some are an OSError as well
+            raise
+        except OSError as error:
+            reason = redacted(str(error), self._key)
+            if isinstance(error, PermissionError) or _DENIED.search(reason):
+                raise AccessDeniedError(path, reason) from None
+            raise StoreError(path, "write", error.errno or 0, reason) from None
+        self._forget(key)
+
+    def move(self, key: str, target: str, path: Path) -> None:
+        """Rename a file. Stores without renaming copy it, on their own side, and remove the first:
+        if that is interrupted, both are there. Raises FileNotFoundError."""
+        if self._key.scheme in S3_SCHEMES | _WITHOUT_RENAMING:
+            self._ask("copy", path, lambda: self.filesystem.copy_file(key, target))
+            self.delete(key, path)
+        else:
+            self.create_dir(target.rpartition("/")[0], path)
+            self._ask("rename", path, lambda: self.filesystem.move(key, target))
+        self._forget(key)
+        self._forget(target)
+
+    def delete_tree(self, key: str, path: Path) -> None:
+        """Remove a directory and all below; nothing happens if there is none."""
+        with suppress(FileNotFoundError):
+            self._ask("delete", path, lambda: self.filesystem.delete_dir(key))
+        with self._lock:
+            below = [each for each in self._listings if each == key or each.startswith(f"{key}/")]
+            for each in below:
+                del self._listings[each]
+        self._forget(key)
+
     def delete(self, key: str, path: Path) -> None:
         """Remove a file; nothing happens if there is none."""
         with suppress(FileNotFoundError):
@@ -254,13 +299,16 @@ class Store:
 
     def create_dir(self, key: str, path: Path) -> None:
         """A directory, where the store has such a thing."""
-        if self._key.scheme not in S3_SCHEMES | {"gs", "gcs", "abfs", "abfss"}:
+        if self._key.scheme not in S3_SCHEMES | _WITHOUT_RENAMING:
             self._ask("create", path, lambda: self.filesystem.create_dir(key, recursive=True))
 
     def _forget(self, key: str) -> None:
+        """A file was changed: its directory, and those above, may list other names now."""
         with self._lock:
-            self._listings.pop(key.rpartition("/")[0], None)
             self._kept.pop(key, None)
+            while key:
+                key = key.rpartition("/")[0]
+                self._listings.pop(key, None)
 
     # -- requests
 
@@ -273,7 +321,7 @@ class Store:
                 raise FileNotFoundError(2, "No such file", str(path)) from None
             except OSError as error:
                 reason = redacted(str(error), self._key)
-                if _MISSING.search(reason) and operation in {"open", "read", "delete"}:
+                if _MISSING.search(reason) and operation in _OF_A_FILE:
                     raise FileNotFoundError(2, "No such file", str(path)) from None
                 if isinstance(error, PermissionError) or _DENIED.search(reason):
                     raise AccessDeniedError(path, reason) from None

@@ -1,0 +1,850 @@
+"""Backs up log directories: what is in them at one point in time, into a store or a directory.
+
+First the *cut*: a quick pass over all partitions that notes which files there are and up to which
+batch each log goes. Then tasks copy these files; a log is copied up to its cut, however far it has
+grown since. The manifest is written last (`backup_store`).
+
+A directory that nobody has open is copied file by file, as it is. In one that is being written to:
+
+* checkpoints are read before the logs, so they never promise more than the logs hold. Logs of
+  `__consumer_offsets` are cut before all others, so every committed offset is of a record that is
+  in the backup;
+* the ends of all logs are looked up in a few milliseconds, again and again until no transaction has
+  changed its state meanwhile: a transaction is open, ending or over in all partitions alike;
+* the last segment of a log is copied up to its last complete batch, without its indexes, which are
+  still growing; restoring builds them. It is read twice, and both must be equal, since a
+  truncation and new appends could otherwise be mixed;
+* closed segments that are deleted or compacted before they are copied are looked for again: their
+  partition is cut a second time, at the same offset.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stratalog.bulk.backup_store import (
+    CHUNK_BYTES,
+    INLINE_BYTES_MAX,
+    BackupStore,
+    Manifest,
+    Pruned,
+    SavedDir,
+    SavedFile,
+    SavedPartition,
+    new_backup_id,
+    object_name,
+)
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.commits.journal import JOURNAL_FILE
+from stratalog.errors import (
+    BackupError,
+    InvalidNameError,
+    NotALogDirError,
+    PartitionGoneError,
+    SegmentGoneError,
+)
+from stratalog.format.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    TEMPORARY_SUFFIX,
+    TRANSACTION_STATE_TOPIC,
+    DirState,
+    FileKind,
+    FileState,
+    RootFile,
+    parse_partition_file,
+)
+from stratalog.log.listing import list_partition
+from stratalog.partitions.lock import is_locked
+from stratalog.partitions.state import STATE_FILE
+from stratalog.storage.log_dir_scan import scan_log_dir
+from stratalog.storage.log_file import FileIdentity, open_file, read_file
+from stratalog.storage.remote_path import RemotePath, location
+from stratalog.storage.store import fetch_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from stratalog.bulk.workers import Workers
+    from stratalog.log.listing import ListedFile, Listing
+    from stratalog.storage.log_dir_scan import ListedPartition
+    from stratalog.storage.log_file import LogFile
+    from stratalog.storage.segment_view import SegmentView
+
+_log: Final = logging.getLogger(__name__)
+
+PART_BYTES: Final = 8 * CHUNK_BYTES
+"""A task copies so much of a file."""
+UPLOADS_IN_FLIGHT: Final = 4
+CUTS_MAX: Final = 100
+"""How often to look again for a moment in which no transaction changes its state."""
+PASSES_MAX: Final = 20
+"""How often to look again for files that were replaced before they were copied."""
+_ENDINGS_SKIPPED: Final = (TEMPORARY_SUFFIX, FileState.DELETED.value)
+_GROWING: Final = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_INDEX}
+_MS_NS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class BackupResult(JobResult):
+    """What was backed up."""
+
+    backup_id: str = ""
+    dirs: tuple[SavedDir, ...] = ()
+    files: int = 0
+    sent_objects: int = 0
+    sent_bytes: int = 0
+    """What was not in the store yet."""
+    verified_objects: int | None = None
+    pruned: Pruned | None = None
+
+
+class _Planned(NamedTuple):
+    """A file of the cut."""
+
+    path: str
+    """Below the log directory, by the name that it has when it is restored."""
+    source: Path
+    size_bytes: int
+    """What is copied; the file may be larger by now."""
+    identity: FileIdentity
+    is_growing: bool = False
+    data: bytes | None = None
+    """The content, of a small file."""
+
+
+class _Partition(NamedTuple):
+    """The cut of a partition."""
+
+    files: tuple[_Planned, ...]
+    saved: SavedPartition | None
+
+
+@dataclass
+class _Cut:
+    """One log directory at one moment."""
+
+    path: Path
+    root_files: list[_Planned]
+    partitions: dict[str, _Partition] = field(default_factory=dict)
+    """By the names of their directories."""
+    is_live: bool = False
+    is_clean: bool = False
+    is_settled: bool = True
+
+    @property
+    def files(self) -> Iterator[_Planned]:
+        yield from self.root_files
+        for partition in self.partitions.values():
+            yield from partition.files
+
+
+def backup(
+    paths: Sequence[Path | str],
+    where: Path | str,
+    *,
+    workers: Workers | None = None,
+    keep: int | None = None,
+    reads_all: bool = False,
+    verifies: bool = False,
+) -> BackupResult:
+    """Back up log directories, live or stopped, into a store or a directory.
+
+    Only what is not there yet is sent. Files that have not changed since the last backup, by
+    inode, size and time, are not read either, unless `reads_all`. With `keep`, older backups are
+    removed afterwards, and objects that nobody needs any more. With `verifies`, every object of
+    the backup is read back and compared with its checksum.
+
+    Every worker must see the log directories and the target under the same paths. Raises
+    NotALogDirError, BackupError and StorageError; whatever happens, earlier backups stay valid.
+    """
+    clock = Clock()
+    workers = workers or ThreadWorkers()
+    if keep is not None and keep < 1:
+        raise BackupError(f"keep={keep}: at least one backup is kept")
+    dirs = [_checked_dir(each) for each in paths]
+    store = BackupStore.at(where)
+    _check_target(store.path, dirs)
+    run = _Run(store, workers, reads_all=reads_all)
+    now_ms = time.time_ns() // _MS_NS
+    saved = tuple(run.save(each) for each in _cuts(dirs))
+    manifest = Manifest(new_backup_id(now_ms), now_ms, saved, CHUNK_BYTES)
+    verified = verify_backup(store, manifest, workers) if verifies else None
+    store.write_manifest(manifest)
+    pruned = None if keep is None else store.prune(keep)
+    return BackupResult(
+        "backup",
+        0,
+        manifest.size_bytes,
+        clock.seconds,
+        run.tasks,
+        manifest.backup_id,
+        saved,
+        sum(len(each.files) for each in saved),
+        run.sent_objects,
+        run.sent_bytes,
+        verified,
+        pruned,
+    )
+
+
+def size_of_dirs(paths: Iterable[Path | str]) -> int:
+    """Bytes in log directories, roughly: for a progress bar."""
+    total = 0
+    for path in map(location, paths):
+        for each in path.glob("*/*.log"):
+            try:
+                total += each.stat().st_size
+            except OSError:  # removed meanwhile
+                continue
+    return total
+
+
+def verify_backup(store: BackupStore, manifest: Manifest, workers: Workers) -> int:
+    """Read every object of a backup; returns how many. Raises BackupError for one that is missing
+    or corrupt."""
+    objects = list(manifest.objects().items())
+    groups = pack(objects, lambda each: each[1], slots=workers.slots)
+    title = f"stratalog backup: verify {len(objects)} objects in {store.path}"
+    workers.run(partial(_read_back, store=store), groups, title=title)
+    return len(objects)
+
+
+def _read_back(task: tuple[str, int], *, store: BackupStore) -> None:
+    """Runs in a worker."""
+    store.read_object(*task)
+
+
+def _checked_dir(where: Path | str) -> Path:
+    path = location(where).absolute()
+    if isinstance(path, RemotePath):
+        raise NotALogDirError(f"{path}: only log directories on a disk are backed up")
+    scan_log_dir(path)
+    return path
+
+
+def _check_target(target: Path, dirs: Sequence[Path]) -> None:
+    if isinstance(target, RemotePath):
+        return
+    for path in dirs:
+        if target.resolve().is_relative_to(path.resolve()):
+            raise BackupError(f"{target}: a backup cannot be inside the log directory {path}")
+
+
+# -- the cut
+
+
+class _Bound(NamedTuple):
+    """Up to where a log goes: the last segment, and its size. Later ones do not count."""
+
+    base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A live directory at one moment."""
+
+    path: Path
+    root_files: tuple[_Planned, ...]
+    bounds: Mapping[str, _Bound]
+    """By the names of partition directories."""
+
+
+def _cuts(dirs: Sequence[Path]) -> list[_Cut]:
+    """All directories at one moment, as far as transactions are concerned."""
+    live = [path for path in dirs if is_locked(path)]
+    moments, is_settled = _settled(live)
+    cuts = []
+    for path in dirs:
+        if path in live:
+            cut = _cut_live(path, moments[path])
+            cuts.append(replace(cut, is_settled=is_settled))
+        else:
+            cuts.append(_cut_unlocked(path))
+    return cuts
+
+
+def _settled(live: Sequence[Path]) -> tuple[dict[Path, _Moment], bool]:
+    """A moment in which no transaction changes its state. Finding the ends of all logs takes a
+    few milliseconds, so there mostly is one; the files are looked at afterwards."""
+    moments: dict[Path, _Moment] = {}
+    for attempt in range(1, CUTS_MAX + 1):
+        roots = {path: tuple(_retried(path)) for path in live}
+        before = [_states(path) for path in live]
+        moments = {path: _Moment(path, roots[path], _bounds(path)) for path in live}
+        if before == [_states(path) for path in live] and all(map(_is_current, moments.values())):
+            return moments, True
+        time.sleep(0.0002 * attempt)
+    _log.warning(
+        "%s: transactions began or ended each time that the logs were looked at; some that were "
+        "ending may be incomplete in this backup",
+        ", ".join(map(str, live)),
+    )
+    return moments, False
+
+
+def _states(path: Path) -> dict[str, _Bound]:
+    """Changes with every step of a transaction."""
+    names = [name for name in os.listdir(path) if name.startswith(f"{TRANSACTION_STATE_TOPIC}-")]  # noqa: PTH208 - names, not paths
+    return _bounds_of(path, names)
+
+
+def _bounds(path: Path) -> dict[str, _Bound]:
+    """The end of each log; consumer offsets come first."""
+    order = f"{CONSUMER_OFFSETS_TOPIC}-"
+    names = sorted(os.listdir(path), key=lambda name: not name.startswith(order))  # noqa: PTH208
+    return _bounds_of(path, names)
+
+
+def _bounds_of(path: Path, names: Iterable[str]) -> dict[str, _Bound]:
+    ending = FileKind.LOG.value
+    found: dict[str, _Bound] = {}
+    for name in names:
+        try:
+            files = os.listdir(f"{path}/{name}")  # noqa: PTH208
+            last = max((each for each in files if each.endswith(ending)), default=None)
+            if last is not None:
+                size_bytes = os.stat(f"{path}/{name}/{last}").st_size  # noqa: PTH116 - fast
+                found[name] = _Bound(int(last.removesuffix(ending)), size_bytes)
+        except (OSError, ValueError):  # a file, or gone meanwhile
+            continue
+    return found
+
+
+def _is_current(moment: _Moment) -> bool:
+    """Whether what writers record about topics and commits is still what was read."""
+    for name in (STATE_FILE, JOURNAL_FILE):
+        read = {each.identity for each in moment.root_files if each.path == name}
+        status = _status(moment.path / name)
+        if read != (set() if status is None else {FileIdentity.of(status)}):
+            return False
+    return True
+
+
+def _cut_unlocked(path: Path) -> _Cut:
+    try:
+        return _cut_stopped(path)
+    except (SegmentGoneError, PartitionGoneError, FileNotFoundError):  # somebody writes
+        return _cut_live(path)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _cut_stopped(path: Path) -> _Cut:
+    """Every file as it is."""
+    listing = scan_log_dir(path)
+    cut = _Cut(path, _all_files(path, ""))
+    cut.is_clean = RootFile.CLEAN_SHUTDOWN in listing.root_files
+    for listed in _kept_partitions(listing.partitions):
+        name = listed.path.name
+        saved = None
+        if listed.directory.state is DirState.LIVE:
+            saved = SavedPartition(*listed.directory.topic_partition, _end_of(listed.path))
+        cut.partitions[name] = _Partition(tuple(_all_files(listed.path, f"{name}/")), saved)
+    return cut
+
+
+def _end_of(path: Path) -> int:
+    listing = list_partition(path)
+    try:
+        return listing.segments[-1].end.next_offset if listing.segments else 0
+    finally:
+        _release(listing.segments)
+
+
+def _all_files(directory: Path, prefix: str) -> list[_Planned]:
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_file() and not _is_skipped(entry.name):
+                found.append(_planned(prefix + entry.name, Path(entry.path), entry.stat()))
+    return sorted(found)
+
+
+def _is_skipped(name: str) -> bool:
+    return name == RootFile.LOCK.value or name.endswith(_ENDINGS_SKIPPED)
+
+
+def _planned(path: str, source: Path, status: os.stat_result) -> _Planned:
+    planned = _Planned(path, source, status.st_size, FileIdentity.of(status))
+    return _with_data(planned) if status.st_size <= INLINE_BYTES_MAX else planned
+
+
+def _with_data(planned: _Planned) -> _Planned:
+    """With the content as it is now. Raises SegmentGoneError if there is no such file now."""
+    try:
+        data = read_file(planned.source)
+    except FileNotFoundError:
+        raise SegmentGoneError(planned.source) from None
+    if len(data) > INLINE_BYTES_MAX:
+        return planned
+    return planned._replace(data=data, size_bytes=len(data))
+
+
+def _kept_partitions(partitions: Sequence[ListedPartition]) -> list[ListedPartition]:
+    """Consumer offsets first, then transactions, then all others; not those that are deleted."""
+    order = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
+    kept = [each for each in partitions if each.directory.state is not DirState.DELETE]
+    return sorted(
+        kept, key=lambda each: (order.get(each.directory.topic_partition.topic, 2), each.path)
+    )
+
+
+def _cut_live(path: Path, moment: _Moment | None = None) -> _Cut:
+    moment = moment or _Moment(path, tuple(_retried(path)), _bounds(path))
+    cut = _Cut(path, list(moment.root_files), is_live=True)
+    for listed in _kept_partitions(scan_log_dir(path).partitions):
+        try:
+            bound = moment.bounds.get(listed.path.name)
+            cut.partitions[listed.path.name] = _cut_partition(listed, bound=bound)
+        except PartitionGoneError:  # its topic was deleted
+            continue
+    return cut
+
+
+def _retried(path: Path) -> list[_Planned]:
+    """The files of the log directory itself; they are replaced all the time."""
+    for _ in range(PASSES_MAX):
+        try:
+            return [
+                each if each.data is not None else each._replace(data=read_file(each.source))
+                for each in _all_files(path, "")
+                if each.path != RootFile.CLEAN_SHUTDOWN.value
+            ]
+        except (SegmentGoneError, FileNotFoundError):
+            continue
+    raise BackupError(f"{path}: its files change too quickly to be copied")
+
+
+def _cut_partition(
+    listed: ListedPartition, end_max: int | None = None, bound: _Bound | None = None
+) -> _Partition:
+    """The files of a partition up to its last complete batch, below an offset or a bound."""
+    for _ in range(PASSES_MAX):
+        listing = list_partition(listed.path)
+        try:
+            return _cut_listing(listed, listing, end_max, bound)
+        except SegmentGoneError:
+            continue
+        finally:
+            _release(listing.segments)
+    raise BackupError(f"{listed.path}: its files change too quickly to be copied")
+
+
+def _release(segments: Iterable[SegmentView]) -> None:
+    for segment in segments:
+        segment.release()
+
+
+def _cut_listing(
+    listed: ListedPartition, listing: Listing, end_max: int | None, bound: _Bound | None
+) -> _Partition:
+    name = listed.path.name
+    segments = list(listing.segments)
+    if end_max is not None:
+        segments = [each for each in segments if each.base_offset < end_max] or segments[:1]
+    if bound is not None:
+        last_base = bound.base_offset
+        segments = [each for each in segments if each.base_offset <= last_base] or segments[:1]
+    bases = {each.base_offset for each in segments}
+    files = [
+        _planned_segment(name, each, each.size_bytes, is_growing=False) for each in segments[:-1]
+    ]
+    end_offset = 0
+    if segments:
+        last = segments[-1]
+        size_bytes, end_offset = _end_up_to(last, end_max, bound)
+        files.append(_planned_segment(name, last, size_bytes, is_growing=True))
+    closed = bases - {segments[-1].base_offset} if segments else bases
+    swapped = {each.base_offset for each in segments if each.path.suffix == FileState.SWAP.value}
+    for each in listing.files:
+        if _belongs(each, closed, swapped, end_offset):
+            plain = each.path.name.removesuffix(FileState.SWAP.value)
+            files.append(_small_or_listed(f"{name}/{plain}", each.path, each.identity))
+    files += _unknown_files(listed.path)
+    is_live = listed.directory.state is DirState.LIVE
+    tp = listed.directory.topic_partition
+    return _Partition(tuple(files), SavedPartition(*tp, end_offset) if is_live else None)
+
+
+def _end_up_to(last: SegmentView, end_max: int | None, bound: _Bound | None) -> tuple[int, int]:
+    """Where the last complete batch ends, below an offset or a bound."""
+    position, next_offset = last.end
+    if end_max is not None and next_offset > end_max:
+        found = last.seek(end_max)
+        if found.batch is not None:
+            return found.position, end_max
+    if bound is not None and bound.base_offset == last.base_offset and position > bound.size_bytes:
+        return _end_by_size(last, bound.size_bytes)
+    return position, next_offset
+
+
+def _end_by_size(last: SegmentView, size_bytes: int) -> tuple[int, int]:
+    """Where the last batch ends that is complete within so many bytes."""
+    index = last.offset_index
+    slot = bisect_right(range(index.entries), size_bytes, key=lambda slot: index.entry(slot)[2]) - 1
+    start = last.seek(index.entry(slot)[1]).position if slot >= 0 else 0
+    found = (start if start <= size_bytes else 0, last.base_offset)
+    for position, batch in last.walk(found[0]):
+        if position + batch.size_bytes > size_bytes:
+            if position == found[0] and position:  # the batch before it is not known
+                return _end_by_walk(last, size_bytes)
+            return found
+        found = (position + batch.size_bytes, batch.last_offset + 1)
+    return found
+
+
+def _end_by_walk(last: SegmentView, size_bytes: int) -> tuple[int, int]:
+    found = (0, last.base_offset)
+    for position, batch in last.walk():
+        if position + batch.size_bytes > size_bytes:
+            break
+        found = (position + batch.size_bytes, batch.last_offset + 1)
+    return found
+
+
+def _planned_segment(
+    name: str, segment: SegmentView, size_bytes: int, *, is_growing: bool
+) -> _Planned:
+    assert segment.identity is not None
+    plain = segment.path.name.removesuffix(FileState.SWAP.value)
+    return _Planned(f"{name}/{plain}", segment.path, size_bytes, segment.identity, is_growing)
+
+
+def _belongs(each: ListedFile, closed: set[int], swapped: set[int], end_offset: int) -> bool:
+    """Whether a file is copied beside the segments, which are planned already."""
+    kind, base, state = each.file.kind, each.file.base_offset, each.file.state
+    if kind is FileKind.LOG:
+        return False
+    if kind in _GROWING:
+        wanted = FileState.SWAP if base in swapped else FileState.LIVE
+        return base in closed and state is wanted
+    if state is not FileState.LIVE:
+        return False
+    return kind is not FileKind.PRODUCER_SNAPSHOT or (base or 0) <= end_offset
+
+
+def _small_or_listed(path: str, source: Path, identity: FileIdentity) -> _Planned:
+    planned = _Planned(path, source, identity.size_bytes, identity)
+    is_replaced = parse_or_none(source.name) in {FileKind.LEADER_EPOCHS, FileKind.QUORUM_STATE}
+    if is_replaced or identity.size_bytes <= INLINE_BYTES_MAX:
+        try:
+            data = read_file(source)
+        except FileNotFoundError:
+            raise SegmentGoneError(source) from None
+        return planned._replace(data=data, size_bytes=len(data))
+    return planned
+
+
+def parse_or_none(name: str) -> FileKind | None:
+    """The kind of a file in a partition directory; None if Kafka ignores or refuses it."""
+    try:
+        found = parse_partition_file(name)
+    except InvalidNameError:
+        return None
+    return None if found is None else found.kind
+
+
+def _unknown_files(directory: Path) -> list[_Planned]:
+    """Files that Kafka ignores, such as what a bulk commit has staged."""
+    found = []
+    for each in _all_files_or_gone(directory):
+        name = each.source.name
+        is_state = name.endswith((FileState.CLEANED.value, FileState.SWAP.value, ".part"))
+        if parse_or_none(name) is None and not is_state:
+            found.append(each)
+    return found
+
+
+def _all_files_or_gone(directory: Path) -> list[_Planned]:
+    try:
+        return _all_files(directory, f"{directory.name}/")
+    except FileNotFoundError:
+        raise SegmentGoneError(directory) from None
+
+
+# -- copying
+
+
+class _CopyTask(NamedTuple):
+    path: str
+    source: Path
+    start: int
+    end: int
+    identity: FileIdentity
+    is_growing: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+class _Copied(NamedTuple):
+    path: str
+    start: int
+    objects: tuple[str, ...]
+    sent: tuple[int, ...]
+    """Sizes of the objects that were not in the store yet."""
+    is_gone: bool = False
+    """The file was removed, replaced or truncated."""
+
+
+class _Run:
+    """Copies what was cut, and counts."""
+
+    def __init__(self, store: BackupStore, workers: Workers, *, reads_all: bool) -> None:
+        self._store = store
+        self._workers = workers
+        self._present = store.object_sizes()
+        self._known = {} if reads_all else self._files_of_latest()
+        self.tasks = 0
+        self.sent_objects = 0
+        self.sent_bytes = 0
+
+    def _files_of_latest(self) -> dict[tuple[str, str], SavedFile]:
+        """Files of the last backup whose content is known without reading them."""
+        manifest = self._store.latest()
+        if manifest is None or manifest.chunk_bytes != CHUNK_BYTES:
+            return {}
+        return {
+            (each.path, file.path): file
+            for each in manifest.dirs
+            for file in each.files
+            if file.identity is not None
+            and all(self._present.get(name) == size for name, size in manifest.pieces(file))
+        }
+
+    def save(self, cut: _Cut) -> SavedDir:
+        """Copy all files of the cut. What is gone meanwhile is cut again."""
+        saved: dict[str, SavedFile] = {}
+        for _ in range(PASSES_MAX):
+            gone = self._copy([each for each in cut.files if each.path not in saved], saved, cut)
+            if not gone:
+                break
+            cut = self._cut_again(cut, gone, saved)
+        else:
+            raise BackupError(f"{cut.path}: its files change too quickly to be copied")
+        planned = {each.path for each in cut.files}
+        files = tuple(saved[path] for path in sorted(planned))
+        ends = tuple(sorted(p.saved for p in cut.partitions.values() if p.saved is not None))
+        names = tuple(sorted(cut.partitions))
+        is_clean = cut.is_clean and not cut.is_live
+        return SavedDir(
+            str(cut.path), files, ends, names, cut.is_live, is_clean, cut.is_settled
+        )  # fmt: skip
+
+    def _cut_again(self, cut: _Cut, gone: set[str], saved: dict[str, SavedFile]) -> _Cut:
+        """A second look at the partitions of files that are gone, up to the same offsets."""
+        if not cut.is_live:  # somebody has begun to write
+            saved.clear()
+            return _cut_live(cut.path)
+        directories = {path.rpartition("/")[0] for path in gone}
+        listed = {each.path.name: each for each in scan_log_dir(cut.path).partitions}
+        for name in directories:
+            before = cut.partitions.pop(name, None)
+            for path in [path for path in saved if path.startswith(f"{name}/")]:
+                del saved[path]
+            if name in listed:
+                end_max = None if before is None or before.saved is None else before.saved[2]
+                try:
+                    cut.partitions[name] = _cut_partition(listed[name], end_max)
+                except PartitionGoneError:
+                    continue
+        return cut
+
+    def _copy(self, files: Sequence[_Planned], saved: dict[str, SavedFile], cut: _Cut) -> set[str]:
+        """Copy files into `saved`; returns those that are gone."""
+        tasks: list[_CopyTask] = []
+        for each in files:
+            if each.data is not None and each.size_bytes <= INLINE_BYTES_MAX:
+                saved[each.path] = _saved(each, ())
+                continue
+            known = self._known.get((str(cut.path), each.path))
+            if known is not None and _is_same(known, each):
+                saved[each.path] = known
+            elif each.data is not None:
+                saved[each.path] = self._send_data(each)
+            else:
+                tasks += _parts(each)
+        groups = pack(tasks, lambda task: task.size_bytes, slots=self._workers.slots)
+        work = partial(_copy_part, store=self._store, present=frozenset(self._present))
+        title = f"stratalog backup: {len(tasks)} parts of {cut.path} to {self._store.path}"
+        done = self._workers.run(work, groups, title=title)
+        self.tasks += len(groups)
+        return self._take(files, done, saved)
+
+    def _send_data(self, planned: _Planned) -> SavedFile:
+        """A file whose content was read with the cut."""
+        assert planned.data is not None
+        objects = []
+        for start in range(0, len(planned.data), CHUNK_BYTES):
+            piece = planned.data[start : start + CHUNK_BYTES]
+            name = object_name(piece)
+            if name not in self._present:
+                self._store.write_object(name, piece)
+                self._count(name, len(piece))
+            objects.append(name)
+        return _saved(planned, tuple(objects))
+
+    def _count(self, name: str, size_bytes: int) -> None:
+        if name not in self._present:
+            self._present[name] = size_bytes
+            self.sent_objects += 1
+            self.sent_bytes += size_bytes
+
+    def _take(
+        self, files: Sequence[_Planned], done: Sequence[_Copied], saved: dict[str, SavedFile]
+    ) -> set[str]:
+        parts: dict[str, list[_Copied]] = {}
+        for each in done:
+            parts.setdefault(each.path, []).append(each)
+            for name, size_bytes in zip(each.objects, each.sent, strict=True):
+                if size_bytes:
+                    self._count(name, size_bytes)
+        gone = {each.path for each in done if each.is_gone}
+        for planned in files:
+            found = sorted(parts.get(planned.path, ()), key=lambda each: each.start)
+            if planned.path not in gone and planned.path not in saved:
+                objects = tuple(name for each in found for name in each.objects)
+                saved[planned.path] = _saved(planned, objects)
+        return gone
+
+
+def _saved(planned: _Planned, objects: tuple[str, ...]) -> SavedFile:
+    is_whole = planned.size_bytes == planned.identity.size_bytes
+    data = None if objects or planned.data is None else planned.data
+    return SavedFile(
+        planned.path,
+        planned.size_bytes,
+        planned.identity.mtime_ns // _MS_NS,
+        objects,
+        b"" if not planned.size_bytes else data,
+        planned.identity if is_whole and planned.data is None else None,
+    )
+
+
+def _is_same(known: SavedFile, planned: _Planned) -> bool:
+    return known.identity == planned.identity and known.size_bytes == planned.size_bytes
+
+
+def _parts(planned: _Planned) -> list[_CopyTask]:
+    end = planned.size_bytes
+    return [
+        _CopyTask(
+            planned.path,
+            planned.source,
+            start,
+            min(end, start + PART_BYTES),
+            planned.identity,
+            planned.is_growing,
+        )
+        for start in range(0, max(1, end), PART_BYTES)
+    ]
+
+
+def _copy_part(task: _CopyTask, *, store: BackupStore, present: frozenset[str]) -> _Copied:
+    """Runs in a worker."""
+    try:
+        with _opened(task) as file:
+            copied = _send(task, file, store, present)
+            is_same = not task.is_growing or copied.objects == tuple(
+                object_name(piece) for piece in _pieces(file, task)
+            )
+            _check(task, file)
+        return copied if is_same else copied._replace(is_gone=True)
+    except SegmentGoneError:
+        return _Copied(task.path, task.start, (), (), is_gone=True)
+
+
+def _opened(task: _CopyTask) -> LogFile:
+    """The file that was cut, whatever its name is by now. Raises SegmentGoneError."""
+    plain = task.source.name.removesuffix(FileState.SWAP.value)
+    for name in (task.source.name, plain, plain + FileState.DELETED.value):
+        try:
+            file = open_file(task.source.with_name(name))
+        except FileNotFoundError:
+            continue
+        try:
+            _check(task, file)
+        except SegmentGoneError:
+            file.close()
+            continue
+        return file
+    raise SegmentGoneError(task.source)
+
+
+def _check(task: _CopyTask, file: LogFile) -> None:
+    """Raise SegmentGoneError if this is another file than the one that was cut."""
+    found = file.identity
+    is_same = found == task.identity
+    if task.is_growing:
+        is_same = found.inode == task.identity.inode and found.size_bytes >= task.end
+    if not is_same:
+        raise SegmentGoneError(task.source)
+
+
+def _pieces(file: LogFile, task: _CopyTask) -> Iterator[bytes]:
+    """Raises SegmentGoneError if the file ends before."""
+    for position in range(task.start, task.end, CHUNK_BYTES):
+        size_bytes = min(CHUNK_BYTES, task.end - position)
+        piece = file.read(position, size_bytes)
+        if len(piece) != size_bytes:
+            raise SegmentGoneError(task.source)
+        yield piece
+
+
+def _send(task: _CopyTask, file: LogFile, store: BackupStore, present: frozenset[str]) -> _Copied:
+    """The pieces of a part; several are sent while the next is read."""
+    names: list[str] = []
+    sent: list[int] = []
+    waiting: list[Future[None]] = []
+    for piece in _pieces(file, task):
+        name = object_name(piece)
+        is_new = name not in present and name not in names
+        if is_new:
+            while len(waiting) >= UPLOADS_IN_FLIGHT:
+                waiting.pop(0).result()
+            waiting.append(fetch_pool().submit(store.write_object, name, piece))
+        names.append(name)
+        sent.append(len(piece) if is_new else 0)
+    for each in waiting:
+        each.result()
+    return _Copied(task.path, task.start, tuple(names), tuple(sent))
+
+
+def list_backups(where: Path | str) -> list[Manifest]:
+    """All backups at a place, oldest first. Raises BackupError if there is none."""
+    store = BackupStore.at(where)
+    ids = store.backup_ids()
+    if not ids:
+        raise BackupError(f"{store.path}: there is no backup")
+    return [store.read_manifest(each) for each in ids]
+
+
+def prune(where: Path | str, keep: int) -> Pruned:
+    """Remove all but the newest `keep` backups, and objects that none of those needs."""
+    if keep < 1:
+        raise BackupError(f"keep={keep}: at least one backup is kept")
+    return BackupStore.at(where).prune(keep)
+
+
+def ends_of(manifest: Manifest) -> Mapping[str, int]:
+    """The log end offset of each partition, by its name."""
+    return {
+        str(each.topic_partition): each.end_offset
+        for saved in manifest.dirs
+        for each in saved.partitions
+    }

@@ -1,0 +1,353 @@
+"""Where backups are: manifests and objects below one URI or directory, and what they look like.
+
+    manifests/20261118T093000.123Z-5f3a9c01.json    one per backup
+    objects/<sha256>                                a piece of a file, at most `CHUNK_BYTES`
+
+An object is named by the SHA-256 of its content, so it is never overwritten by another content, and
+what is there is not sent again. A manifest is written when all objects that it names are there: a
+backup without one does not exist. It lists every file with its size and the objects it consists of;
+a file of up to `INLINE_BYTES_MAX` is in the manifest itself. Its last field is a checksum of all
+the others.
+
+Invariants:
+
+* a manifest is never changed, and an object is removed only when no manifest names it;
+* manifests are removed before objects, so an interrupted removal leaves objects that nobody needs,
+  never a backup that lacks some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.errors import BackupError, UnsupportedError
+from stratalog.format.names import TEMPORARY_SUFFIX, TopicPartition
+from stratalog.partitions.state import as_count, as_text
+from stratalog.storage.disk import Disk
+from stratalog.storage.log_file import FileIdentity, read_file
+from stratalog.storage.remote_disk import disk_of, sizes_in
+from stratalog.storage.remote_path import location
+from stratalog.storage.store import fetch_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+MANIFESTS: Final = "manifests"
+OBJECTS: Final = "objects"
+VERSION: Final = 1
+CHUNK_BYTES: Final = 16 << 20
+INLINE_BYTES_MAX: Final = 1024
+_SUFFIX: Final = ".json"
+
+
+class SavedFile(NamedTuple):
+    """One file of a log directory."""
+
+    path: str
+    """Below the log directory."""
+    size_bytes: int
+    mtime_ms: int
+    objects: tuple[str, ...] = ()
+    """The pieces of its content, in order, each of `chunk_bytes` but the last."""
+    data: bytes | None = None
+    """The content of a small file."""
+    identity: FileIdentity | None = None
+    """Of the file that was copied: if it is still the same, it need not be read again."""
+
+    @property
+    def directory(self) -> str:
+        """The partition directory, or nothing for a file of the log directory itself."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+class SavedPartition(NamedTuple):
+    """Up to where a partition was copied."""
+
+    topic: str
+    partition: int
+    end_offset: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True)
+class SavedDir:
+    """One log directory at one point in time."""
+
+    path: str
+    """Where it was."""
+    files: tuple[SavedFile, ...]
+    partitions: tuple[SavedPartition, ...] = ()
+    directories: tuple[str, ...] = ()
+    """All partition directories, also those without files."""
+    is_live: bool = False
+    """It was being written to: the last segment of each log has no indexes here."""
+    is_clean: bool = False
+    """It was closed cleanly, so nothing has to be recovered."""
+    is_settled: bool = True
+    """Whether no transaction changed its state while the ends of the logs were looked up."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One backup."""
+
+    backup_id: str
+    created_ms: int
+    dirs: tuple[SavedDir, ...]
+    chunk_bytes: int = CHUNK_BYTES
+
+    @property
+    def files(self) -> Iterator[SavedFile]:
+        return (file for each in self.dirs for file in each.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def objects(self) -> dict[str, int]:
+        """Every object that the backup needs, with its size."""
+        return {name: size for file in self.files for name, size in self.pieces(file)}
+
+    def pieces(self, file: SavedFile) -> Iterator[tuple[str, int]]:
+        """The objects of a file with their sizes, in order."""
+        for number, name in enumerate(file.objects):
+            yield name, min(self.chunk_bytes, file.size_bytes - number * self.chunk_bytes)
+
+
+def new_backup_id(now_ms: int) -> str:
+    """Ids sort by time."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    return f"{now:%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z-{secrets.token_hex(4)}"
+
+
+def object_name(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- manifests as JSON
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    content = {
+        "version": VERSION,
+        "id": manifest.backup_id,
+        "createdMs": manifest.created_ms,
+        "chunkBytes": manifest.chunk_bytes,
+        "dirs": [_dir_json(each) for each in manifest.dirs],
+    }
+    body = json.dumps(content, separators=(",", ":"))
+    checksum = object_name(body.encode())
+    return f'{body[:-1]},"checksum":"{checksum}"}}\n'.encode()
+
+
+def _dir_json(saved: SavedDir) -> dict[str, Any]:
+    return {
+        "path": saved.path,
+        "isLive": saved.is_live,
+        "isClean": saved.is_clean,
+        "isSettled": saved.is_settled,
+        "directories": saved.directories,
+        "partitions": [list(each) for each in saved.partitions],
+        "files": [_file_json(each) for each in saved.files],
+    }
+
+
+def _file_json(file: SavedFile) -> dict[str, Any]:
+    row: dict[str, Any] = {"path": file.path, "size": file.size_bytes, "mtimeMs": file.mtime_ms}
+    if file.data is None:
+        row["objects"] = file.objects
+    else:
+        row["data"] = b64encode(file.data).decode()
+    if file.identity is not None:
+        row["identity"] = list(file.identity)
+    return row
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Raises BackupError, or UnsupportedError for a version that is not known here."""
+    try:
+        body, _, end = data.decode().rpartition(',"checksum":"')
+        content = json.loads(body + "}")
+        if content["version"] != VERSION:
+            raise UnsupportedError(f"a backup of version {content['version']!r}")
+        if end != f'{object_name(f"{body}}}".encode())}"}}\n':
+            raise BackupError("its checksum does not match its content")
+        return Manifest(
+            as_text(content["id"]),
+            as_count(content["createdMs"]),
+            tuple(map(_dir_of, content["dirs"])),
+            as_count(content["chunkBytes"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BackupError(f"not the manifest of a backup ({error})") from None
+
+
+def _dir_of(row: Any) -> SavedDir:
+    return SavedDir(
+        as_text(row["path"]),
+        tuple(map(_file_of, row["files"])),
+        tuple(SavedPartition(*each) for each in row["partitions"]),
+        tuple(map(_checked_path, row["directories"])),
+        bool(row["isLive"]),
+        bool(row["isClean"]),
+        bool(row["isSettled"]),
+    )
+
+
+def _file_of(row: Any) -> SavedFile:
+    data = b64decode(row["data"]) if "data" in row else None
+    identity = FileIdentity(*row["identity"]) if "identity" in row else None
+    path = _checked_path(row["path"])
+    objects = tuple(map(_checked_name, row.get("objects", ())))
+    return SavedFile(path, as_count(row["size"]), row["mtimeMs"], objects, data, identity)
+
+
+def _checked_path(path: Any) -> str:
+    """A manifest must not name files outside the directory that is restored."""
+    parts = as_text(path).split("/")
+    if len(parts) > 2 or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{path!r} is not the path of a file in a log directory")
+    return "/".join(parts)
+
+
+def _checked_name(name: Any) -> str:
+    if len(as_text(name)) != 64 or "/" in name:
+        raise ValueError(f"{name!r} is not the name of an object")
+    return str(name)
+
+
+# -- the store
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed."""
+
+    backups: tuple[str, ...] = ()
+    objects: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class BackupStore:
+    """The place of backups: a directory of a disk or of a store. Pickles, for workers."""
+
+    path: Path
+    _made: set[Path] = field(default_factory=set, compare=False, repr=False)
+
+    @classmethod
+    def at(cls, where: Path | str) -> BackupStore:
+        return cls(location(where).absolute())
+
+    # -- manifests
+
+    def backup_ids(self) -> list[str]:
+        """All backups, oldest first."""
+        names = sizes_in(self.path / MANIFESTS)
+        return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+    def read_manifest(self, backup_id: str) -> Manifest:
+        """Raises BackupError if there is no such backup, or its manifest is corrupt."""
+        path = self.path / MANIFESTS / f"{backup_id}{_SUFFIX}"
+        try:
+            return decode_manifest(read_file(path))
+        except (FileNotFoundError, NotADirectoryError):
+            raise BackupError(f"{self.path}: there is no backup {backup_id!r}") from None
+        except BackupError as error:
+            raise BackupError(f"{path}: {error}") from None
+
+    def latest(self) -> Manifest | None:
+        ids = self.backup_ids()
+        return self.read_manifest(ids[-1]) if ids else None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """The backup exists from here on. Raises BackupError if an object is missing."""
+        self._check_complete(manifest)
+        self._write(MANIFESTS, f"{manifest.backup_id}{_SUFFIX}", encode_manifest(manifest))
+
+    def _check_complete(self, manifest: Manifest) -> None:
+        found = self.object_sizes()
+        for name, size_bytes in manifest.objects().items():
+            if found.get(name) != size_bytes:
+                raise BackupError(
+                    f"{self.path}: object {name} is missing or incomplete; was it removed while "
+                    "the backup was running? Run one backup at a time, and try again"
+                )
+
+    # -- objects
+
+    def object_sizes(self) -> dict[str, int]:
+        return sizes_in(self.path / OBJECTS)
+
+    def write_object(self, name: str, data: bytes) -> None:
+        self._write(OBJECTS, name, data)
+
+    def read_object(self, name: str, size_bytes: int) -> bytes:
+        """Raises BackupError unless the content is what its name says."""
+        path = self.path / OBJECTS / name
+        try:
+            data = read_file(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BackupError(f"{path}: missing, although a backup names it") from None
+        if len(data) != size_bytes or object_name(data) != name:
+            raise BackupError(f"{path}: its content is not what was backed up (checksum mismatch)")
+        return data
+
+    def _write(self, directory: str, name: str, data: bytes) -> None:
+        disk, parent = disk_of(self.path), self.path / directory
+        if parent not in self._made:
+            for each in (*reversed(self.path.parents), self.path, parent):
+                if not disk.exists(each):
+                    disk.mkdir(each, exist_ok=True)
+            self._made.add(parent)
+        if isinstance(disk, Disk):  # several threads may write the same object
+            temporary = parent / f"{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+            disk.write_file(temporary, data)
+            disk.rename(temporary, parent / name)
+            disk.fsync_dir(parent)
+        else:
+            disk.write_atomically(parent / name, data)
+
+    # -- removing
+
+    def prune(self, keep: int) -> Pruned:
+        """Remove all but the newest `keep` backups, and objects that none of those needs."""
+        disk = disk_of(self.path)
+        ids = self.backup_ids()
+        removed = ids[: max(0, len(ids) - keep)]
+        kept = [self.read_manifest(each) for each in ids[len(removed) :]]
+        needed = {name for manifest in kept for name in manifest.objects()}
+        for each in removed:
+            disk.unlink(self.path / MANIFESTS / f"{each}{_SUFFIX}", missing_ok=True)
+        if removed:
+            disk.fsync_dir(self.path / MANIFESTS)
+        unneeded = {n: size for n, size in self.object_sizes().items() if n not in needed}
+        self._remove_objects(unneeded)
+        return Pruned(tuple(removed), len(unneeded), sum(unneeded.values()))
+
+    def _remove_objects(self, names: Iterable[str]) -> None:
+        disk = disk_of(self.path)
+
+        def remove(name: str) -> None:
+            disk.unlink(self.path / OBJECTS / name, missing_ok=True)
+
+        for _ in fetch_pool().map(remove, names):
+            pass

@@ -1,0 +1,645 @@
+"""Restores log directories from a backup, whole or in part, up to an offset or a time.
+
+Everything is built in `restore.incomplete`, a directory inside the one that is restored. No Kafka
+broker starts on a directory that has such a thing in it, and `stratalog` does not write to it:
+
+1. Tasks fetch the files and check every piece against its checksum.
+2. If the directory was not closed cleanly when it was backed up, or logs are truncated, the logs
+   are opened as a broker does at its start, which builds missing indexes and snapshots, truncated
+   where that was asked for, and closed: checkpoints and the clean-shutdown marker are written.
+   Committed offsets above the new end of a log are set back to it.
+3. All is moved to its place, `meta.properties` last, and `restore.incomplete` is removed.
+
+`stratalog-restore.json` beside it says what is restored, and whether step 3 has begun. A restore
+that was killed is repeated with the same arguments: files that are there and right are not fetched
+again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile
+from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.config import BrokerConfig
+from stratalog.errors import (
+    BackupError,
+    CorruptError,
+    InvalidNameError,
+    StratalogError,
+    UnsupportedError,
+)
+from stratalog.format.checkpoint import decode_offsets, encode_offsets
+from stratalog.format.messages.group_records import encode_group_record, read_group_record
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TEMPORARY_SUFFIX,
+    DirState,
+    FileKind,
+    FileState,
+    RootFile,
+    TopicPartition,
+    parse_partition_dir,
+    parse_partition_file,
+)
+from stratalog.format.record import Record, encode_batch
+from stratalog.log.appends import AppendOrigin
+from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
+from stratalog.partitions.root import LogContext
+from stratalog.storage.disk import Disk, storage_errors
+from stratalog.storage.remote_path import RemotePath, location
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from stratalog.bulk.workers import Workers
+    from stratalog.log.partition_log import PartitionLog
+
+_log: Final = logging.getLogger(__name__)
+
+STAGING: Final = "restore.incomplete"
+"""Not in the form topic-partition: a Kafka broker refuses to start."""
+MARKER: Final = "stratalog-restore.json"
+_ALLOWED: Final = frozenset({"lost+found", MARKER + TEMPORARY_SUFFIX})
+"""What an empty directory may have: a marker that was never completed among them."""
+_OFFSET_FILES: Final = (
+    RootFile.RECOVERY_POINTS,
+    RootFile.LOG_START_OFFSETS,
+    RootFile.HIGH_WATERMARKS,
+    RootFile.CLEANER_OFFSETS,
+)
+_COMMIT_TYPES: Final = frozenset({0, 1})
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is restored."""
+
+    topics: tuple[tuple[str, int | None], ...] = ()
+    """Topics, or partitions of them; all if there are none."""
+    until_ms: int | None = None
+    """Records from this time on are dropped, in every log."""
+    to_offsets: tuple[tuple[TopicPartition, int], ...] = ()
+    """Records from this offset on are dropped."""
+
+    def has(self, topic_partition: TopicPartition) -> bool:
+        topic, number = topic_partition
+        if not self.topics or topic == CLUSTER_METADATA_TOPIC:
+            return True
+        return (topic, number) in self.topics or (topic, None) in self.topics
+
+    @property
+    def truncates(self) -> bool:
+        return self.until_ms is not None or bool(self.to_offsets)
+
+    def as_json(self) -> dict[str, Any]:
+        offsets = [[*at, offset] for at, offset in self.to_offsets]
+        topics = [list(each) for each in self.topics]
+        return {"topics": topics, "untilMs": self.until_ms, "toOffsets": offsets}
+
+
+class RestoredPartition(NamedTuple):
+    """A log after the restore."""
+
+    topic: str
+    partition: int
+    end_offset: int
+    backup_end_offset: int
+    has_open_transaction: bool = False
+    """A truncation has left a transaction without its end."""
+
+
+class ClampedOffset(NamedTuple):
+    """A committed offset that was set back to the end of its log."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    end_offset: int
+
+
+class _Restored(NamedTuple):
+    partitions: tuple[RestoredPartition, ...]
+    clamped: tuple[ClampedOffset, ...]
+
+
+@dataclass(frozen=True)
+class RestoreResult(JobResult):
+    """What was restored."""
+
+    backup_id: str = ""
+    dirs: tuple[str, ...] = ()
+    files: int = 0
+    fetched_files: int = 0
+    """Fewer than `files` if an interrupted restore was continued."""
+    is_recovered: bool = False
+    """The logs were opened and closed, since the backup was of a directory that was in use."""
+    partitions: tuple[RestoredPartition, ...] = ()
+    clamped: tuple[ClampedOffset, ...] = ()
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """Which files of a backup go where."""
+
+    store: BackupStore
+    manifest: Manifest
+    targets: tuple[Path, ...]
+    selection: Selection
+    files: tuple[tuple[SavedFile, ...], ...]
+    """Of each log directory."""
+    as_is: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for files in self.files for file in files)
+
+    @property
+    def needs_opening(self) -> bool:
+        """Whether the files as they were copied are not yet what a broker leaves behind."""
+        if self.as_is:
+            return False
+        return self.selection.truncates or not all(each.is_clean for each in self.manifest.dirs)
+
+
+def restore(
+    where: Path | str,
+    dirs: Sequence[Path | str],
+    selection: Selection | None = None,
+    *,
+    backup_id: str | None = None,
+    as_is: bool = False,
+    workers: Workers | None = None,
+) -> RestoreResult:
+    """Restore a backup (the newest, unless `backup_id` names another) into new or empty
+    directories, one for each log directory of the backup, in its order.
+
+    With `as_is`, the files are left as they were copied, and a broker recovers the logs when it
+    starts. Raises BackupError.
+    """
+    clock = Clock()
+    plan = plan_restore(where, dirs, selection, backup_id=backup_id, as_is=as_is)
+    return run_restore(plan, workers, clock=clock)
+
+
+def plan_restore(
+    where: Path | str,
+    dirs: Sequence[Path | str],
+    selection: Selection | None = None,
+    *,
+    backup_id: str | None = None,
+    as_is: bool = False,
+) -> RestorePlan:
+    """Look up the backup, and check that it can be restored as asked for. Changes nothing."""
+    selection = selection or Selection()
+    store = BackupStore.at(where)
+    manifest = store.latest() if backup_id is None else store.read_manifest(backup_id)
+    if manifest is None:
+        raise BackupError(f"{store.path}: there is no backup")
+    targets = tuple(location(each).absolute() for each in dirs)
+    if len(targets) != len(manifest.dirs):
+        paths = ", ".join(each.path for each in manifest.dirs)
+        raise BackupError(
+            f"the backup is of {len(manifest.dirs)} log directories ({paths}): give as many "
+            f"directories, not {len(targets)}"
+        )
+    if as_is and selection.truncates:
+        raise BackupError("files cannot be left as they are if their logs are truncated")
+    _check_selection(manifest, selection)
+    files = tuple(tuple(_selected(each, selection)) for each in manifest.dirs)
+    plan = RestorePlan(store, manifest, targets, selection, files, as_is)
+    for target in targets:
+        _check_target(plan, target)
+    return plan
+
+
+def _check_selection(manifest: Manifest, selection: Selection) -> None:
+    known = {each.topic_partition for saved in manifest.dirs for each in saved.partitions}
+    for topic, number in selection.topics:
+        if not any(at.topic == topic and number in {None, at.partition} for at in known):
+            name = topic if number is None else f"{topic}:{number}"
+            raise BackupError(f"backup {manifest.backup_id} has no {name}")
+    for at, offset in selection.to_offsets:
+        if at not in known or not selection.has(at):
+            raise BackupError(f"{at.topic}:{at.partition} is not restored")
+        if offset < 0:
+            raise BackupError(f"{at.topic}:{at.partition}:{offset}: an offset is 0 or more")
+
+
+def _selected(saved: SavedDir, selection: Selection) -> Iterable[SavedFile]:
+    ends = {str(at): offset for at, offset in selection.to_offsets}
+    firsts = _first_bases(saved)
+    for file in saved.files:
+        directory = file.directory
+        if directory and not _is_wanted(directory, selection):
+            continue
+        end = ends.get(directory)
+        if end is None or not _is_after(file.name, end, firsts.get(directory, 0)):
+            yield file
+
+
+def _is_wanted(directory: str, selection: Selection) -> bool:
+    if not selection.topics:
+        return True
+    try:
+        found = parse_partition_dir(directory)
+    except InvalidNameError:
+        return False
+    return (
+        found is not None and found.state is DirState.LIVE and selection.has(found.topic_partition)
+    )
+
+
+def _first_bases(saved: SavedDir) -> dict[str, int]:
+    """The base offset of the first segment of each log."""
+    found: dict[str, int] = {}
+    for file in saved.files:
+        if file.name.endswith(FileKind.LOG.value):
+            base = int(file.name.removesuffix(FileKind.LOG.value))
+            found[file.directory] = min(base, found.get(file.directory, base))
+    return found
+
+
+def _is_after(name: str, end: int, first_base: int) -> bool:
+    """Whether a file of a segment is not needed for a log that ends at an offset."""
+    file = parse_partition_file(name)
+    if file is None or file.base_offset is None or file.kind is FileKind.METADATA_SNAPSHOT:
+        return False
+    if file.kind is FileKind.PRODUCER_SNAPSHOT:
+        return file.base_offset > end
+    return file.base_offset >= end and file.base_offset > first_base
+
+
+def _check_target(plan: RestorePlan, target: Path) -> None:
+    if isinstance(target, RemotePath):
+        raise BackupError(f"{target}: a log directory is restored to a disk")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise BackupError(f"{target}: a file, not a directory")
+    found = _read_marker(target)
+    if found is not None:
+        if found["restore"] != _identity(plan, target):
+            raise BackupError(
+                f"{target}: another restore was interrupted here; finish it, or remove the "
+                "directory"
+            )
+        return
+    if any(each.name not in _ALLOWED for each in target.iterdir()):
+        raise BackupError(f"{target}: not empty; restore into a new directory")
+
+
+def _identity(plan: RestorePlan, target: Path) -> dict[str, Any]:
+    """What an interrupted restore must have in common with its repetition."""
+    return {
+        "backup": plan.manifest.backup_id,
+        "dir": plan.targets.index(target),
+        "asIs": plan.as_is,
+        **plan.selection.as_json(),
+    }
+
+
+def _read_marker(target: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads((target / MARKER).read_bytes())
+        if isinstance(content["restore"], dict):
+            return dict(content)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise BackupError(f"{target / MARKER}: not written by a restore")
+
+
+def _write_marker(
+    disk: Disk, plan: RestorePlan, target: Path, restored: _Restored | None = None
+) -> None:
+    """With what was restored, once nothing is left but to move it into place."""
+    content: dict[str, Any] = {"restore": _identity(plan, target)}
+    if restored is not None:
+        content["partitions"], content["clamped"] = map(list, restored)
+    disk.write_atomically(target / MARKER, (json.dumps(content) + "\n").encode())
+
+
+# -- running
+
+
+class _FetchTask(NamedTuple):
+    file: SavedFile
+    target: Path
+    pieces: tuple[tuple[str, int], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.size_bytes
+
+
+def run_restore(
+    plan: RestorePlan, workers: Workers | None = None, *, clock: Clock | None = None
+) -> RestoreResult:
+    """Restore what was planned."""
+    clock = clock or Clock()
+    workers = workers or ThreadWorkers()
+    disk = Disk()
+    restored, fetched, groups = _ready(plan), 0, 0
+    if restored is None:
+        stagings = [_begin(disk, plan, target) for target in plan.targets]
+        fetched, groups = _fetch(plan, stagings, workers)
+        restored = _Restored(_whole(plan), ())
+        if plan.needs_opening:
+            restored = _open_and_close(plan, stagings)
+        elif plan.selection.topics:
+            _limit_checkpoints(disk, plan, stagings)
+        for target in plan.targets:
+            _write_marker(disk, plan, target, restored)
+    for target in plan.targets:
+        _move_into_place(disk, target)
+    for target in plan.targets:
+        disk.unlink(target / MARKER)
+        disk.fsync_dir(target)
+    return RestoreResult(
+        "restore",
+        0,
+        plan.size_bytes,
+        clock.seconds,
+        groups,
+        plan.manifest.backup_id,
+        tuple(map(str, plan.targets)),
+        sum(map(len, plan.files)),
+        fetched,
+        plan.needs_opening,
+        *restored,
+    )
+
+
+def _ready(plan: RestorePlan) -> _Restored | None:
+    """What an interrupted restore had ready, if it only had to be moved into place."""
+    for target in plan.targets:
+        marker = _read_marker(target) if target.exists() else None
+        if marker is not None and "partitions" in marker:
+            return _Restored(
+                tuple(RestoredPartition(*each) for each in marker["partitions"]),
+                tuple(ClampedOffset(*each) for each in marker["clamped"]),
+            )
+    return None
+
+
+def _begin(disk: Disk, plan: RestorePlan, target: Path) -> Path:
+    """Create the directory in which everything is built, or continue with the one that is there,
+    without what does not belong in it."""
+    staging = target / STAGING
+    with storage_errors("create", target):
+        target.mkdir(parents=True, exist_ok=True)
+    _write_marker(disk, plan, target)
+    disk.mkdir(staging, exist_ok=True)
+    disk.fsync_dir(target)
+    number = plan.targets.index(target)
+    wanted = {file.path for file in plan.files[number]}
+    directories = set(_directories(plan, number))
+    for name in disk.list_names(staging):
+        path = staging / name
+        if not path.is_dir():
+            if name not in wanted:
+                disk.unlink(path)
+        elif name not in directories:
+            disk.remove_tree(path)
+        else:
+            for each in disk.list_names(path):
+                if f"{name}/{each}" not in wanted:
+                    disk.unlink(path / each)
+    for name in directories:
+        disk.mkdir(staging / name, exist_ok=True)
+    return staging
+
+
+def _directories(plan: RestorePlan, number: int) -> list[str]:
+    found = plan.manifest.dirs[number].directories
+    return [each for each in found if _is_wanted(each, plan.selection)]
+
+
+def _fetch(plan: RestorePlan, stagings: Sequence[Path], workers: Workers) -> tuple[int, int]:
+    """Fetch all files; returns how many were not there yet, and the number of groups of tasks."""
+    tasks = [
+        _FetchTask(file, staging / file.path, tuple(plan.manifest.pieces(file)))
+        for files, staging in zip(plan.files, stagings, strict=True)
+        for file in files
+    ]
+    groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
+    title = f"stratalog restore: {len(tasks)} files from {plan.store.path}"
+    done = workers.run(partial(_fetch_file, store=plan.store), groups, title=title)
+    disk = Disk()
+    for number, staging in enumerate(stagings):
+        for name in _directories(plan, number):
+            disk.fsync_dir(staging / name)
+        disk.fsync_dir(staging)
+    return sum(done), len(groups)
+
+
+def _fetch_file(task: _FetchTask, *, store: BackupStore) -> int:
+    """Runs in a worker. Returns 0 if the file was there already."""
+    if _is_there(task):
+        return 0
+    disk = Disk()
+    temporary = task.target.with_name(f"{task.target.name}.{secrets.token_hex(4)}.fetching")
+    disk.write_file(temporary, task.file.data or b"", is_synced=False)
+    with disk.open_append(temporary) as file:
+        for name, size_bytes in task.pieces:
+            file.write(store.read_object(name, size_bytes))
+        if file.size_bytes != task.file.size_bytes:
+            raise BackupError(f"{task.file.path}: the backup has {file.size_bytes} bytes of it")
+        file.fsync()
+    disk.set_mtime_ms(temporary, task.file.mtime_ms)
+    disk.rename(temporary, task.target)
+    return 1
+
+
+def _is_there(task: _FetchTask) -> bool:
+    """Whether an interrupted restore has fetched the file already."""
+    try:
+        with task.target.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != task.file.size_bytes:
+                return False
+            if task.file.data is not None:
+                return file.read() == task.file.data
+            return all(
+                hashlib.sha256(file.read(size)).hexdigest() == name for name, size in task.pieces
+            )
+    except FileNotFoundError:
+        return False
+
+
+def _whole(plan: RestorePlan) -> tuple[RestoredPartition, ...]:
+    return tuple(
+        RestoredPartition(each.topic, each.partition, each.end_offset, each.end_offset)
+        for saved in plan.manifest.dirs
+        for each in saved.partitions
+        if plan.selection.has(each.topic_partition)
+    )
+
+
+def _limit_checkpoints(disk: Disk, plan: RestorePlan, stagings: Sequence[Path]) -> None:
+    """Remove the partitions that are not restored from the offset checkpoints."""
+    for staging in stagings:
+        for file in _OFFSET_FILES:
+            path = staging / file.value
+            if not path.exists():
+                continue
+            try:
+                offsets = decode_offsets(disk.read_bytes(path))
+            except StratalogError as error:  # as in Kafka, it counts as missing
+                _log.warning("%s: %s", path, error)
+                continue
+            kept = {at: offset for at, offset in offsets.items() if plan.selection.has(at)}
+            if kept != offsets:
+                disk.write_atomically(path, encode_offsets(kept))
+
+
+# -- opening, truncating and closing the logs
+
+
+def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
+    config = BrokerConfig()
+    config = replace(config, log_config=replace(config.log_config, file_delete_delay_ms=0))
+    options = OpenOptions(create=False, missing_dirs="offline")
+    dirs = OpenLogDirs(stagings, LogContext.of(config, Disk()), options)
+    try:
+        dirs.start()
+        dirs.recover()
+        logs = {slot.topic_partition: slot.log() for slot in dirs.catalog.slots()}
+        before = {at: log.log_end_offset for at, log in logs.items()}
+        for at, end in _ends(logs, plan.selection).items():
+            logs[at].truncate_to(end)
+        clamped: tuple[ClampedOffset, ...] = ()
+        if plan.selection.truncates:
+            clamped = _clamp_offsets(logs)
+        restored = tuple(_restored(at, log, before[at]) for at, log in sorted(logs.items()))
+        for log in logs.values():
+            log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
+    except BaseException:
+        dirs.abandon()
+        raise
+    raise_first(dirs.close())
+    for staging in stagings:
+        _sweep(staging)
+    return _Restored(restored, clamped)
+
+
+def _restored(at: TopicPartition, log: PartitionLog, end_before: int) -> RestoredPartition:
+    end = log.log_end_offset
+    is_open = end < end_before and log.last_stable_offset < end
+    return RestoredPartition(*at, end, end_before, is_open)
+
+
+def _ends(
+    logs: Mapping[TopicPartition, PartitionLog], selection: Selection
+) -> dict[TopicPartition, int]:
+    """Where logs are truncated."""
+    ends: dict[TopicPartition, int] = {}
+    if selection.until_ms is not None:
+        for at, log in logs.items():
+            found = log.find_time(selection.until_ms)
+            if found is not None:
+                ends[at] = found.offset
+    for at, offset in selection.to_offsets:
+        ends[at] = min(offset, ends.get(at, offset))
+    return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
+
+
+def _clamp_offsets(
+    logs: Mapping[TopicPartition, PartitionLog],
+) -> tuple[ClampedOffset, ...]:
+    """Commit the end of a log for groups that have read further: else their consumers would start
+    anew, at the beginning or at the end."""
+    clamped: list[ClampedOffset] = []
+    for at, log in sorted(logs.items()):
+        if at.topic != CONSUMER_OFFSETS_TOPIC:
+            continue
+        found = [
+            (key, value, end)
+            for key, value in _commits(log).values()
+            if (end := _end_below(logs, key, value)) is not None
+        ]
+        records = [_commit_record(key, value, end) for key, value, end in found]
+        if records:
+            log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+        clamped += [
+            ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
+            for key, value, end in found
+        ]
+    return tuple(clamped)
+
+
+def _commits(log: PartitionLog) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
+    """The last committed offset of each group and partition."""
+    found: dict[bytes, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for record in log.read("earliest", isolation="read_committed"):
+        if record.key is None:
+            continue
+        try:
+            decoded = read_group_record(record.key, record.value, decode_members=False)
+        except (CorruptError, UnsupportedError):  # of a later version of Kafka
+            continue
+        if decoded.type_id not in _COMMIT_TYPES:
+            continue
+        found.pop(record.key, None)
+        if decoded.value is not None:
+            found[record.key] = (decoded.key, decoded.value)
+    return found
+
+
+def _end_below(
+    logs: Mapping[TopicPartition, PartitionLog], key: Mapping[str, Any], value: Mapping[str, Any]
+) -> int | None:
+    """The end of the log, if the committed offset is above it."""
+    log = logs.get(TopicPartition(key["topic"], key["partition"]))
+    if log is None or value["offset"] <= log.log_end_offset:
+        return None
+    return log.log_end_offset
+
+
+def _commit_record(key: Mapping[str, Any], value: Mapping[str, Any], end: int) -> Record:
+    now_ms = time.time_ns() // 1_000_000
+    fields = {
+        "offset": end,
+        "leaderEpoch": -1,
+        "metadata": value["metadata"],
+        "commitTimestamp": now_ms,
+        "expireTimestamp": -1,
+    }
+    encoded = encode_group_record(1, key, fields, 3)
+    return Record(offset=0, timestamp=now_ms, key=encoded[0], value=encoded[1])
+
+
+def _sweep(staging: Path) -> None:
+    """What opening the logs has left beside them."""
+    disk = Disk()
+    disk.unlink(staging / RootFile.LOCK.value, missing_ok=True)
+    for path in staging.glob(f"*/*{FileState.DELETED.value}"):
+        disk.unlink(path, missing_ok=True)
+
+
+# -- into place
+
+
+def _move_into_place(disk: Disk, target: Path) -> None:
+    """A broker does not start before the last step."""
+    staging = target / STAGING
+    if not staging.exists():
+        return
+    last = RootFile.META_PROPERTIES.value
+    for name in sorted(disk.list_names(staging), key=lambda name: name == last):
+        disk.rename(staging / name, target / name)
+    disk.fsync_dir(target)
+    disk.remove_tree(staging)
+    disk.fsync_dir(target)

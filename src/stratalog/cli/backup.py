@@ -1,0 +1,228 @@
+"""`stratalog backup`: copy log directories into an object store or another directory."""
+
+from __future__ import annotations
+
+from pathlib import Path  # Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.cli.arguments import JsonOption, StorageOption
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, workers_of
+from stratalog.cli.output import JobProgress, json_line, json_names
+from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
+from stratalog.storage.remote_path import location
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stratalog.bulk.backup import BackupResult
+    from stratalog.bulk.backup_store import Manifest, Pruned
+
+FAILS_WHEN = "anything could not be read, written or verified"
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR... URI",
+            help="Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
+            "directory.",
+            parser=location,
+            show_default=False,
+        ),
+    ],
+    storage_option: StorageOption = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the backups at URI instead; give no DIR.")
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep",
+            metavar="N",
+            min=1,
+            help="Afterwards remove all but the N newest backups, and what only those needed. "
+            "Without DIR, do only that.",
+            show_default=False,
+        ),
+    ] = None,
+    read_all: Annotated[
+        bool,
+        typer.Option(
+            "--read-all",
+            help="Read files even if their inode, size and time are those of the last backup.",
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Read everything back and compare checksums. Without DIR, that of the newest "
+            "backup.",
+        ),
+    ] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy log directories, live or stopped, into an object store or another directory.
+
+    Only what is not there yet is sent: files are cut into pieces that are named by their checksums.
+    A manifest is written last and names exactly the files of one point in time, so a backup that is
+    killed changes nothing, and running it again continues it. A broker may go on writing meanwhile:
+    logs are copied up to their last complete batch, consumer offsets before all others.
+
+    Run one backup at a time for each URI. Runs on threads, or on Spark with --master; then all
+    workers need access to the log directories and to URI. `stratalog restore` is the way back.
+
+    \b
+    Examples:
+      stratalog backup /var/lib/kafka/data s3://backups/broker-1
+      stratalog backup /data/kafka-1 /data/kafka-2 s3://backups/broker-1 --keep 14
+      stratalog backup /var/lib/kafka/data /mnt/backups/broker-1 --verify
+      stratalog backup s3://backups/broker-1 --list
+      stratalog backup s3://backups/broker-1 --keep 3
+
+    With --json there is one object per partition with the offset up to which it was copied, one of
+    kind pruned with --keep, and a last one of kind summary; with --list one object per backup.
+    """
+    check_conf(conf, master)
+    *dirs, where = paths
+    if list_:
+        if dirs or keep is not None or verify:
+            raise typer.BadParameter("--list takes a URI, and no other option")
+        _print_list(where, as_json=as_json)
+        return
+    if not dirs and keep is None and not verify:
+        raise typer.BadParameter("give log directories and the URI of their backups")
+    if not dirs:
+        _check_only(where, keep, master, conf, verifies=verify, as_json=as_json)
+        return
+    from stratalog.bulk.backup import backup, size_of_dirs  # noqa: PLC0415 - heavy
+
+    with (
+        JobProgress(size_of_dirs(dirs)) as progress,
+        workers_of("stratalog backup", master, conf, progress) as workers,
+    ):
+        result = backup(
+            dirs, where, workers=workers, keep=keep, reads_all=read_all, verifies=verify
+        )
+    _print(result, where, as_json=as_json)
+
+
+def _check_only(
+    where: Path,
+    keep: int | None,
+    master: str | None,
+    conf: Sequence[str] | None,
+    *,
+    verifies: bool,
+    as_json: bool,
+) -> None:
+    """--verify and --keep without a new backup."""
+    from stratalog.bulk.backup import list_backups, prune, verify_backup  # noqa: PLC0415
+    from stratalog.bulk.backup_store import BackupStore  # noqa: PLC0415
+
+    if verifies:
+        manifest = list_backups(where)[-1]
+        with (
+            JobProgress(manifest.size_bytes) as progress,
+            workers_of("stratalog backup", master, conf, progress) as workers,
+        ):
+            found = verify_backup(BackupStore.at(where), manifest, workers)
+        if as_json:
+            print(json_line({"kind": "verified", "id": manifest.backup_id, "objects": found}))
+        else:
+            print(f"{manifest.backup_id}: {counted(found, 'object')} verified")
+    if keep is not None:
+        _print_pruned(prune(where, keep), as_json=as_json)
+
+
+def _print_list(where: Path, *, as_json: bool) -> None:
+    from stratalog.bulk.backup import list_backups  # noqa: PLC0415 - heavy
+
+    manifests = list_backups(where)
+    if as_json:
+        for each in manifests:
+            print(json_line(_row(each)))
+        return
+    rows = [
+        (
+            each.backup_id,
+            table_time(each.created_ms),
+            str(sum(len(saved.partitions) for saved in each.dirs)),
+            str(sum(1 for _ in each.files)),
+            human_size(each.size_bytes),
+            ", ".join(saved.path for saved in each.dirs),
+        )
+        for each in manifests
+    ]
+    columns = columns_of("BACKUP | TIME/1 | PARTITIONS# | FILES#/3 | SIZE# | OF/2")
+    print_table(columns, rows)
+
+
+def _row(manifest: Manifest) -> dict[str, object]:
+    return {
+        "kind": "backup",
+        "id": manifest.backup_id,
+        "createdMs": manifest.created_ms,
+        "sizeBytes": manifest.size_bytes,
+        "files": sum(1 for _ in manifest.files),
+        "dirs": [
+            {
+                "path": each.path,
+                "isLive": each.is_live,
+                "isClean": each.is_clean,
+                "isSettled": each.is_settled,
+                "partitions": [json_names(at._asdict()) for at in each.partitions],
+            }
+            for each in manifest.dirs
+        ],
+    }
+
+
+def _print(result: BackupResult, where: Path, *, as_json: bool) -> None:
+    partitions = [at for each in result.dirs for at in each.partitions]
+    if not as_json:
+        sent = f"{human_size(result.sent_bytes)} of {human_size(result.size_bytes)} sent"
+        print(
+            f"{result.backup_id}: {counted(len(partitions), 'partition')}, "
+            f"{counted(result.files, 'file')}, {sent} to {where}, in {result.seconds:.1f} s"
+        )
+        if result.verified_objects is not None:
+            print(f"{counted(result.verified_objects, 'object')} verified")
+    else:
+        for at in partitions:
+            print(json_line({"kind": "partition", **json_names(at._asdict())}))
+    if result.pruned is not None:
+        _print_pruned(result.pruned, as_json=as_json)
+    if as_json:
+        summary = {
+            "id": result.backup_id,
+            "size_bytes": result.size_bytes,
+            "files": result.files,
+            "sent_objects": result.sent_objects,
+            "sent_bytes": result.sent_bytes,
+            "verified_objects": result.verified_objects,
+            "is_settled": all(each.is_settled for each in result.dirs),
+            "tasks": result.tasks,
+            "seconds": round(result.seconds, 3),
+        }
+        print(json_line({"kind": "summary", **json_names(summary)}))
+
+
+def _print_pruned(pruned: Pruned, *, as_json: bool) -> None:
+    if as_json:
+        row = {
+            "backups": pruned.backups,
+            "objects": pruned.objects,
+            "size_bytes": pruned.size_bytes,
+        }
+        print(json_line({"kind": "pruned", **json_names(row)}))
+        return
+    print(
+        f"{counted(len(pruned.backups), 'backup')} and {counted(pruned.objects, 'object')} "
+        f"removed, {human_size(pruned.size_bytes)}"
+    )

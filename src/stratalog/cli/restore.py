@@ -1,0 +1,184 @@
+"""`stratalog restore`: log directories from a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path  # Typer reads the annotations
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.bulk.workers import Clock
+from stratalog.cli.arguments import JsonOption, StorageOption, time_of
+from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, workers_of
+from stratalog.cli.output import JobProgress, json_line, json_names, report_line
+from stratalog.cli.tables import counted, human_size
+from stratalog.cli.targets import TopicSpec
+from stratalog.format.names import TopicPartition
+from stratalog.format.times import TIME_HELP
+from stratalog.storage.remote_path import location
+
+if TYPE_CHECKING:
+    from stratalog.bulk.restore import RestoreResult
+
+FAILS_WHEN = "anything could not be read or written, or a checksum does not match"
+
+
+def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+    where: Annotated[
+        Path,
+        typer.Argument(
+            metavar="URI",
+            help="Where the backups are: a URI (s3://bucket/prefix) or a directory.",
+            parser=location,
+            show_default=False,
+        ),
+    ],
+    dirs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR",
+            help="A new or empty directory for each log directory of the backup, in its order.",
+            show_default=False,
+        ),
+    ],
+    storage_option: StorageOption = None,
+    backup: Annotated[
+        str | None,
+        typer.Option(
+            "--backup",
+            metavar="ID",
+            help="The backup to restore, as --list of stratalog backup names it. Default: the "
+            "newest.",
+            show_default=False,
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:PARTITION]",
+            help="Restore only this topic or partition. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            help=f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
+            show_default=False,
+        ),
+    ] = None,
+    to_offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--to-offset",
+            metavar="TOPIC:PARTITION:OFFSET",
+            help="Truncate this log at the offset. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    as_is: Annotated[
+        bool,
+        typer.Option(
+            "--as-is",
+            help="Leave the files as they were copied; a broker recovers the logs if need be.",
+        ),
+    ] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Restore log directories from a backup, for a broker to start on.
+
+    Every piece is checked against its checksum. If the directory was in use when it was backed up,
+    or logs are truncated, the logs are then opened and closed as a broker does, so that nothing is
+    left to recover. Otherwise the files are, byte for byte, those that were backed up.
+
+    Until all is complete there is a directory restore.incomplete in DIR, and no broker starts on
+    it. Run an interrupted restore again with the same arguments to continue it.
+
+    With --until and --to-offset, batches are kept or dropped as a whole: a log ends with the last
+    batch that is entirely before. Committed offsets above the new end of a log are set back to it,
+    if __consumer_offsets is restored too. --until also truncates internal topics, so that groups
+    and transactions are as they were at that time.
+
+    \b
+    Examples:
+      stratalog restore s3://backups/broker-1 /var/lib/kafka/data
+      stratalog restore s3://backups/broker-1 /tmp/look --topic orders --until 2026-11-01T10:00Z
+      stratalog restore /mnt/backups/broker-1 /tmp/look --to-offset orders:3:120000
+      stratalog restore s3://backups/broker-1 /data/kafka-1 /data/kafka-2
+
+    With --json there is one object per partition, one of kind offset for each committed offset that
+    was set back, and a last one of kind summary.
+    """
+    check_conf(conf, master)
+    clock = Clock()
+    from stratalog.bulk.restore import Selection, plan_restore, run_restore  # noqa: PLC0415 - heavy
+
+    selection = Selection(
+        tuple((each.topic, each.partition) for each in map(TopicSpec.parse, topic or ())),
+        time_of(until, "--until"),
+        tuple(_offset_of(text) for text in to_offset or ()),
+    )
+    plan = plan_restore(where, dirs, selection, backup_id=backup, as_is=as_is)
+    with (
+        JobProgress(plan.size_bytes) as progress,
+        workers_of("stratalog restore", master, conf, progress) as workers,
+    ):
+        result = run_restore(plan, workers, clock=clock)
+    _print(result, as_json=as_json)
+
+
+def _offset_of(text: str) -> tuple[TopicPartition, int]:
+    topic, _, rest = text.partition(":")
+    number, _, offset = rest.partition(":")
+    if not (topic and number.isascii() and number.isdigit() and offset.isdigit()):
+        raise typer.BadParameter(f"--to-offset: {text!r} is not in the form TOPIC:PARTITION:OFFSET")
+    return TopicPartition(topic, int(number)), int(offset)
+
+
+def _print(result: RestoreResult, *, as_json: bool) -> None:
+    for at in result.partitions:
+        if at.has_open_transaction:
+            report_line(
+                f"stratalog: warning: {at.topic}-{at.partition} ends inside a transaction; its "
+                "records stay invisible to read_committed until the transaction is aborted"
+            )
+    if as_json:
+        for at in result.partitions:
+            print(json_line({"kind": "partition", **json_names(at._asdict())}))
+        for each in result.clamped:
+            print(json_line({"kind": "offset", **json_names(each._asdict())}))
+        summary = {
+            "id": result.backup_id,
+            "dirs": result.dirs,
+            "size_bytes": result.size_bytes,
+            "files": result.files,
+            "fetched_files": result.fetched_files,
+            "is_recovered": result.is_recovered,
+            "partitions": len(result.partitions),
+            "clamped_offsets": len(result.clamped),
+            "tasks": result.tasks,
+            "seconds": round(result.seconds, 3),
+        }
+        print(json_line({"kind": "summary", **json_names(summary)}))
+        return
+    cut = [at for at in result.partitions if at.end_offset < at.backup_end_offset]
+    for at in cut:
+        print(
+            f"{at.topic}-{at.partition}: ends at offset {at.end_offset}, in the backup at "
+            f"{at.backup_end_offset}"
+        )
+    for each in result.clamped:
+        print(
+            f"group {each.group}: committed offset of {each.topic}-{each.partition} set back from "
+            f"{each.offset} to {each.end_offset}"
+        )
+    print(
+        f"{result.backup_id}: {counted(len(result.partitions), 'partition')}, "
+        f"{counted(result.files, 'file')}, {human_size(result.size_bytes)}, restored to "
+        f"{', '.join(result.dirs)}, in {result.seconds:.1f} s"
+    )
