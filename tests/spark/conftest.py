@@ -1,11 +1,14 @@
 """One Spark session for all tests of a run, on this machine.
 
+`STRATALOG_TEST_MASTER` names another master: test_executors.py runs the tests of reads once more on
+two executors.
+
 A JVM takes seconds to start and most of a gigabyte, so tests share it: pytest-xdist runs all that
 use it in one process (tests/conftest.py). A test that needs a session of its own (to kill the
 driver, or another master) starts a subprocess.
 
 The session has the accelerator. Tests of reads run twice, in rows and in columns; other tests read
-in columns. After each of them no Arrow memory is left in the JVM.
+in columns. After each of them no Arrow memory is left, neither in the driver nor in executors.
 """
 
 from __future__ import annotations
@@ -32,9 +35,13 @@ READS = {
     "test_read_golden",
     "test_read_stream",
     "test_recreated_topics",
+    "test_remote_source",
     "test_tables",
 }
+MASTER = os.environ.get("STRATALOG_TEST_MASTER", "local[2]")
 _PATIENCE_S = 10.0
+_ALLOCATOR = "java_method('org.apache.spark.sql.util.ArrowUtils', 'rootAllocator')"
+_EXECUTORS = 2
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -68,7 +75,15 @@ def arrow_bytes(spark: SparkSession, at_most: int = 0) -> int:
 
 def _arrow_bytes(spark: SparkSession) -> int:
     jvm: Any = spark._jvm
-    return int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
+    used = int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
+    return used if MASTER.startswith("local[") else used + _arrow_bytes_of_executors(spark)
+
+
+def _arrow_bytes_of_executors(spark: SparkSession) -> int:
+    """`Allocator(ROOT) reserved/used/most/limit` is what an allocator says of itself."""
+    seen = spark.range(0, 2 * _EXECUTORS, numPartitions=2 * _EXECUTORS)
+    texts = {row[0] for row in seen.selectExpr(_ALLOCATOR).collect()}
+    return sum(int(text.split("/")[1]) for text in texts)
 
 
 @pytest.fixture(scope="session")
@@ -78,16 +93,18 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers take half a second less to start there; the tests with processes of their own start
     # Spark as it is.
-    with warnings.catch_warnings(), quick_home("local[2]", {}):
+    with warnings.catch_warnings(), quick_home(MASTER, {}):
         warnings.simplefilter("ignore")  # what Spark's own modules warn of is theirs to mend
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         session = (
-            SparkSession.builder.master("local[2]")
+            SparkSession.builder.master(MASTER)
             .appName("stratalog tests")
             .config("spark.jars", str(build()))
             .config("spark.ui.enabled", "false")
             .config("spark.driver.memory", "1g")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
