@@ -69,7 +69,8 @@ class ColumnarScan(planner: LogPlanner, request: ScanRequest)
   }
 
   override def supportedCustomMetrics(): Array[CustomMetric] =
-    planner.source.createPythonMetrics() ++ LogMetrics.all
+    planner.source.createPythonMetrics() ++
+      (if (isStream) LogMetrics.ofStream else LogMetrics.ofBatch)
 
   override def reportDriverMetrics(): Array[CustomTaskMetric] =
     if (isStream) Array.empty

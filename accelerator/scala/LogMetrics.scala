@@ -24,7 +24,10 @@ object LogMetrics {
   private val SegmentsRead = new LogCount("segmentsRead", "number of segments to read")
   private val SegmentsPruned = new LogCount("segmentsPruned", "number of segments pruned")
 
-  val all: Array[CustomMetric] = Array(Bytes, Batches, Records, SegmentsRead, SegmentsPruned)
+  val ofBatch: Array[CustomMetric] = Array(Bytes, Batches, Records, SegmentsRead, SegmentsPruned)
+
+  /** A micro-batch is planned by Spark's class for Python streams, which does not tell sizes. */
+  val ofStream: Array[CustomMetric] = Array(Batches, Records)
 
   def ofTask(bytes: Long, batches: Long, records: Long): Array[CustomTaskMetric] =
     Array(of(Bytes, bytes), of(Batches, batches), of(Records, records))

@@ -56,7 +56,13 @@ object Accelerator extends Logging {
     about.getProperty("spark")
   }
 
-  def isOn: Boolean = SQLConf.get.getConfString(Setting, "true").toBoolean && fits
+  def isOn: Boolean = isWanted && fits
+
+  private def isWanted: Boolean = {
+    val text = SQLConf.get.getConfString(Setting, "true").trim
+    text.toBooleanOption.getOrElse(
+      throw new IllegalArgumentException(s"$Setting should be true or false, but was $text"))
+  }
 
   private def fits: Boolean = {
     val isKnown = SPARK_VERSION.startsWith(s"$series.")

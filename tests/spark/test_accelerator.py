@@ -28,6 +28,7 @@ from stratalog.spark.failures import message_of
 from tests.effort import scaled
 from tests.golden.cases import GoldenCase
 from tests.opening import open_logs
+from tests.spark.test_read_stream import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +148,115 @@ def test_a_limit_ends_the_task(spark: SparkSession) -> None:
     assert [row.offset for row in query.collect()] == [0, 1, 2]
     assert _scan(query).metrics().apply("logRecords").value() == 3
     assert workers <= _workers(spark)
+
+
+# -- what is read
+
+
+def test_texts_outlive_their_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Vectors point into memory that the next batch replaces."""
+    topics = [f"{letter * 20}-{letter}" for letter in "mzak"]
+    with open_logs(tmp_path / "logs") as logs:
+        for topic in topics:
+            logs.create_topic(topic, 1)
+            for number in range(200):
+                logs.append(topic, str(number).encode(), key=topic.encode())
+    options = {"subscribePattern": ".*", "splitBytes": "1g"}
+    reader = spark.read.format("stratalog").options(**options)
+    spark.conf.set(BATCH, "7")
+    try:
+        frame = reader.load(str(tmp_path / "logs")).coalesce(1)
+        found = frame.selectExpr(
+            "max(topic)", "min(topic)", "max(key)", "max_by(topic, offset + length(topic))",
+            "array_sort(collect_set(topic))", "first(topic) = any_value(topic)",
+        )  # fmt: skip
+        for is_generated in ("true", "false"):
+            spark.conf.set("spark.sql.codegen.wholeStage", is_generated)
+            (row,) = found.collect()
+            high, low = max(topics), min(topics)
+            assert row[:3] == (high, low, bytearray(high.encode()))
+            assert row[3] in topics
+            assert row[4] == sorted(topics)
+            assert row[5]
+    finally:
+        spark.conf.unset(BATCH)
+        spark.conf.unset("spark.sql.codegen.wholeStage")
+
+
+ARROW = "spark.sql.execution.arrow"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        (f"{ARROW}.useLargeVarTypes", "true"),
+        (f"{ARROW}.maxRecordsPerOutputBatch", "7"),
+        (f"{ARROW}.maxBytesPerOutputBatch", "3000"),
+        (f"{ARROW}.maxRecordsPerBatch", "7"),
+        (f"{ARROW}.maxRecordsPerBatch", "-1"),
+        ("spark.sql.codegen.wholeStage", "false"),
+        ("spark.sql.codegen.factoryMode", "NO_CODEGEN"),
+    ],
+    ids=lambda setting: "=".join(setting).removeprefix("spark.sql."),
+)
+def test_settings_of_spark_change_no_answer(
+    spark: SparkSession, setting: tuple[str, str]
+) -> None:
+    frame = _read(spark, includeHeaders="true")
+    expected = frame.orderBy("offset").collect()
+    spark.conf.set(*setting)
+    try:
+        assert _read(spark, includeHeaders="true").orderBy("offset").collect() == expected
+    finally:
+        spark.conf.unset(setting[0])
+
+
+def test_cached_data_and_frames_without_columns(spark: SparkSession) -> None:
+    frame = _read(spark).where("offset < 1000").cache()
+    try:
+        assert frame.where("offset >= 990").select("value").count() == 10
+        assert "InMemoryTableScan" in _plan(frame.select("offset"))
+        assert frame.count() == 1000
+    finally:
+        frame.unpersist()
+    assert [len(row) for row in _read(spark).select().limit(3).collect()] == [0, 0, 0]
+
+
+def test_a_checkpoint_is_the_same_with_and_without(spark: SparkSession, tmp_path: Path) -> None:
+    reading = Reading(spark, tmp_path, maxOffsetsPerTrigger="10")
+    with open_logs(reading.logs) as logs:
+        logs.create_topic("t", 2)
+        for number, is_columnar in enumerate(("false", "true", "false", "true")):
+            for partition in (0, 1):
+                for offset in range(number * 15, number * 15 + 15):
+                    logs.append("t", f"t-{partition}-{offset}".encode(), partition=partition)
+            spark.conf.set(SETTING, is_columnar)
+            query = reading.run()
+            assert len(reading.read) == len(set(reading.read)) == 30 * (number + 1)
+            plan = query._jsq.streamingQuery().lastExecution().toString()
+            assert ("columnar" in plan) is (is_columnar == "true")
+    assert len(reading.batches) == 12
+
+
+def test_metrics_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    reading = Reading(spark, tmp_path)
+    with open_logs(reading.logs) as logs:
+        logs.create_topic("t", 1)
+        for offset in range(9):
+            logs.append("t", f"t-0-{offset}".encode())
+    plans: list[Any] = []
+    reader = spark.readStream.format("stratalog").options(**reading.options)
+    writer = reader.load(str(reading.logs)).writeStream.format("noop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(reading.checkpoint)).start()
+    query.awaitTermination()
+    execution: Any = query._jsq
+    plans = _sequence(
+        execution.streamingQuery().lastExecution().executedPlan().collectLeaves()
+    )
+    (scan,) = plans
+    metrics = scan.metrics()
+    assert metrics.apply("logRecords").value() == 9
+    assert not metrics.contains("logBytes")
 
 
 # -- what is estimated and compared
@@ -377,6 +487,9 @@ def test_many_queries_leave_no_memory_and_no_workers(spark: SparkSession) -> Non
 def test_it_can_be_switched_off(spark: SparkSession) -> None:
     spark.conf.set(SETTING, "false")
     assert "columnar" not in _plan(_read(spark))
+    spark.conf.set(SETTING, "yes")
+    with pytest.raises(PySparkException, match=f"{SETTING} should be true or false, but was yes"):
+        _read(spark)
 
 
 def test_the_jar_for_a_setting(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -390,6 +503,23 @@ def test_the_jar_for_a_setting(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> 
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "no accelerator for Spark 9.1.2" in warning
     assert with_accelerator({"spark.jars": "a.jar"}) == {"spark.jars": "a.jar"}
+
+
+@pytest.mark.parametrize(
+    ("defaults", "jars"),
+    [
+        ("spark.jars /a.jar,/b.jar  \nspark.jars.packages x:y:1\n", "/a.jar,/b.jar,"),
+        ("# spark.jars /a.jar\nspark.jars=/c.jar", "/c.jar,"),
+        ("spark.jars.packages x:y:1\n", ""),
+    ],
+)
+def test_jars_of_the_installation_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, defaults: str, jars: str
+) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(defaults)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert with_accelerator({}) == {"spark.jars": f"{jars}{build()}"}
+    assert with_accelerator({"spark.jars": "d.jar"}) == {"spark.jars": f"d.jar,{build()}"}
 
 
 def test_the_same_sources_give_the_same_jar() -> None:

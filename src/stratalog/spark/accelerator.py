@@ -7,6 +7,8 @@ and Spark reads rows: the results are the same.
 from __future__ import annotations
 
 import logging
+import os
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +23,7 @@ SETTING: Final = "spark.stratalog.accelerator"
 PROPERTIES: Final = "stratalog-accelerator.properties"
 """In the jar: what it was built for, and from."""
 _SPARK_JARS: Final = "spark.jars"
+_DEFAULT_JARS: Final = re.compile(r"^[ \t]*spark\.jars(?:[ \t]*[=:][ \t]*|[ \t]+)(.*\S)", re.M)
 _JARS: Final = Path(__file__).parent / "jars"
 
 
@@ -44,8 +47,18 @@ def with_accelerator(conf: Mapping[str, str]) -> dict[str, str]:
     found = find_jar()
     if found is None:
         return dict(conf)
-    others = [conf[_SPARK_JARS]] if conf.get(_SPARK_JARS) else []
-    return {**conf, _SPARK_JARS: ",".join([*others, str(found)])}
+    others = conf[_SPARK_JARS] if _SPARK_JARS in conf else _default_jars()
+    return {**conf, _SPARK_JARS: f"{others},{found}" if others else str(found)}
+
+
+def _default_jars() -> str:
+    """What `spark-defaults.conf` says: a setting of a session would replace it."""
+    home = os.environ.get("SPARK_HOME")
+    place = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    if place is None or not (file := Path(place) / "spark-defaults.conf").is_file():
+        return ""
+    found = _DEFAULT_JARS.findall(file.read_text(encoding="utf-8"))
+    return str(found[-1]) if found else ""
 
 
 def find_jar() -> Path | None:

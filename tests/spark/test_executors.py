@@ -1,0 +1,40 @@
+"""Tests of reads once more, on two executors: processes of their own beside the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import READS
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+MASTER = "local-cluster[2,1,1024]"
+MODULES = (*sorted(READS), "test_accelerator", "test_random_queries")
+PATIENCE_S = 900
+
+
+def test_reads_on_two_executors() -> None:
+    """Those that start a session of their own are left out."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    command += ["-m", "spark", "-k", "not another_version"]
+    command += [str(HERE / f"{name}.py") for name in MODULES]
+    done = subprocess.run(
+        command,
+        cwd=HERE.parents[1],
+        env={**os.environ, "STRATALOG_TEST_MASTER": MASTER},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 80
