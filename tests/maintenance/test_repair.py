@@ -593,7 +593,8 @@ def test_a_kill_at_any_step(tmp_path: Path, action: str) -> None:
             apply_repair(plan_repair(whole), Disk())
             repaired = _files(whole)
         now = _files(partition)
-        assert now in {"repair": [faulty, repaired], "undo": [faulty], "forget": [repaired]}[action]
+        states = {"repair": (faulty, repaired), "undo": (faulty,), "forget": (repaired,)}
+        assert now in states[action]
         if action == "repair":
             assert bool(repairs_of(partition)) is (now == repaired)
         elif action == "forget" and repairs_of(partition):

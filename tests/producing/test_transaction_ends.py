@@ -241,7 +241,7 @@ def test_many_states_are_read_by_columns(tmp_path: Path, monkeypatch: pytest.Mon
                 txn.append("orders", b"x")
         logs._coordinator._states.write("b", None)
         log = logs.partition("__transaction_state", 0)
-        one_by_one = transaction_log._read_states(log)
+        one_by_one = transaction_log.read_states(log)
         assert sorted(one_by_one) == ["a", "c"]
         monkeypatch.setattr(transaction_log, "_COLUMNS_FROM_BYTES", 0)
-        assert transaction_log._read_states(log) == one_by_one
+        assert transaction_log.read_states(log) == one_by_one

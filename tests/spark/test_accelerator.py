@@ -199,9 +199,7 @@ ARROW = "spark.sql.execution.arrow"
     ],
     ids=lambda setting: "=".join(setting).removeprefix("spark.sql."),
 )
-def test_settings_of_spark_change_no_answer(
-    spark: SparkSession, setting: tuple[str, str]
-) -> None:
+def test_settings_of_spark_change_no_answer(spark: SparkSession, setting: tuple[str, str]) -> None:
     frame = _read(spark, includeHeaders="true")
     expected = frame.orderBy("offset").collect()
     spark.conf.set(*setting)
@@ -250,9 +248,7 @@ def test_metrics_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     query = writer.option("checkpointLocation", str(reading.checkpoint)).start()
     query.awaitTermination()
     execution: Any = query._jsq
-    plans = _sequence(
-        execution.streamingQuery().lastExecution().executedPlan().collectLeaves()
-    )
+    plans = _sequence(execution.streamingQuery().lastExecution().executedPlan().collectLeaves())
     (scan,) = plans
     metrics = scan.metrics()
     assert metrics.apply("logRecords").value() == 9
