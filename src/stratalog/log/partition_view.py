@@ -39,7 +39,7 @@ from stratalog.log.epochs import LeaderEpochCache
 from stratalog.log.listing import list_partition
 from stratalog.log.reader import LogReader
 from stratalog.log.segment_list import SegmentList
-from stratalog.log.transactions import AbortedLookup, replay_producers
+from stratalog.log.transactions import AbortedLookup, replay_log
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.log_file import read_file
 from stratalog.storage.remote_path import RemotePath
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from stratalog.log.epochs import EpochEndOffset
     from stratalog.log.listing import Listing
     from stratalog.log.producers import ProducerReplay
-    from stratalog.log.transactions import MissingIndex
+    from stratalog.log.transactions import MissingIndex, ReplayedLog
     from stratalog.storage.segment_view import SegmentEnd, SegmentView
 
 T = TypeVar("T")
@@ -64,6 +64,9 @@ T = TypeVar("T")
 
 class PartitionView(LogReader):
     """A partition directory opened for reading. Use it as a context manager, or `close` it."""
+
+    _replayed: ReplayedLog | None = None
+    """The producers at the end of the log when they were last asked for."""
 
     def __init__(
         self, path: Path, *, log_start_offset: int | None = None, base_offset: int | None = None
@@ -248,9 +251,17 @@ class PartitionView(LogReader):
         return self._new_replay()
 
     def _new_replay(self) -> ProducerReplay:
-        return self.retry_if_gone(
-            lambda: replay_producers(self._segments, self._listing.snapshots, self.log_end_offset)
-        )
+        earlier, self._replayed = self._replayed, None
+
+        def replay() -> ReplayedLog:
+            nonlocal earlier
+            continued, earlier = earlier, None  # if it fails halfway, it cannot be continued again
+            return replay_log(
+                self._segments, self._listing.snapshots, self.log_end_offset, continued
+            )
+
+        self._replayed = self.retry_if_gone(replay)
+        return self._replayed.replay
 
     def refresh_segments(self) -> None:
         before = self._listing.segments

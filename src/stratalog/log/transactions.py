@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.errors import AccessDeniedError, CorruptError, StratalogError, command_line
+from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.control import read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.names import FileKind
@@ -43,6 +44,46 @@ def replay_producers(
     replay = _from_snapshot(snapshots, end_offset)
     _feed(replay, segments, replay.start_offset, end_offset)
     return replay
+
+
+class ReplayedLog(NamedTuple):
+    """Producer state at the end of a log, and what shows whether the log has only grown since."""
+
+    replay: ProducerReplay
+    snapshots: Snapshots
+    end_offset: int
+    last_header: bytes
+    """Of the last batch; it has the batch's CRC."""
+
+    def is_start_of(self, segments: SegmentList, snapshots: Snapshots) -> bool:
+        """Whether the log still has all that was replayed: its last batch, unless it was truncated.
+        With another snapshot, less has to be replayed from that one."""
+        is_same = snapshots == self.snapshots and self.last_header != b""
+        return is_same and _header_before(segments, self.end_offset) == self.last_header
+
+
+def replay_log(
+    segments: SegmentList, snapshots: Snapshots, end_offset: int, earlier: ReplayedLog | None
+) -> ReplayedLog:
+    """Producer state at the end of a log. If the log has grown since `earlier`, that is continued,
+    and of no use any more by itself."""
+    if earlier is not None and earlier.is_start_of(segments, snapshots):
+        replay = earlier.replay
+        _feed(replay, segments, earlier.end_offset, end_offset)
+    else:
+        replay = replay_producers(segments, snapshots, end_offset)
+    return ReplayedLog(replay, snapshots, end_offset, _header_before(segments, end_offset))
+
+
+def _header_before(segments: SegmentList, end_offset: int) -> bytes:
+    """The header of the batch that ends at an offset; empty if there is none."""
+    if end_offset <= segments.bases[0]:
+        return b""
+    part = next(iter(segments.parts_from(end_offset - 1)))
+    found = part.segment.seek(end_offset - 1)
+    if found.batch is None:
+        return b""
+    return part.segment.file.read(found.position, min(HEADER_BYTES, found.batch.size_bytes))
 
 
 def _feed(
