@@ -94,6 +94,15 @@ def test_a_lock_is_reported_once(root: Path) -> None:
     assert line.endswith("stop the broker, or leave out --yes to see the plan")
 
 
+def test_a_partition_without_segments_is_restored(tmp_path: Path) -> None:
+    root, copy = (GoldenCase("multiseg").copy_to(tmp_path / name) for name in "ab")
+    (root / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    for path in (root / "multiseg-0").glob("0*"):
+        path.unlink()
+    assert inside("repair", root, "--from", copy, "--yes").status == 0
+    assert inside("diff", root / "multiseg-0", copy / "multiseg-0", "--records").status == 0
+
+
 def test_losses_are_listed_by_kind(root: Path, tmp_path: Path) -> None:
     for path in (root / "multiseg-0").glob(f"{602:020d}.*"):
         path.unlink()

@@ -92,7 +92,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--undo cannot be combined with --yes, --from or --forget")
     partitions = [
         path
-        for path in targets_of(where, log_dir).all_partitions()
+        for path in targets_of(where, log_dir).all_partitions(with_empty=bool(copies))
         if identity_of(path)[0].topic != CLUSTER_METADATA_TOPIC  # controllers repair it
     ]
     if undo or forget:
