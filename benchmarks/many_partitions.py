@@ -7,9 +7,9 @@ smallest directory to the largest, so that its start does not count.
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -97,15 +97,21 @@ def _write_many(directory: Path, one: Path, count: int) -> Path:
     return directory
 
 
+_LAUNCHER = """
+import os, sys
+to_null = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=to_null)
+_, status, used = os.wait4(child, 0)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Linux counts the memory of the process that starts another as that of the other one, so a small
+process has to start it."""
+
+
 def _run(command: tuple[str, ...]) -> Cost:
     """Output goes nowhere. Raises if the command fails."""
-    process_id = os.posix_spawn(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
-    )
-    _, status, used = os.wait4(process_id, 0)
-    if os.waitstatus_to_exitcode(status):
-        raise RuntimeError(f"{' '.join(command)} failed")
-    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    launcher = (sys.executable, "-S", "-E", "-c", _LAUNCHER, *command)
+    done = subprocess.run(launcher, stdout=subprocess.PIPE, text=True, check=True)
+    cpu_s, memory_bytes = done.stdout.split()
+    return Cost(float(cpu_s), int(memory_bytes))

@@ -68,6 +68,47 @@ def test_corruption(copy: Path) -> None:
     assert not found.has_same_records
 
 
+@pytest.mark.parametrize("at", [6, 14], ids=["base offset", "leader epoch"])
+def test_what_no_crc_covers(copy: Path, at: int) -> None:
+    data = bytearray((copy / f"{MIDDLE}.log").read_bytes())
+    batch = 12 + int.from_bytes(data[8:12])  # the second batch
+    flip(copy / f"{MIDDLE}.log", batch + at, 4)
+    result = inside("diff", MULTISEG, copy, "--records")
+    assert result.status == 1
+    assert (
+        f"  corrupt in B: {MIDDLE}.log at byte {batch}: its base offset or leader epoch is wrong"
+        in result.lines
+    )
+
+
+def test_a_partition_without_segments(tmp_path: Path, copy: Path) -> None:
+    empty = tmp_path / "empty" / "multiseg-0"
+    empty.mkdir(parents=True)
+    (empty / "partition.metadata").write_bytes((copy / "partition.metadata").read_bytes())
+    for root in (empty.parent, copy.parent):
+        (root / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+        shutil.copytree(copy, root / "multiseg-1")
+    result = inside("diff", empty.parent, copy.parent, "--json")
+    assert result.status == 1
+    assert [row["name"] for row in result.rows[:-1]] == ["multiseg-1"]
+    assert result.rows[-1] == {"kind": "summary", "partitions": 2, "differing": 0, "failed": 1}
+    assert "multiseg-0: " in result.stderr
+    assert "no segment" in result.stderr
+
+
+def test_many_differences_are_counted_quickly(tmp_path: Path) -> None:
+    count = 10_000
+    same, other = _batch(range(1)), _batch(range(1), value=b"w")
+
+    def log(path: Path, odd: bytes) -> Path:
+        parts = [n.to_bytes(8) + (odd if n % 2 else same)[8:] for n in range(count)]
+        return _log(path, *parts)
+
+    found = compare_partitions(log(tmp_path / "a-0", same), log(tmp_path / "b-0", other))
+    assert len(found.batches) == count // 2
+    assert found.record_count == count // 2
+
+
 def test_indexes_and_snapshots(copy: Path) -> None:
     flip(copy / f"{MIDDLE}.index", 20, 0)
     (copy / f"{MIDDLE}.snapshot").unlink()

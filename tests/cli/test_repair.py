@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,6 +82,35 @@ def test_a_directory_in_use_is_not_changed(root: Path) -> None:
         with pytest.raises(LogDirLockedError):
             LogDir.open(root)
     assert _contents(root) == before
+
+
+def test_a_lock_is_reported_once(root: Path) -> None:
+    shutil.copytree(root / "multiseg-0", root / "multiseg-1")
+    with lock_dirs(Disk(), [root]):
+        result = inside("repair", root, "--yes")
+        assert inside("repair", root, "--yes", "--json").rows[-1]["failed"] == 2
+    assert (result.status, result.lines) == (1, ["2 partitions: 2 failed"])
+    (line,) = result.stderr.splitlines()
+    assert line.endswith("stop the broker, or leave out --yes to see the plan")
+
+
+def test_a_partition_without_segments_is_restored(tmp_path: Path) -> None:
+    root, copy = (GoldenCase("multiseg").copy_to(tmp_path / name) for name in "ab")
+    (root / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+    for path in (root / "multiseg-0").glob("0*"):
+        path.unlink()
+    assert inside("repair", root, "--from", copy, "--yes").status == 0
+    assert inside("diff", root / "multiseg-0", copy / "multiseg-0", "--records").status == 0
+
+
+def test_losses_are_listed_by_kind(root: Path, tmp_path: Path) -> None:
+    for path in (root / "multiseg-0").glob(f"{602:020d}.*"):
+        path.unlink()
+    plan = inside("repair", root)
+    assert plan.status == 1
+    assert any(line.startswith("  missing     offsets 602 to ") for line in plan.lines)
+    rows = inside("repair", root, "--json").rows
+    assert [row["kind"] for row in rows][:3] == ["quarantined", "lost", "missing"]
 
 
 @pytest.mark.slow

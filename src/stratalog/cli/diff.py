@@ -94,7 +94,7 @@ def _partitions(text: str) -> dict[str, Path]:
         found = [path]
     elif path.is_dir():
         dirs = open_dirs(path)
-        found = [dirs.partition(*each).path for each in dirs.topic_partitions]
+        found = [dirs.path_of(*each) for each in dirs.topic_partitions]
     elif path.exists():
         raise NotALogDirError(f"{path}: a file; give a partition directory or a log directory")
     else:

@@ -92,7 +92,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--undo cannot be combined with --yes, --from or --forget")
     partitions = [
         path
-        for path in targets_of(where, log_dir).all_partitions()
+        for path in targets_of(where, log_dir).all_partitions(with_empty=bool(copies))
         if identity_of(path)[0].topic != CLUSTER_METADATA_TOPIC  # controllers repair it
     ]
     if undo or forget:
@@ -272,23 +272,26 @@ class RepairPrinter:
     def sum_up(self, failed: int, words: Sequence[str]) -> None:
         plans = [plan for plan in self._plans if not plan.is_empty]
         lost = sum(len(plan.lost) for plan in plans)
+        partitions = len(self._plans) + failed
         if self._as_json:
             row = {
-                "kind": "summary", "isDryRun": not self._is_done, "partitions": len(self._plans),
+                "kind": "summary", "isDryRun": not self._is_done, "partitions": partitions,
                 "repaired": len(plans), "failed": failed, "lostRanges": lost, "left": self._left,
             }  # fmt: skip
             print(json_line(row))
             return
-        total = counted(len(self._plans), "partition")
-        if not plans:
-            print(f"{total}: nothing to repair")
-        elif self._is_done:
-            print(f"{total}: {len(plans)} repaired, {counted(lost, 'range')} of offsets lost")
-        else:
-            print(
-                f"{total}: {len(plans)} to repair, {counted(lost, 'range')} of offsets lost; "
-                f"nothing was changed. To repair: {command_line('repair', *words, '--yes')}"
-            )
+        parts = []
+        if plans:
+            verb = "repaired" if self._is_done else "to repair"
+            parts.append(f"{len(plans)} {verb}, {counted(lost, 'range')} of offsets lost")
+        if failed:
+            parts.append(f"{failed} failed")
+        total = counted(partitions, "partition")
+        print(f"{total}: {', '.join(parts) or 'nothing to repair'}", end="")
+        if plans and not self._is_done:
+            repair = command_line("repair", *words, "--yes")
+            print(f"; nothing was changed. To repair: {repair}", end="")
+        print()
 
 
 def _lines(plan: RepairPlan, repair: Repair | None) -> Iterator[str]:

@@ -178,15 +178,16 @@ class Targets(NamedTuple):
     partitions: tuple[Path, ...]
     """Single partition directories."""
 
-    def all_partitions(self) -> list[Path]:
-        """Every partition once, including those of the log directories. Those that a broker is
-        just creating are left out."""
+    def all_partitions(self, *, with_empty: bool = False) -> list[Path]:
+        """Every partition once, including those of the log directories. Those without a segment,
+        as a broker is just creating them, are left out, unless `with_empty`."""
         found = list(self.partitions)
         for directory in self.directories:
             dirs = LogDirsView([directory])
             for each in dirs.topic_partitions:
                 with suppress(NoSegmentError):
-                    found.append(dirs.partition(*each).path)
+                    is_any = with_empty and dirs.tier is None
+                    found.append(dirs.path_of(*each) if is_any else dirs.partition(*each).path)
         once: dict[Path, Path] = {}
         for path in found:
             once.setdefault(path.resolve(), path)

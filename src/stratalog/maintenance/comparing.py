@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 LISTED_MAX: Final = 20
 """Differences between records that are listed; others are counted."""
+READ_THROUGH: Final = 1000
+"""Offsets between two ranges that are read rather than skipped."""
 _COMPARED: Final = ["first_offset", "last_offset", "leader_epoch", "crc", "size_bytes"]
 _FIELDS: Final = ("timestamp", "key", "value", "headers", "timestamp_type")
 _PREALLOCATED: Final = {FileKind.OFFSET_INDEX, FileKind.TIME_INDEX}
@@ -97,12 +99,11 @@ def compare_partitions(a: Path, b: Path) -> PartitionDiff:
     with PartitionView(a) as view_a, PartitionView(b) as view_b:
         found: list[RecordDifference] = []
         count = 0
-        for difference in ranges:
-            if all(difference.batches):
-                for record in _differing_records(view_a, view_b, difference):
-                    count += 1
-                    if len(found) < LISTED_MAX:
-                        found.append(record)
+        for first, following in _read_at_once(ranges):
+            for record in _differing_records(view_a, view_b, first, following):
+                count += 1
+                if len(found) < LISTED_MAX:
+                    found.append(record)
         offsets = tuple((view.log_start_offset, view.log_end_offset) for view in (view_a, view_b))
     return PartitionDiff(
         (a, b),
@@ -175,10 +176,26 @@ def _ranges(left: NDArray[Any], right: NDArray[Any]) -> Iterator[tuple[int, int]
 # -- records
 
 
+def _read_at_once(ranges: Sequence[BatchDifference]) -> Iterator[tuple[int, int]]:
+    """The offsets for which both copies have batches, which differ. Ranges that are close are read
+    together: what is the same between them is read faster than another range is begun."""
+    start = end = -1
+    for difference in ranges:
+        is_close = end >= 0 and difference.first_offset - end <= READ_THROUGH
+        if start >= 0 and not (all(difference.batches) and is_close):
+            yield start, end
+            start = end = -1
+        if all(difference.batches):
+            start = difference.first_offset if start < 0 else start
+            end = difference.next_offset
+    if start >= 0:
+        yield start, end
+
+
 def _differing_records(
-    a: PartitionView, b: PartitionView, within: BatchDifference
+    a: PartitionView, b: PartitionView, first_offset: int, next_offset: int
 ) -> Iterator[RecordDifference]:
-    left, right = (_records(view, within) for view in (a, b))
+    left, right = (_records(view, first_offset, next_offset) for view in (a, b))
     record, other = next(left, None), next(right, None)
     while record is not None or other is not None:
         if other is None or (record is not None and record.offset < other.offset):
@@ -195,10 +212,10 @@ def _differing_records(
             record, other = next(left, None), next(right, None)
 
 
-def _records(view: PartitionView, within: BatchDifference) -> Iterator[Record]:
-    start = max(view.log_start_offset, within.first_offset)
-    if start < min(within.next_offset, view.log_end_offset):
-        yield from view.read(start, within.next_offset, on_skip=lambda _: None)
+def _records(view: PartitionView, first_offset: int, next_offset: int) -> Iterator[Record]:
+    start = max(view.log_start_offset, first_offset)
+    if start < min(next_offset, view.log_end_offset):
+        yield from view.read(start, next_offset, on_skip=lambda _: None)
 
 
 # -- files

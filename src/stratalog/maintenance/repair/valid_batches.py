@@ -129,7 +129,7 @@ def scan_partition(directory: Path) -> list[ScannedSegment]:
     segments = list_partition(directory).segments
     bases = [segment.base_offset for segment in segments]
     found = []
-    for segment, next_base in zip(segments, [*bases[1:], None], strict=True):
+    for segment, next_base in zip(segments, [*bases[1:], None][: len(bases)], strict=True):
         try:
             found.append(_scan(segment, next_base))
         finally:
