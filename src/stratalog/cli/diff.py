@@ -39,8 +39,8 @@ def run(
         bool,
         typer.Option(
             "--records",
-            help="Compare records and offsets only; ignore how they are stored in batches, segments, "
-            "indexes and snapshots.",
+            help="Compare records and offsets only; ignore how they are stored in batches, "
+            "segments, indexes and snapshots.",
         ),
     ] = False,
     as_json: JsonOption = False,
