@@ -130,5 +130,5 @@ def test_options_of_reads_are_ignored_for_the_sake_of_views(
 
 
 def test_a_stream_has_its_own_identity() -> None:
-    with pytest.raises(ConfigError, match="leave txnAppId"):
+    with pytest.raises(ConfigError, match="omit txnAppId"):
         stream_write_options({"path": "/data", "txnAppId": "a", "txnVersion": "1"})
