@@ -126,5 +126,5 @@ def test_options_of_a_query_replace_those_of_the_session(monkeypatch: pytest.Mon
 
 
 def test_logs_are_not_written_to_stores() -> None:
-    with pytest.raises(ConfigError, match="logs are written on disks"):
+    with pytest.raises(ConfigError, match="logs can be written only to disks"):
         parse_write_options({"path": "s3://bucket/logs", "topic": "orders"})

@@ -74,7 +74,7 @@ def test_settings_of_a_broker(tmp_path: Path) -> None:
 
 REFUSALS = {
     "no path": ({"path": ""}, "path: give the log directory to write to"),
-    "remote": ({"path": "s3://bucket/x"}, "path: s3://bucket/x: logs are written on disks"),
+    "remote": ({"path": "s3://bucket/x"}, "path: s3://bucket/x: logs can be written only to disks"),
     "level": (
         {"kafka__compression__gzip__level": "99"},
         "^kafka.compression.gzip.level: ",
@@ -130,5 +130,5 @@ def test_options_of_reads_are_ignored_for_the_sake_of_views(
 
 
 def test_a_stream_has_its_own_identity() -> None:
-    with pytest.raises(ConfigError, match="leave txnAppId"):
+    with pytest.raises(ConfigError, match="omit txnAppId"):
         stream_write_options({"path": "/data", "txnAppId": "a", "txnVersion": "1"})

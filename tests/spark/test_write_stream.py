@@ -119,7 +119,7 @@ def test_killed_between_any_two_steps_of_its_commits(stream: Stream) -> None:
 
 
 def test_refusals(stream: Stream) -> None:
-    with pytest.raises(PySparkException, match="checkpoint's: leave txnAppId"):
+    with pytest.raises(PySparkException, match="checkpoint; omit txnAppId"):
         stream.run(txnAppId="x", txnVersion=1)
     with pytest.raises(PySparkException, match="did you mean 'lockTimeout'"):
         stream.run(lokTimeout=1)

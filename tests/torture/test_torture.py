@@ -1,4 +1,4 @@
-"""Some seconds of `make torture`: half of it with a seed that never changes, half with another one.
+"""A minute of `make torture`: half of it with a seed that never changes, half with another one.
 
 In CI both are fixed, as are the examples of Hypothesis: new ones are for who runs tests by hand.
 """
@@ -18,7 +18,7 @@ from tests.torture.run import torture
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECONDS = float(os.environ.get("TORTURE_SECONDS", scaled(12)))
+SECONDS = float(os.environ.get("TORTURE_SECONDS", scaled(30)))
 
 
 @pytest.mark.slow

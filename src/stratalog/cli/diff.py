@@ -39,18 +39,18 @@ def run(
         bool,
         typer.Option(
             "--records",
-            help="Compare records and offsets only: other batches, segments, indexes and snapshots "
-            "are no difference.",
+            help="Compare records and offsets only; ignore how they are stored in batches, "
+            "segments, indexes and snapshots.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two copies of a partition or of a log directory.
 
-    Copies are replicas of two brokers, a backup and its original, or a log before and after. Shown
-    are the offsets of each, corrupt bytes, the offset from which leader epochs diverge, ranges of
-    offsets with other batches, records that differ, and indexes, snapshots and other files that
-    differ. Partitions of log directories are compared by their names.
+    Copies may be replicas of two brokers, a backup and its original, or a log before and after a
+    change. This shows the offsets of each, corrupt bytes, the offset from which leader epochs
+    diverge, ranges of offsets with different batches, records that differ, and indexes, snapshots
+    and other files that differ. Partitions of log directories are compared by their names.
 
     This takes no lock and never writes, so it is safe on the directory of a running broker.
 

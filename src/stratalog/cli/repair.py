@@ -55,27 +55,27 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option(
             "--forget",
-            help="Remove the kept files of earlier repairs, which cannot be undone then.",
+            help="Delete the kept files of earlier repairs; these can then not be undone.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Repair partitions: quarantine corrupt bytes, restore from copies, rebuild what is derived.
 
-    Without --yes the plan is shown, no lock is taken and nothing is written. A corrupt range in
-    the middle of a segment is taken out, and the log goes on after it; a torn tail is truncated;
-    indexes, transaction indexes, producer snapshots and leader epochs that are wrong or missing
-    are rebuilt from the log. Every loss is listed by offset. (`stratalog recover` does what a
-    broker does: it truncates the log at the first corrupt batch.)
+    Without --yes the plan is shown, no lock is taken and nothing is written. A corrupt range in the
+    middle of a segment is removed, and the batches after it are kept; a torn tail is truncated;
+    indexes, transaction indexes, producer snapshots and leader epochs that are wrong or missing are
+    rebuilt from the log. Every loss is listed by offset. (`stratalog recover` does what a broker
+    does: it truncates the log at the first corrupt batch.)
 
-    With --from, batches of copies take the place of what is corrupt or missing: those with a valid
-    CRC, by offset, of the newest leader epoch; where copies differ, what most of them have. A copy
-    whose leader epochs differ from those of the log is not used from there on: a follower would
-    have to truncate it. Where compaction has left gaps, they stay.
+    With --from, valid batches of copies replace what is corrupt or missing. If copies have
+    different batches for an offset, the newest leader epoch decides, then the majority. From where
+    the leader epochs of a copy differ from those of the log, the copy is not used: a follower would
+    have to truncate it there. Gaps that compaction left stay as they are.
 
-    Files that are replaced are kept in a directory repair-TIME in the partition directory, where
-    brokers ignore it, as hard links. --undo puts them back, --forget removes them. An undo is
-    refused if the log was written to since.
+    Replaced files are kept, as hard links, in a directory repair-TIME in the partition directory,
+    which brokers ignore. --undo restores them, unless the log was written to since; --forget
+    deletes them.
 
     \b
     Examples:

@@ -52,8 +52,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     timestamps, index density, compression, sizes, keys, compaction and retention, producers and
     transactions (open and overdue ones first), the findings of verify and the advice of tune.
 
-    The page needs no other file and no network. It is written whole or not at all. The logs are
-    only read, and no lock is taken.
+    The page is self-contained: it needs no other file and no network. It is written completely or
+    not at all. No lock is taken, and the logs are not changed.
 
     \b
     Examples:

@@ -36,18 +36,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(
             min=0,
             max=65535,
-            help="Port of a listener on --host; 0 lets the system choose one. Without it the "
-            f"configured listeners count, else {DEFAULT_PORT}.",
+            help="Port to listen on; 0 lets the system choose one. Default: that of the configured "
+            f"listeners, or {DEFAULT_PORT}.",
         ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; loopback if not given.")
+        str | None, typer.Option(help="Address to listen on. Default: loopback.")
     ] = None,
     listeners: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Kafka's setting, instead of --host and --port: SASL_SSL://0.0.0.0:9093,...",
+            help="Kafka's setting listeners, instead of --host and --port: SASL_SSL://0.0.0.0:9093,...",
         ),
     ] = None,
     read_only: Annotated[
@@ -70,16 +70,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     server_properties: ServerPropertiesOption = None,
     users: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Users of SASL listeners, a line NAME=PASSWORD each."),
+        typer.Option(metavar="FILE", help="Users of SASL listeners: one NAME=PASSWORD per line."),
     ] = None,
     acls: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="ACLs; only super.users need none.")
+        Path | None, typer.Option(metavar="FILE", help="Enforce the ACLs in this file.")
     ] = None,
     allow_anonymous: Annotated[
         bool,
         typer.Option(
             "--allow-anonymous",
-            help="Allow a listener that other machines reach without authentication.",
+            help="Allow other machines to connect without authentication.",
         ),
     ] = False,
     metrics_port: Annotated[
@@ -95,14 +95,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Serve log directories to Kafka clients, as a cluster of one broker.
 
-    Producers, consumers, groups, transactions and admin clients work as with Apache Kafka; the
-    files are Kafka's. Runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. The
-    directories are locked meanwhile, so this fails while a broker is running, unless --read-only is
-    given; then producers are refused, and what groups commit is kept in memory.
+    Producers, consumers, groups, transactions and admin clients work as with Apache Kafka, and the
+    files are Kafka's own. Runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. The
+    directories are locked, so this fails while a broker is running. With --read-only it does not:
+    producers then get an error, and offsets that groups commit are kept in memory only.
 
-    Settings are a broker's, by Kafka's names: --server-properties, then --config. Only loopback is
-    served unless --host or --listeners says otherwise; an address that other machines reach
-    requires authentication or --allow-anonymous. Errors and warnings go to standard error.
+    Settings are Kafka's broker settings; --config overrides --server-properties. By default only
+    the loopback interface is served. For --host or --listeners with an address that other machines
+    can reach, configure authentication or use --allow-anonymous. Errors and warnings go to standard
+    error.
 
     \b
     Examples:

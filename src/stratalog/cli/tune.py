@@ -97,7 +97,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     segment_bytes: Annotated[
         int | None,
-        typer.Option(parser=_size, metavar="SIZE", help="A segment.bytes that is decided on."),
+        typer.Option(
+            parser=_size, metavar="SIZE", help="Use this segment.bytes, and advise on the rest."
+        ),
     ] = None,
     batch_bytes: Annotated[
         int | None, typer.Option(parser=_size, metavar="SIZE", help="Mean size of a stored batch.")
@@ -132,11 +134,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Recommend topic settings, from numbers, from a log directory, or both; simulate them.
 
     Each recommendation has its reason, the arithmetic behind it and the trade-off. Traps are
-    settings and data that together do what nobody expects. Numbers that are given count more than
-    what the log shows.
+    settings with surprising effects, alone or together with the data. Numbers given on the command
+    line override what the log shows.
 
-    --simulate reads batch headers only, and lays the log out again in memory, by the rules that
-    write: segments and what rolled each, index sizes, bytes scanned per lookup, the error of a
+    --simulate reads batch headers only, and computes with the rules of a real log how it would be
+    stored: segments and what rolled each, index sizes, bytes scanned per lookup, the error of a
     lookup by time, how long records outlive their retention, disk use over time, and what
     compaction would do. Nothing is written. Each batch counts as one append; record time is the
     clock.

@@ -536,5 +536,5 @@ def _checked_bytes(value: object, what: str) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, bytes):
-        raise TypeError(f"the {what} is a {type(value).__name__}, not bytes or None")
+        raise TypeError(f"the {what} must be bytes or None, not {type(value).__name__}")
     return bytes(value)  # not of a subclass
