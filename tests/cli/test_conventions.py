@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CAMEL = re.compile(r"[a-z]+([A-Z][a-z0-9]*)*")
 MAPS = {"config", "configSources", "settings", "codecs", "freedBy"}
 """Objects whose keys are data: settings by Kafka's names, codecs."""
-OTHERS = {"ingest", "export", "reindex", "compile-kernels", "report", "serve"}
+OTHERS = {"backup", "restore", "ingest", "export", "reindex", "compile-kernels", "report", "serve"}
 """Verbs that move data, write indexes or caches, or serve clients."""
 
 TXN = GOLDEN_DIR / "txn" / "txn-0"
@@ -97,6 +97,9 @@ def test_so_they_are_where_data_is_moved(tmp_path: Path) -> None:
         ("reindex", copied),
         ("export", copied, "--to", tmp_path / "out"),
         ("ingest", lines, "--to", tmp_path / "b", "--topic", "t", "--partitions", "1"),
+        ("backup", copied, tmp_path / "c", "--keep", "1", "--verify"),
+        ("backup", tmp_path / "c", "--list"),
+        ("restore", tmp_path / "c", tmp_path / "d"),
     )
     for args in runs:
         assert wrong_keys(inside(*args, "--json").rows) == set()

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PYTHON_PAGES = [README, DOCS / "python.md", DOCS / "configuration.md", DOCS / "spark-jobs.md"]
+PYTHON_PAGES = [
+    README,
+    *(DOCS / f"{name}.md" for name in ("python", "configuration", "spark-jobs", "backup")),
+]
 TRANSCRIPT_PAGES = [README, DOCS / "cli.md"]
 SLOW_PAGES = [DOCS / "maintenance.md", DOCS / "tuning.md", DOCS / "how-kafkas-log-works.md"]
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])

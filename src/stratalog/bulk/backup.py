@@ -839,12 +839,3 @@ def prune(where: Path | str, keep: int) -> Pruned:
     if keep < 1:
         raise BackupError(f"keep={keep}: at least one backup is kept")
     return BackupStore.at(where).prune(keep)
-
-
-def ends_of(manifest: Manifest) -> Mapping[str, int]:
-    """The log end offset of each partition, by its name."""
-    return {
-        str(each.topic_partition): each.end_offset
-        for saved in manifest.dirs
-        for each in saved.partitions
-    }

@@ -517,13 +517,13 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
         dirs.start()
         dirs.recover()
         logs = {slot.topic_partition: slot.log() for slot in dirs.catalog.slots()}
-        before = {at: log.log_end_offset for at, log in logs.items()}
+        before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
         for at, end in _ends(logs, plan.selection).items():
             logs[at].truncate_to(end)
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
             clamped = _clamp_offsets(logs)
-        restored = tuple(_restored(at, log, before[at]) for at, log in sorted(logs.items()))
+        restored = tuple(_restored(at, log, before.get(at, 0)) for at, log in sorted(logs.items()))
         for log in logs.values():
             log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
     except BaseException:
