@@ -32,7 +32,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make dist` builds, from a copy of the sources."""
     root = tmp_path_factory.mktemp("dist")
     (root / "copy").mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "src"):
+    for name in (
+        "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src", "accelerator", "scripts"
+    ):  # fmt: skip
         source, target = ROOT / name, root / "copy" / name
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg*"))
@@ -153,5 +155,7 @@ def test_the_source_distribution_has_what_the_wheel_is_built_from(dist: Path) ->
     with tarfile.open(archive) as content:
         names = {name.partition("/")[2] for name in content.getnames()}
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "src").rglob("*.py")}
+    sources |= {str(path.relative_to(ROOT)) for path in (ROOT / "accelerator").rglob("*.scala")}
+    sources |= {"scripts/build_accelerator.py"}
     assert sources | {"pyproject.toml", "README.md", "LICENSE", "src/stratalog/py.typed"} <= names
     assert not [name for name in names if "__pycache__" in name]

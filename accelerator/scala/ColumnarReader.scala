@@ -1,11 +1,15 @@
 package org.apache.spark.sql.execution.datasources.v2.python.stratalog
 
-import org.apache.spark.TaskContext
-import org.apache.spark.api.python.{ChainedPythonFunctions, PythonEvalType}
+import java.io.{BufferedInputStream, DataInputStream}
+import java.util.concurrent.atomic.AtomicBoolean
+
+import org.apache.spark.{SparkEnv, TaskContext}
+import org.apache.spark.api.python.{ChainedPythonFunctions, PythonEvalType, PythonFunction, PythonWorker, PythonWorkerHandle}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.connector.metric.CustomTaskMetric
 import org.apache.spark.sql.connector.read.{InputPartition, PartitionReader, PartitionReaderFactory}
 import org.apache.spark.sql.execution.datasources.v2.python.{PythonCustomMetric, PythonStreamingInputPartition, UserDefinedPythonDataSource}
+import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.execution.python.ArrowPythonRunner
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types.{BinaryType, StringType, StructType}
@@ -49,20 +53,9 @@ class ColumnarReaderFactory(
     private var records = 0L
 
     private val wrapped: Iterator[ColumnarBatch] = {
-      val conf = SQLConf.get
-      val function = ChainedPythonFunctions(Seq(source.createPythonFunction(readFunction)))
-      new ArrowPythonRunner(
-        Seq((function, 0L)),
-        PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-        Array(Array(0)),
-        new StructType().add("struct", inputSchema),
-        conf.sessionLocalTimeZone,
-        conf.arrowUseLargeVarTypes,
-        ArrowPythonRunner.getPythonRunnerConfMap(conf),
-        pythonMetrics,
-        tracing.jobArtifactUuid,
-        tracing.sessionUuid
-      ).compute(Iterator(Iterator(InternalRow(input))), context.partitionId(), context)
+      val function = source.createPythonFunction(readFunction)
+      new BatchRunner(function, inputSchema, SQLConf.get, pythonMetrics, tracing)
+        .compute(Iterator(Iterator(InternalRow(input))), context.partitionId(), context)
     }
 
     private def inputSchema: StructType = {
@@ -101,4 +94,43 @@ class ColumnarReaderFactory(
         name -> metric.value
       }) ++ LogMetrics.ofTask(logBytes, batches, records)
   }
+}
+
+/** Spark's runner of a function that yields Arrow batches, on an input of one struct. */
+private class BatchRunner(
+    function: PythonFunction,
+    inputSchema: StructType,
+    conf: SQLConf,
+    metrics: Map[String, SQLMetric],
+    tracing: Tracing)
+    extends ArrowPythonRunner(
+      Seq((ChainedPythonFunctions(Seq(function)), 0L)),
+      PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
+      Array(Array(0)),
+      new StructType().add("struct", inputSchema),
+      conf.sessionLocalTimeZone,
+      conf.arrowUseLargeVarTypes,
+      ArrowPythonRunner.getPythonRunnerConfMap(conf),
+      metrics,
+      tracing.jobArtifactUuid,
+      tracing.sessionUuid) {
+
+  /** With a larger buffer than Spark's, which asks the system for 64 KiB at a time. */
+  override protected def newReaderIterator(
+      stream: DataInputStream,
+      writer: Writer,
+      startTime: Long,
+      env: SparkEnv,
+      worker: PythonWorker,
+      handle: Option[PythonWorkerHandle],
+      releasedOrClosed: AtomicBoolean,
+      context: TaskContext): Iterator[ColumnarBatch] = {
+    val buffered = new DataInputStream(new BufferedInputStream(stream, BatchRunner.BufferBytes))
+    super.newReaderIterator(
+      buffered, writer, startTime, env, worker, handle, releasedOrClosed, context)
+  }
+}
+
+private object BatchRunner {
+  val BufferBytes: Int = 1 << 20
 }

@@ -1,4 +1,5 @@
-"""Sessions of the command line: what their workers import, and when that is left as it is."""
+"""Sessions of the command line: what their workers import, and when that is left as it is; and that
+they read in columns."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ import sys
 
 import pytest
 
+from scripts.build_accelerator import build
 from stratalog.spark.session import quick_home
+from tests.golden.cases import GoldenCase
 
 PROGRAM = """
-import os, tempfile
+import os, sys
 from stratalog.spark.session import open_session
 
 def where(_):
@@ -22,19 +25,23 @@ with open_session("test", master="local[1]", conf={"spark.driver.memory": "512m"
     home = spark._jvm.System.getenv("SPARK_HOME")
     print(home, *spark.sparkContext.parallelize([0], 1).flatMap(where).collect())
     assert "SPARK_HOME" not in os.environ
+    read = spark.read.format("stratalog").option("subscribe", "multiseg").load(sys.argv[1])
+    print(read._jdf.queryExecution().executedPlan().toString())
 """
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_workers_import_compiled_modules() -> None:
+def test_workers_import_compiled_modules_and_read_in_columns() -> None:
+    build()
     env = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=env, check=True
-    )
-    home, *files = done.stdout.split()
+    command = [sys.executable, "-c", PROGRAM, str(GoldenCase("multiseg").root)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    first, plan = done.stdout.split("\n", 1)
+    home, *files = first.split()
     assert not [file for file in files if ".zip" in file]
     assert not os.path.exists(home)  # noqa: PTH110
+    assert "stratalog (columnar, " in plan
 
 
 @pytest.mark.parametrize(
