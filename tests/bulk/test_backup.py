@@ -109,6 +109,15 @@ def test_a_directory_of_a_real_broker(tmp_path: Path, seaweed: S3Server) -> None
     assert tree(tmp_path / "out") == tree(source)
 
 
+def test_through_fsspec(tmp_path: Path) -> None:
+    logs, uri = tmp_path / "logs", f"memory://{tmp_path.name}/backups"
+    fill(logs, 60)
+    assert backup([logs], uri).sent_objects > 0
+    assert backup([logs], uri, keep=1).sent_objects == 0
+    restore(uri, [tmp_path / "out"])
+    assert tree(tmp_path / "out") == tree(logs)
+
+
 @pytest.mark.slow
 @for_each("case", GOLDEN if EFFORT == 1 else all_cases())
 def test_every_golden_directory(case: GoldenCase, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stratalog.bulk.export import SUCCESS, FileSpec, export, plan_export, run_ex
 from stratalog.bulk.incremental import STAGING_PREFIX, STATE_FILE, IncrementalTarget
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import AccessDeniedError, ConfigError, JobError, LockedError
+from stratalog.storage.remote_path import RemotePath, location
 from tests.bulk.backups import Kill, KilledError, fill, kills_in_store
 from tests.bulk.options import reading
 from tests.golden.cases import GOLDEN_DIR
@@ -21,7 +22,6 @@ from tests.stores import Answer, FaultyProxy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.storage.remote_path import RemotePath
     from tests.stores import CountingServer, Request, S3Server
 
 MULTISEG = GOLDEN_DIR / "multiseg"
@@ -34,7 +34,7 @@ def names(where: RemotePath) -> list[str]:
     selector = FileSelector(where.key, recursive=True, allow_not_found=True)
     found = where.store.filesystem.get_file_info(selector)
     files = [each.path for each in found if each.type == FileType.File]
-    return sorted(each.removeprefix(f"{where.key}/") for each in files)
+    return sorted(each.lstrip("/").removeprefix(f"{where.key}/") for each in files)
 
 
 def offsets(where: RemotePath) -> list[tuple[int, int]]:
@@ -69,6 +69,16 @@ def test_the_same_as_on_a_disk(kind: str, tmp_path: Path, seaweed: S3Server) -> 
         export(reading(MULTISEG), where, spec)
     export(reading(MULTISEG), where, FileSpec(spec.format, appends=True))
     assert len(offsets(where)) == 3000
+
+
+def test_through_fsspec(tmp_path: Path) -> None:
+    logs, uri = tmp_path / "logs", f"memory://{tmp_path.name}/out"
+    for count in (10, 6):
+        fill(logs, count, start=100)
+        assert export(reading(logs), uri, incremental=True).records == count
+    where = location(uri)
+    assert isinstance(where, RemotePath)
+    assert offsets(where) == [(number, offset) for number in (0, 1) for offset in range(8)]
 
 
 def test_each_record_once(tmp_path: Path, seaweed: S3Server) -> None:

@@ -313,18 +313,19 @@ class BackupStore:
 
     def _write(self, directory: str, name: str, data: bytes) -> None:
         disk, parent = disk_of(self.path), self.path / directory
+        if not isinstance(disk, Disk):
+            disk.write_atomically(parent / name, data)
+            return
         if parent not in self._made:
-            for each in (*reversed(self.path.parents), self.path, parent):
-                if not disk.exists(each):
+            for each in (*reversed(parent.parents), parent):
+                if not each.exists():
                     disk.mkdir(each, exist_ok=True)
             self._made.add(parent)
-        if isinstance(disk, Disk):  # several threads may write the same object
-            temporary = parent / f"{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
-            disk.write_file(temporary, data)
-            disk.rename(temporary, parent / name)
-            disk.fsync_dir(parent)
-        else:
-            disk.write_atomically(parent / name, data)
+        # Several threads may write the same object.
+        temporary = parent / f"{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"
+        disk.write_file(temporary, data)
+        disk.rename(temporary, parent / name)
+        disk.fsync_dir(parent)
 
     # -- removing
 

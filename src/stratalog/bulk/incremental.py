@@ -206,8 +206,9 @@ class IncrementalTarget:
         when the next export starts."""
         if isinstance(self.path, RemotePath):
             self._check_alone(files)
-        for path in _with_directories([file.staged for file in files]):
-            self._sync(self.path / path)
+        else:
+            for path in _with_directories([file.staged for file in files]):
+                self._sync(self.path / path)
         merged = {**self.state.partitions, **partitions}
         self._write(replace(self.state, partitions=merged, moving=tuple(files)))
         self._move()
