@@ -28,11 +28,17 @@ RETRIES_MAX: Final = 10
 
 
 class ListedFile(NamedTuple):
-    """One recognized file of a partition directory."""
+    """One recognized file of a partition directory. Most are only counted, so their paths, which
+    take longer to build than names, are made on demand."""
 
-    path: Path
+    directory: Path
+    name: str
     file: PartitionFile
     identity: FileIdentity
+
+    @property
+    def path(self) -> Path:
+        return self.directory / self.name
 
     @property
     def size_bytes(self) -> int:
@@ -61,7 +67,7 @@ def list_partition(path: Path, *, age_max_s: float = 0.0) -> Listing:
 
 
 def _list_once(path: Path, age_max_s: float) -> Listing:
-    files = tuple(sorted(_scan(path, age_max_s), key=lambda listed: listed.path.name))
+    files = tuple(sorted(_scan(path, age_max_s), key=lambda listed: listed.name))
     snapshots = tuple(
         (listed.file.base_offset, listed.path)
         for listed in files
@@ -84,7 +90,7 @@ def _scan(path: Path, age_max_s: float) -> list[ListedFile]:
     changed_at, entries = _changed_at(path), _entries(path)
     for _ in range(RETRIES_MAX):
         found = [
-            ListedFile(path / entry.name, file, FileIdentity.of(status))
+            ListedFile(path, entry.name, file, FileIdentity.of(status))
             for entry, file in entries
             if (status := _status(entry)) is not None
         ]
@@ -102,7 +108,7 @@ def _scan_store(path: RemotePath, age_max_s: float) -> list[ListedFile]:
     if not names:
         raise PartitionGoneError(path)
     return [
-        ListedFile(path / name, file, FileIdentity(0, found.size_bytes, found.mtime_ns))
+        ListedFile(path, name, file, FileIdentity(0, found.size_bytes, found.mtime_ns))
         for name, found in names.items()
         if not found.is_dir and (file := _classify(name)) is not None
     ]
