@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import copytree
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from stratalog.config import CleanupPolicy, LogConfig
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.format.snapshot import ProducerEntry, encode_snapshot
 from stratalog.format.txn_index import AbortedTxn
+from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.verify.directory import VerifyPlan, run_plan, verify_partition
@@ -124,6 +126,18 @@ def test_a_snapshot_that_no_cleaning_explains_is_an_error(
     path = cleaned_log(tmp_path / "cleaned-0")
     (path / f"{5:020d}.snapshot").write_bytes(encode_snapshot([AT_5._replace(**changes)]))
     assert severities(path, Fault.SNAPSHOT_MISMATCH) == {Severity.ERROR}
+
+
+def test_a_producer_that_expired_before_recovery_and_wrote_again(
+    golden: Callable[[str], GoldenCase], tmp_path: Path
+) -> None:
+    """Recovery loads a snapshot without producers that have expired, so a batch after it comes from
+    a new producer, whose coordinator is unknown. The log alone still shows the marker before."""
+    path = tmp_path / "compact-txn-0"
+    copytree(golden("compact-txn").partition_dir, path)
+    LogDir.open(tmp_path).close()
+    codes = Fault.SNAPSHOT_MISMATCH, Fault.SNAPSHOT_AHEAD, Fault.SNAPSHOT_EXPIRED
+    assert severities(path, *codes) == {Severity.NOTE}
 
 
 @pytest.mark.parametrize("has_empty_index", [False, True])

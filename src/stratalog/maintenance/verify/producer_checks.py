@@ -23,7 +23,7 @@ from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, Batc
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
-from stratalog.log.producers import SEQUENCES, ProducerReplay
+from stratalog.log.producers import NO_COORDINATOR_EPOCH, SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:
@@ -251,6 +251,9 @@ class _Comparison:
             if is_ != should
         ]
         what = f"{name}: {', '.join(differences)}"
+        if entry == expected._replace(coordinator_epoch=NO_COORDINATOR_EPOCH):
+            # It had expired when the snapshot before was loaded, and then wrote again.
+            return Fault.SNAPSHOT_EXPIRED, what
         is_ahead = _has_newer_batch(entry, expected) or self._explained_by_removal(entry, expected)
         return (Fault.SNAPSHOT_AHEAD if is_ahead else Fault.SNAPSHOT_MISMATCH), what
 
