@@ -9,7 +9,7 @@ import time
 from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -128,6 +128,50 @@ def _use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | No
     set_default_tiered_store(TieredStore.found_at(location(remote), layout, keys or ()))
 
 
+def with_groups(run: Callable[..., None]) -> Callable[..., None]:
+    """Let a parameter whose type is a NamedTuple stand for options that commands share: its fields.
+
+    On the command line they are where the parameter is.
+    """
+    signature = inspect.signature(run, eval_str=True)
+    groups = {
+        name: each.annotation
+        for name, each in signature.parameters.items()
+        if hasattr(each.annotation, "_field_defaults")
+    }
+
+    @functools.wraps(run)
+    def run_with_groups(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(*(given.pop(field) for field in group._fields))
+        run(**given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, each in signature.parameters.items():
+        parameters += _fields_of(groups[name]) if name in groups else [each]
+    return _with_parameters(run_with_groups, signature, parameters)
+
+
+def _fields_of(group: Any) -> list[inspect.Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    defaults = {**dict.fromkeys(group._fields, inspect.Parameter.empty), **group._field_defaults}
+    return [_keyword(name, kinds[name], defaults[name]) for name in group._fields]
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, by_name, default=default, annotation=kind)
+
+
+def _with_parameters(
+    run: Callable[..., None], signature: inspect.Signature, parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """The function as Typer sees it: with these parameters, all passed by name."""
+    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]  # Typer reads it
+    return run
+
+
 def reads_stores(run: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of stores, and have the logs that it opens use them.
 
@@ -143,16 +187,10 @@ def reads_stores(run: Callable[..., None]) -> Callable[..., None]:
         _use_remote(remote, given.pop("remote_layout"), given.pop("remote_key"))
         run(**given)
 
-    own = [each for name, each in signature.parameters.items() if name != "remote"]
-    at = [each.name for each in own].index("log_dir") + 1
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _STORE_OPTIONS.items()
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    parameters[at:at] = added
-    run_with_stores.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
-    return run_with_stores
+    parameters = [each for name, each in signature.parameters.items() if name != "remote"]
+    at = [each.name for each in parameters].index("log_dir") + 1
+    parameters[at:at] = [_keyword(name, kind, None) for name, kind in _STORE_OPTIONS.items()]
+    return _with_parameters(run_with_stores, signature, parameters)
 
 
 _STORE_OPTIONS: Final = {
@@ -255,6 +293,13 @@ MetadataLogDirOption = Annotated[
         "one of the log directories.",
     ),
 ]
+
+
+class SettingsFiles(NamedTuple):
+    """Where the settings of a Kafka cluster are."""
+
+    server_properties: ServerPropertiesOption = None
+    metadata_log_dir: MetadataLogDirOption = None
 
 
 def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:

@@ -18,8 +18,9 @@ from stratalog.cli.arguments import (
     key_values,
     reads_stores,
     time_of,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import (
     AddedProgress,
     JobProgress,
@@ -50,6 +51,7 @@ _NOT_TO_STDOUT = ("--append", "--incremental", "--text", "--codec", "--master", 
 
 
 @reads_stores
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
@@ -122,8 +124,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="One directory per day (UTC), or all records in offset order.",
         ),
     ] = True,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write topics as Parquet or JSON lines, in directories by topic and day.
@@ -162,9 +164,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.bulk.incremental import IncrementalTarget  # noqa: PLC0415
     from stratalog.spark.options import parse_read_options  # noqa: PLC0415
 
-    check_conf(conf, master)
+    spark.check()
     if to == _STDOUT:
-        others = (append, incremental, text, codec, master, as_json)
+        others = (append, incremental, text, codec, spark.master, as_json)
         _check_stdout(format_, dict(zip(_NOT_TO_STDOUT, others, strict=True)))
         format_, by_date = "jsonl", False
     else:
@@ -195,7 +197,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         plan = plan_export(options, spec, target)
         with (
             JobProgress(plan.size_bytes) as progress,
-            workers_of("stratalog export", master, conf, progress) as workers,
+            spark.workers("stratalog export", progress) as workers,
         ):
             result = run_export(plan, target or to, workers, clock=clock)
     _print(result, to, as_json=as_json, is_incremental=incremental)

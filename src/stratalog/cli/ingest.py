@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import CreateInBrokerDirOption, JsonOption, key_values, setting_values
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.arguments import (
+    CreateInBrokerDirOption,
+    JsonOption,
+    key_values,
+    setting_values,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
 
@@ -22,6 +28,7 @@ _STDIN = Path("-")
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     files: Annotated[
         list[Path],
@@ -111,8 +118,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     delimiter: Annotated[
         str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")
     ] = ",",
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write JSON lines, CSV, Parquet or text files into topics.
@@ -152,9 +159,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.format.batch import Codec  # noqa: PLC0415
     from stratalog.spark.options import parse_write_options  # noqa: PLC0415
 
-    check_conf(conf, master)
+    spark.check()
     check_directory("--to", to)
-    if master is not None and _STDIN in files:
+    if spark.master is not None and _STDIN in files:
         raise typer.BadParameter("--master requires files that all workers can read, not -")
     source = FileSource(
         files,
@@ -170,7 +177,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     plan = plan_ingest(source)
     with (
         JobProgress(1 << 20) as progress,
-        workers_of("stratalog ingest", master, conf, progress) as workers,
+        spark.workers("stratalog ingest", progress) as workers,
     ):
         result = run_ingest(plan, options, workers, clock=clock)
     _print(result, to, as_json=as_json)

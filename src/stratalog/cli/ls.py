@@ -18,10 +18,10 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     RemoteOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     reads_stores,
+    with_groups,
 )
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.settings import Overrides
@@ -69,6 +69,7 @@ class SortBy(enum.StrEnum):
 
 
 @reads_stores
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
@@ -116,8 +117,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         typer.Option("--settings", help="Also list the settings of topics and their sources."),
     ] = False,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     sort: Annotated[
         SortBy,
         typer.Option("--sort", help="Sort topics or partitions; all but name: largest first."),
@@ -179,7 +180,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         problems.append(text)
         report_error(text)
 
-    given = Overrides.parse((), server_properties, metadata_log_dir)
+    given = Overrides.parse((), *settings_files)
     finder = given.finder([*(log_dir or []), *(found.path for found in targets.dirs)])
     inventory = InventoryTaker(details, finder, on_problem).take(targets.dirs, targets.openers())
     inventory = _sorted(inventory, sort)

@@ -15,8 +15,8 @@ import typer
 from stratalog.cli.arguments import (
     DefaultsOption,
     JsonOption,
-    MetadataLogDirOption,
-    ServerPropertiesOption,
+    SettingsFiles,
+    with_groups,
 )
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
@@ -42,7 +42,8 @@ _SETTINGS = (POLICY, "retention.ms", "retention.bytes")
 FAILS_WHEN = "a partition or directory could not be opened, or was failing when the command ended"
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     directories: Annotated[
         list[Path],
         typer.Argument(metavar="DIR", help="Log directories.", show_default=False),
@@ -63,8 +64,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "whose own settings are unknown. Repeatable.",
         ),
     ] = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     defaults: DefaultsOption = False,
     missing_dirs: Annotated[
         MissingDirs,
@@ -98,7 +99,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
     LogDirsView(directories)  # raises before anything is written if one is not a log directory
-    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    given = Overrides.parse(config or [], *settings_files)
     broker = _broker_config(directories, given, uses_defaults=defaults)
     assumed = given.of_topics if defaults else {"retention.ms": -1, **given.of_topics}
     stopping = threading.Event()

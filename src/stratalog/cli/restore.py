@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import JsonOption, StorageOption, time_of
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, workers_of
+from stratalog.cli.arguments import (
+    JsonOption,
+    StorageOption,
+    time_of,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, report_line
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 FAILS_WHEN = "anything could not be read or written, or a checksum does not match"
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         Path,
@@ -86,8 +92,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Leave the files as they were copied; a broker recovers the logs if need be.",
         ),
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Restore log directories from a backup, for a broker to start on.
@@ -114,7 +120,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per partition, one of kind offset for each committed offset that
     was set back, and a last one of kind summary.
     """
-    check_conf(conf, master)
+    spark.check()
     clock = Clock()
     from stratalog.bulk.restore import Selection, plan_restore, run_restore  # noqa: PLC0415 - heavy
 
@@ -126,7 +132,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     plan = plan_restore(where, dirs, selection, backup_id=backup, as_is=as_is)
     with (
         JobProgress(plan.size_bytes) as progress,
-        workers_of("stratalog restore", master, conf, progress) as workers,
+        spark.workers("stratalog restore", progress) as workers,
     ):
         result = run_restore(plan, workers, clock=clock)
     _print(result, as_json=as_json)

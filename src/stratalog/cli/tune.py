@@ -15,14 +15,14 @@ from stratalog.cli.arguments import (
     ConfigOption,
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     NowOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     WhereArgument,
     now_or,
     setting_values,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
@@ -66,6 +66,7 @@ def _duration(text: str) -> int:
     return found
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
@@ -125,10 +126,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     now: NowOption = None,
     config: ConfigOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    settings_files: SettingsFiles,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Recommend topic settings, from numbers, from a log directory, or both; simulate them.
@@ -152,7 +152,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json there is one object per recommendation, trap and simulated partition.
     """
-    check_conf(conf, master)
+    spark.check()
     numbers: dict[str, object] = {
         "message_bytes": message_bytes,
         "rate": rate,
@@ -166,7 +166,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         "is_compacted": compacted,
         "broker_partitions": broker_partitions,
     }
-    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    given = Overrides.parse(config or [], *settings_files)
     wanted = [_Wanted.parse(text) for text in simulate or []]
     if len(wanted) > SIMULATED_MAX:
         raise typer.BadParameter("give --simulate once or twice")
@@ -181,7 +181,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     clock = Clock()
     with ExitStack() as stack:
         progress = stack.enter_context(JobProgress(progress_bytes * (2 if keys else 1)))
-        workers = stack.enter_context(workers_of("stratalog tune", master, conf, progress))
+        workers = stack.enter_context(spark.workers("stratalog tune", progress))
         found = _look(paths, log_dir or [], request, workers, keys=keys)
     _print_advice(found.advice, as_json=as_json)
     _print_simulations(found, wanted, as_json=as_json)
