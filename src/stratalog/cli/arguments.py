@@ -22,36 +22,42 @@ from stratalog.storage.remote_path import location, set_default_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# -- forms that several commands have
+
+
+def argument(metavar: str, text: str, *, parser: Callable[[str], Any] | None = None) -> Any:
+    """An argument, for `Annotated`."""
+    return typer.Argument(metavar=metavar, help=text, parser=parser, show_default=False)
+
+
+def repeatable(flag: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+    """An option that may be given several times, for `Annotated`."""
+    flags = (flag,) if short is None else (flag, short)
+    return typer.Option(*flags, metavar=metavar, help=f"{text} Repeatable.")
+
+
 # -- what to work on
 
 TargetArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TARGET",
-        help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
+    argument(
+        "TARGET",
+        "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
         "or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log files.",
-        show_default=False,
     ),
 ]
 WhereArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="WHERE",
-        help="Log directories (default: the current directory), topics or partitions in them "
+    argument(
+        "WHERE",
+        "Log directories (default: the current directory), topics or partitions in them "
         "(TOPIC, TOPIC:PARTITION), or partition directories.",
-        show_default=False,
     ),
 ]
-DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A log directory.", show_default=False)
-]
+DirectoryArgument = Annotated[Path, argument("DIR", "A log directory.")]
 TopicsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="TOPIC[:PARTITION]",
-        help="Only these topics or partitions.",
-        show_default=False,
-    ),
+    argument("TOPIC[:PARTITION]", "Only these topics or partitions."),
 ]
 LogDirOption = Annotated[
     list[Path] | None,
@@ -105,12 +111,7 @@ RemoteLayoutOption = Annotated[
 ]
 RemoteKeyOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--remote-key",
-        metavar="[ID=]FILE",
-        help="The private key (PEM) of encrypted remote segments. Repeatable.",
-        show_default=False,
-    ),
+    repeatable("--remote-key", "[ID=]FILE", "The private key (PEM) of encrypted remote segments."),
 ]
 
 
@@ -260,12 +261,12 @@ DefaultsOption = Annotated[
 
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option(
+    repeatable(
         "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        help="Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
-        "retention.bytes=10GiB. Repeatable.",
+        "NAME=VALUE",
+        "Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
+        "retention.bytes=10GiB.",
+        short="-c",
     ),
 ]
 CreateInBrokerDirOption = Annotated[

@@ -10,6 +10,7 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     StorageOption,
+    argument,
     with_groups,
 )
 from stratalog.cli.bulk import SparkOptions
@@ -28,12 +29,11 @@ FAILS_WHEN = "anything could not be read, written or verified"
 def run(  # noqa: PLR0913  # a parameter is a flag
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR... URI",
-            help="Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
+        argument(
+            "DIR... URI",
+            "Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
             "directory.",
             parser=location,
-            show_default=False,
         ),
     ],
     storage_option: StorageOption = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from stratalog.cli.arguments import key_values
+from stratalog.cli.arguments import key_values, repeatable
 from stratalog.cli.tables import rate_text
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ MasterOption = Annotated[
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Set a Spark setting. Repeatable."),
+    repeatable("--conf", "KEY=VALUE", "Set a Spark setting."),
 ]
 
 

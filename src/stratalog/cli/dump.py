@@ -12,7 +12,9 @@ from stratalog.cli.arguments import (
     JsonOption,
     PlainCommand,
     StorageOption,
+    argument,
     key_bytes,
+    repeatable,
     time_of,
 )
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
@@ -80,11 +82,10 @@ def _with_classes(args: Sequence[str]) -> Iterator[str]:
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Files, partition directories, topics or partitions with their path (DIR/TOPIC, "
+        argument(
+            "PATH",
+            "Files, partition directories, topics or partitions with their path (DIR/TOPIC, "
             "DIR/TOPIC:PARTITION), or log directories.",
-            show_default=False,
         ),
     ] = None,
     files: Annotated[
@@ -93,31 +94,28 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     log_dir: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--log-dir",
-            "-d",
-            metavar="DIR",
-            help="The log directory of --topic (default: the current directory). Without --topic, "
-            "dump the entire directory. Repeatable.",
+            "DIR",
+            "The log directory of --topic (default: the current directory). Without --topic, "
+            "dump the entire directory.",
+            short="-d",
         ),
     ] = None,
     storage_option: StorageOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION]",
-            help="A topic or partition in --log-dir. Repeatable.",
+        repeatable(
+            "--topic", "TOPIC[:PARTITION]", "A topic or partition in --log-dir.", short="-t"
         ),
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--kind",
-            metavar="KIND",
-            help="In directories, dump only files of this kind: log, index, timeindex, txnindex, "
-            "snapshot or checkpoint. Repeatable.",
+            "KIND",
+            "In directories, dump only files of this kind: log, index, timeindex, txnindex, "
+            "snapshot or checkpoint.",
         ),
     ] = None,
     deep_iteration: Annotated[

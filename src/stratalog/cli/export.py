@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     WhereArgument,
     key_values,
     reads_stores,
+    repeatable,
     time_of,
     with_groups,
 )
@@ -93,11 +94,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Any option of spark.read.format('stratalog'). Repeatable.",
-        ),
+        repeatable("--option", "KEY=VALUE", "Any option of spark.read.format('stratalog')."),
     ] = None,
     append: Annotated[
         bool, typer.Option("--append", help="Add to an output directory that already has files.")

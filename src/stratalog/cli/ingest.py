@@ -12,6 +12,7 @@ from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
     key_values,
+    repeatable,
     setting_values,
     with_groups,
 )
@@ -101,19 +102,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = "none",
     topic_config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic-config",
-            metavar="KEY=VALUE",
-            help="A setting of topics that are created. Repeatable.",
-        ),
+        repeatable("--topic-config", "KEY=VALUE", "A setting of topics that are created."),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Any option of df.write.format('stratalog'). Repeatable.",
-        ),
+        repeatable("--option", "KEY=VALUE", "Any option of df.write.format('stratalog')."),
     ] = None,
     delimiter: Annotated[
         str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")

@@ -20,7 +20,9 @@ from stratalog.cli.arguments import (
     LogDirOption,
     RemoteOption,
     SettingsFiles,
+    argument,
     reads_stores,
+    repeatable,
     with_groups,
 )
 from stratalog.cli.output import json_line, json_names, report_error
@@ -73,22 +75,18 @@ class SortBy(enum.StrEnum):
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WHERE",
-            help="Log directories (default: the current directory), topics or partitions in them "
+        argument(
+            "WHERE",
+            "Log directories (default: the current directory), topics or partitions in them "
             "(TOPIC, TOPIC:PARTITION), partition directories, or .log files.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,
     remote: RemoteOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION]",
-            help="List only this topic or partition. Repeatable.",
+        repeatable(
+            "--topic", "TOPIC[:PARTITION]", "List only this topic or partition.", short="-t"
         ),
     ] = None,
     partitions: Annotated[

@@ -16,6 +16,8 @@ from stratalog.cli.arguments import (
     DefaultsOption,
     JsonOption,
     SettingsFiles,
+    argument,
+    repeatable,
     with_groups,
 )
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
@@ -46,7 +48,7 @@ FAILS_WHEN = "a partition or directory could not be opened, or was failing when 
 def run(  # noqa: PLR0913  # a parameter is a flag
     directories: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR", help="Log directories.", show_default=False),
+        argument("DIR", "Log directories."),
     ],
     once: Annotated[
         bool, typer.Option("--once", help="Run retention and compaction once, then exit.")
@@ -56,12 +58,12 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     ] = 60,
     config: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="Set a Kafka broker setting for this run only, or a topic setting for topics "
-            "whose own settings are unknown. Repeatable.",
+            "NAME=VALUE",
+            "Set a Kafka broker setting for this run only, or a topic setting for topics "
+            "whose own settings are unknown.",
+            short="-c",
         ),
     ] = None,
     *,

@@ -15,6 +15,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     SkipCorruptOption,
+    argument,
     key_bytes,
     now_ms,
     reads_stores,
@@ -65,12 +66,11 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WHERE",
-            help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
+        argument(
+            "WHERE",
+            "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
             "first or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log "
             "files. With --key or --grep also entire log directories.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument
+from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument, repeatable
 from stratalog.cli.output import Progress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import is_partition_dir, targets_of
@@ -40,12 +40,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     copies: Annotated[
         list[Path] | None,
-        typer.Option(
+        repeatable(
             "--from",
-            metavar="DIR",
-            help="A copy of the partition, or a log directory that has one: a backup, or a "
-            "replica of another broker. Its valid batches replace what is corrupt or missing. "
-            "Repeatable.",
+            "DIR",
+            "A copy of the partition, or a log directory that has one: a backup, or a "
+            "replica of another broker. Its valid batches replace what is corrupt or missing.",
         ),
     ] = None,
     undo: Annotated[

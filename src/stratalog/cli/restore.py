@@ -11,6 +11,8 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     StorageOption,
+    argument,
+    repeatable,
     time_of,
     with_groups,
 )
@@ -32,19 +34,16 @@ FAILS_WHEN = "anything could not be read or written, or a checksum does not matc
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         Path,
-        typer.Argument(
-            metavar="URI",
-            help="Where the backups are: a URI (s3://bucket/prefix) or a directory.",
+        argument(
+            "URI",
+            "Where the backups are: a URI (s3://bucket/prefix) or a directory.",
             parser=location,
-            show_default=False,
         ),
     ],
     dirs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR",
-            help="A new or empty directory for each log directory of the backup, in its order.",
-            show_default=False,
+        argument(
+            "DIR", "A new or empty directory for each log directory of the backup, in its order."
         ),
     ],
     storage_option: StorageOption = None,
@@ -60,12 +59,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC[:PARTITION]",
-            help="Restore only this topic or partition. Repeatable.",
-            show_default=False,
-        ),
+        repeatable("--topic", "TOPIC[:PARTITION]", "Restore only this topic or partition."),
     ] = None,
     until: Annotated[
         str | None,
@@ -78,12 +72,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     to_offset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to-offset",
-            metavar="TOPIC:PARTITION:OFFSET",
-            help="Truncate this log at the offset. Repeatable.",
-            show_default=False,
-        ),
+        repeatable("--to-offset", "TOPIC:PARTITION:OFFSET", "Truncate this log at the offset."),
     ] = None,
     as_is: Annotated[
         bool,

@@ -13,7 +13,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, ServerPropertiesOption, setting_values
+from stratalog.cli.arguments import (
+    JsonOption,
+    ServerPropertiesOption,
+    argument,
+    repeatable,
+    setting_values,
+)
 from stratalog.cli.output import json_line, leave_reports_to_logging, report_line
 
 _log = logging.getLogger(__name__)
@@ -25,11 +31,7 @@ DEFAULT_PORT = 9092
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directories: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR",
-            help="Log directories; created if missing, unless --read-only is given.",
-            show_default=False,
-        ),
+        argument("DIR", "Log directories; created if missing, unless --read-only is given."),
     ],
     port: Annotated[
         int | None,
@@ -60,11 +62,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     config: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="Set a Kafka broker setting, such as auto.create.topics.enable=false. Repeatable.",
+            "NAME=VALUE",
+            "Set a Kafka broker setting, such as auto.create.topics.enable=false.",
+            short="-c",
         ),
     ] = None,
     server_properties: ServerPropertiesOption = None,

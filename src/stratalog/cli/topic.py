@@ -16,6 +16,8 @@ from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
     LogDirOption,
+    argument,
+    repeatable,
     setting_values,
 )
 from stratalog.cli.output import json_line, print_truncations, report_line
@@ -47,11 +49,7 @@ FAILS_WHEN: Final = "the topic could not be found, created, altered or deleted"
 
 TopicArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="A topic in --log-dir (default: the current directory), or DIR/TOPIC.",
-        show_default=False,
-    ),
+    argument("TOPIC", "A topic in --log-dir (default: the current directory), or DIR/TOPIC."),
 ]
 PartitionsOption = Annotated[
     int | None,
@@ -65,11 +63,11 @@ PartitionsOption = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    repeatable(
         "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        help="A Kafka setting of the topic, such as retention.ms=3600000. Repeatable.",
+        "NAME=VALUE",
+        "A Kafka setting of the topic, such as retention.ms=3600000.",
+        short="-c",
     ),
 ]
 
@@ -132,10 +130,8 @@ def alter(
     config: SettingsOption = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--delete-config",
-            metavar="NAME",
-            help="A setting to remove from the topic: its default applies. Repeatable.",
+        repeatable(
+            "--delete-config", "NAME", "A setting to remove from the topic: its default applies."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -255,11 +251,10 @@ def delete(
 def describe(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC",
-            help="Topics in --log-dir (default: the current directory), or DIR/TOPIC. Default: "
+        argument(
+            "TOPIC",
+            "Topics in --log-dir (default: the current directory), or DIR/TOPIC. Default: "
             "all topics.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,
