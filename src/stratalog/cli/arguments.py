@@ -30,10 +30,23 @@ def argument(metavar: str, text: str, *, parser: Callable[[str], Any] | None = N
     return typer.Argument(metavar=metavar, help=text, parser=parser, show_default=False)
 
 
-def repeatable(flag: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+def flag(name: str, text: str, *, short: str | None = None) -> Any:
+    """An option without a value, for `Annotated`."""
+    return typer.Option(*_names(name, short), help=text)
+
+
+def option(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+    """An option with a value, for `Annotated`."""
+    return typer.Option(*_names(name, short), metavar=metavar, help=text)
+
+
+def repeatable(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
     """An option that may be given several times, for `Annotated`."""
-    flags = (flag,) if short is None else (flag, short)
-    return typer.Option(*flags, metavar=metavar, help=f"{text} Repeatable.")
+    return option(name, metavar, f"{text} Repeatable.", short=short)
+
+
+def _names(name: str, short: str | None) -> list[str]:
+    return [name] if short is None else [name, short]
 
 
 # -- what to work on
@@ -206,18 +219,16 @@ _STORE_OPTIONS: Final = {
 
 OffsetOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--offset",
-        "-o",
-        metavar="OFFSET",
-        help="An offset, -N for N offsets before the end, earliest or latest.",
+        "OFFSET",
+        "An offset, -N for N offsets before the end, earliest or latest.",
+        short="-o",
     ),
 ]
 TimeOption = Annotated[
     str | None,
-    typer.Option(
-        "--time", metavar="TIME", help=f"Find the first record at or after this time: {TIME_HELP}."
-    ),
+    option("--time", "TIME", f"Find the first record at or after this time: {TIME_HELP}."),
 ]
 # -- how to print
 
@@ -228,33 +239,31 @@ ValueFormatOption = Annotated[
 ]
 JsonOption = Annotated[
     bool,
-    typer.Option("--json", help="Print JSON, one object per line."),
+    flag("--json", "Print JSON, one object per line."),
 ]
 
 # -- corruption
 
 SkipCorruptOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--skip-corrupt",
-        help="Skip corrupt batches, list them on standard error, and exit with status 1.",
+        "Skip corrupt batches, list them on standard error, and exit with status 1.",
     ),
 ]
 
 # -- planning
 
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done; take no lock, never write.")
+    bool, flag("--dry-run", "Show what would be done; take no lock, never write.")
 ]
 NowOption = Annotated[
     str | None,
-    typer.Option(
-        "--now", metavar="TIME", help=f"Plan as if it were this time (dry runs only): {TIME_HELP}."
-    ),
+    option("--now", "TIME", f"Plan as if it were this time (dry runs only): {TIME_HELP}."),
 ]
 DefaultsOption = Annotated[
     bool,
-    typer.Option("--defaults", help="Apply Kafka's default limits if the broker's are unknown."),
+    flag("--defaults", "Apply Kafka's default limits if the broker's are unknown."),
 ]
 
 # -- settings
@@ -271,9 +280,9 @@ ConfigOption = Annotated[
 ]
 CreateInBrokerDirOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--create-in-broker-dir",
-        help="Create partitions even in the directory of a Kafka broker. At startup the broker "
+        "Create partitions even in the directory of a Kafka broker. At startup the broker "
         "renames partitions that its cluster does not have to -stray.",
     ),
 ]

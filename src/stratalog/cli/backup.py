@@ -11,6 +11,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     StorageOption,
     argument,
+    flag,
     with_groups,
 )
 from stratalog.cli.bulk import SparkOptions
@@ -37,9 +38,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         ),
     ],
     storage_option: StorageOption = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the backups at URI instead; give no DIR.")
-    ] = False,
+    list_: Annotated[bool, flag("--list", "List the backups at URI instead; give no DIR.")] = False,
     keep: Annotated[
         int | None,
         typer.Option(
@@ -53,17 +52,16 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     ] = None,
     read_all: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--read-all",
-            help="Read files even if their inode, size and time are those of the last backup.",
+            "Read files even if their inode, size and time are those of the last backup.",
         ),
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--verify",
-            help="Read everything back and compare checksums. Without DIR, that of the newest "
-            "backup.",
+            "Read everything back and compare checksums. Without DIR, that of the newest backup.",
         ),
     ] = False,
     *,

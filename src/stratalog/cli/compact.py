@@ -23,6 +23,7 @@ from stratalog.cli.arguments import (
     NowOption,
     SettingsFiles,
     TopicsArgument,
+    flag,
     key_bytes,
     now_or,
     with_groups,
@@ -102,10 +103,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     dry_run: DryRunOption = False,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain",
-            help="Show for each partition what would be compacted, and why; never write.",
-        ),
+        flag("--explain", "Show for each partition what would be compacted, and why; never write."),
     ] = False,
     key: Annotated[
         str | None,
@@ -122,7 +120,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     settings_files: SettingsFiles,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Compact all dirty partitions, even if not eligible yet."),
+        flag("--force", "Compact all dirty partitions, even if not eligible yet."),
     ] = False,
     spark: SparkOptions,
     as_json: JsonOption = False,

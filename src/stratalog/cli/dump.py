@@ -13,7 +13,9 @@ from stratalog.cli.arguments import (
     PlainCommand,
     StorageOption,
     argument,
+    flag,
     key_bytes,
+    option,
     repeatable,
     time_of,
 )
@@ -119,23 +121,21 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Print records, not only batches.")
+        bool, flag("--deep-iteration", "Print records, not only batches.")
     ] = False,
     print_data_log: Annotated[
         bool,
-        typer.Option("--print-data-log", help="Also print keys and values. Implied by decoders."),
+        flag("--print-data-log", "Also print keys and values. Implied by decoders."),
     ] = False,
     verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Check indexes without printing them.")
+        bool, flag("--verify-index-only", "Check indexes without printing them.")
     ] = False,
     index_sanity_check: Annotated[
         bool,
-        typer.Option(
-            "--index-sanity-check", help="Only do the quick check that a broker does at startup."
-        ),
+        flag("--index-sanity-check", "Only do the quick check that a broker does at startup."),
     ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Print only keys and values of records.")
+        bool, flag("--skip-record-metadata", "Print only keys and values of records.")
     ] = False,
     max_bytes: Annotated[
         int,
@@ -154,32 +154,26 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
         str | None,
-        typer.Option(
-            "--key-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
-        ),
+        option("--key-decoder-class", "CLASS", "One of Kafka's decoder classes."),
     ] = None,
     value_decoder_class: Annotated[
         str | None,
-        typer.Option(
-            "--value-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
-        ),
+        option("--value-decoder-class", "CLASS", "One of Kafka's decoder classes."),
     ] = None,
     offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets.")
+        bool, flag("--offsets-decoder", "Decode records of __consumer_offsets.")
     ] = False,
     transaction_log_decoder: Annotated[
         bool,
-        typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state."),
+        flag("--transaction-log-decoder", "Decode records of __transaction_state."),
     ] = False,
     cluster_metadata_decoder: Annotated[
         bool,
-        typer.Option("--cluster-metadata-decoder", help="Decode records of __cluster_metadata."),
+        flag("--cluster-metadata-decoder", "Decode records of __cluster_metadata."),
     ] = False,
     remote_log_metadata_decoder: Annotated[
         bool,
-        typer.Option(
-            "--remote-log-metadata-decoder", help="Decode records of __remote_log_metadata."
-        ),
+        flag("--remote-log-metadata-decoder", "Decode records of __remote_log_metadata."),
     ] = False,
     as_json: JsonOption = False,
     key_format: Annotated[
@@ -191,28 +185,24 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option("--value-format", help="Format of printed values. Default: utf-8."),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="OFFSET", help="Start at this offset.")
+        int | None, option("--from-offset", "OFFSET", "Start at this offset.")
     ] = None,
     to_offset: Annotated[
         int | None,
-        typer.Option("--to-offset", metavar="OFFSET", help="Stop before this offset."),
+        option("--to-offset", "OFFSET", "Stop before this offset."),
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option(
-            "--from-time", metavar="TIME", help=f"Only records at or after this time: {TIME_HELP}."
-        ),
+        option("--from-time", "TIME", f"Only records at or after this time: {TIME_HELP}."),
     ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option("--to-time", metavar="TIME", help="Only records before this time."),
+        option("--to-time", "TIME", "Only records before this time."),
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Only records with this key.")
-    ] = None,
+    key: Annotated[str | None, option("--key", "KEY", "Only records with this key.")] = None,
     producer_id: Annotated[
         int | None,
-        typer.Option("--producer-id", metavar="ID", help="Only batches of this producer."),
+        option("--producer-id", "ID", "Only batches of this producer."),
     ] = None,
     limit: Annotated[
         int | None,

@@ -15,7 +15,9 @@ from stratalog.cli.arguments import (
     LogDirOption,
     SkipCorruptOption,
     WhereArgument,
+    flag,
     key_values,
+    option,
     reads_stores,
     repeatable,
     time_of,
@@ -75,21 +77,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     text: Annotated[
         bool,
-        typer.Option("--text", help="Write keys and values as strings, not bytes (Parquet only)."),
+        flag("--text", "Write keys and values as strings, not bytes (Parquet only)."),
     ] = False,
     headers: Annotated[
         bool, typer.Option("--headers/--no-headers", help="Write record headers, or omit them.")
     ] = True,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help=f"Start at this time: {TIME_HELP}."),
+        option("--since", "TIME", f"Start at this time: {TIME_HELP}."),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Stop before this time.")
-    ] = None,
+    until: Annotated[str | None, option("--until", "TIME", "Stop before this time.")] = None,
     committed: Annotated[
         bool,
-        typer.Option("--read-committed", help="Omit records of aborted and open transactions."),
+        flag("--read-committed", "Omit records of aborted and open transactions."),
     ] = False,
     skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
@@ -97,20 +97,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         repeatable("--option", "KEY=VALUE", "Any option of spark.read.format('stratalog')."),
     ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Add to an output directory that already has files.")
+        bool, flag("--append", "Add to an output directory that already has files.")
     ] = False,
     incremental: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--incremental",
-            help="Export only what earlier runs with --incremental have not exported to DIR.",
+            "Export only what earlier runs with --incremental have not exported to DIR.",
         ),
     ] = False,
     skip_lost: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--skip-lost",
-            help="With --incremental: continue if records were deleted before they were exported, "
+            "With --incremental: continue if records were deleted before they were exported, "
             "list them on standard error, and exit with status 1.",
         ),
     ] = False,
@@ -206,9 +206,9 @@ def _check_stdout(format_: str | None, others: Mapping[str, object]) -> None:
     """Raises a usage error for options that --to - does not go with."""
     if format_ == "parquet":
         raise typer.BadParameter("--to - prints JSON lines; omit --format parquet")
-    for flag, value in others.items():
+    for name, value in others.items():
         if value:
-            raise typer.BadParameter(f"{flag} requires --to DIR; --to - prints JSON lines")
+            raise typer.BadParameter(f"{name} requires --to DIR; --to - prints JSON lines")
 
 
 def _print_lines(plan: ExportPlan) -> None:

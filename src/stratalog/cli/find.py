@@ -14,6 +14,7 @@ from stratalog.cli.arguments import (
     TargetArgument,
     TimeOption,
     ValueFormatOption,
+    flag,
     reads_stores,
     time_of,
     with_groups,
@@ -72,7 +73,7 @@ def run(
     lookup: LookupArguments,
     max_timestamp: Annotated[
         bool,
-        typer.Option("--max-timestamp", help="Find the first record with the largest timestamp."),
+        flag("--max-timestamp", "Find the first record with the largest timestamp."),
     ] = False,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",

@@ -11,7 +11,9 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
+    flag,
     key_values,
+    option,
     repeatable,
     setting_values,
     with_groups,
@@ -41,9 +43,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory to write to.")],
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="The topic, unless each row names its own."
-        ),
+        option("--topic", "TOPIC", "The topic, unless each row names its own.", short="-t"),
     ] = None,
     format_: Annotated[
         FormatName | None,
@@ -53,29 +53,25 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="FIELD", help="Column or JSON field with the key."),
+        option("--key", "FIELD", "Column or JSON field with the key."),
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(
-            "--value",
-            metavar="FIELD",
-            help="Column or JSON field with the value. Default: the entire row.",
-        ),
+        option("--value", "FIELD", "Column or JSON field with the value. Default: the entire row."),
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--timestamp",
-            metavar="FIELD",
-            help="Column or JSON field with the timestamp, in milliseconds or as a date.",
+            "FIELD",
+            "Column or JSON field with the timestamp, in milliseconds or as a date.",
         ),
     ] = None,
     allow_missing: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--allow-missing",
-            help="Accept rows without a named FIELD: no key, a null value or the current time. The "
+            "Accept rows without a named FIELD: no key, a null value or the current time. The "
             "summary counts them.",
         ),
     ] = False,
@@ -92,10 +88,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     create_in_broker_dir: CreateInBrokerDirOption = False,
     repartition: Annotated[
         bool,
-        typer.Option(
-            "--repartition",
-            help="Choose partitions by key, even if the rows of an export name them.",
-        ),
+        flag("--repartition", "Choose partitions by key, even if the rows of an export name them."),
     ] = False,
     codec: Annotated[
         CodecName, typer.Option("--codec", help="Compression of record batches.")

@@ -21,6 +21,7 @@ from stratalog.cli.arguments import (
     RemoteOption,
     SettingsFiles,
     argument,
+    flag,
     reads_stores,
     repeatable,
     with_groups,
@@ -89,31 +90,27 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--topic", "TOPIC[:PARTITION]", "List only this topic or partition.", short="-t"
         ),
     ] = None,
-    partitions: Annotated[
-        bool, typer.Option("--partitions", help="List partitions, not topics.")
-    ] = False,
-    segments: Annotated[bool, typer.Option("--segments", "-s", help="Also list segments.")] = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="Also list leader epochs.")] = False,
+    partitions: Annotated[bool, flag("--partitions", "List partitions, not topics.")] = False,
+    segments: Annotated[bool, flag("--segments", "Also list segments.", short="-s")] = False,
+    epochs: Annotated[bool, flag("--epochs", "Also list leader epochs.")] = False,
     producers: Annotated[
-        bool, typer.Option("--producers", help="Also list the state of each producer.")
+        bool, flag("--producers", "Also list the state of each producer.")
     ] = False,
     transactions: Annotated[
         bool,
-        typer.Option(
-            "--transactions", help="Also list aborted transactions and the last stable offset."
-        ),
+        flag("--transactions", "Also list aborted transactions and the last stable offset."),
     ] = False,
     everything: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Same as --segments --epochs --producers --transactions."),
+        flag("--all", "Same as --segments --epochs --producers --transactions.", short="-a"),
     ] = False,
     count: Annotated[
         bool,
-        typer.Option("--count", help="Also count records, for which the logs are read."),
+        flag("--count", "Also count records, for which the logs are read."),
     ] = False,
     settings: Annotated[
         bool,
-        typer.Option("--settings", help="Also list the settings of topics and their sources."),
+        flag("--settings", "Also list the settings of topics and their sources."),
     ] = False,
     *,
     settings_files: SettingsFiles,

@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     SettingsFiles,
     argument,
+    flag,
     repeatable,
     with_groups,
 )
@@ -50,9 +51,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         list[Path],
         argument("DIR", "Log directories."),
     ],
-    once: Annotated[
-        bool, typer.Option("--once", help="Run retention and compaction once, then exit.")
-    ] = False,
+    once: Annotated[bool, flag("--once", "Run retention and compaction once, then exit.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="How often to report what was done.")
     ] = 60,

@@ -15,6 +15,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     WhereArgument,
+    flag,
     with_groups,
 )
 from stratalog.cli.bulk import SparkOptions
@@ -47,9 +48,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     ] = 4096,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Also replace indexes that are right but differ from recovery's."
-        ),
+        flag("--force", "Also replace indexes that are right but differ from recovery's."),
     ] = False,
     *,
     spark: SparkOptions,

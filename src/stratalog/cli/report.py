@@ -16,6 +16,7 @@ from stratalog.cli.arguments import (
     NowOption,
     SettingsFiles,
     WhereArgument,
+    flag,
     now_or,
     with_groups,
 )
@@ -38,7 +39,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     log_dir: LogDirOption = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Read batch headers only: no keys, no record sizes, no CRCs."),
+        flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs."),
     ] = False,
     now: NowOption = None,
     *,

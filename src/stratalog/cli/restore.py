@@ -12,6 +12,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     StorageOption,
     argument,
+    flag,
     repeatable,
     time_of,
     with_groups,
@@ -76,9 +77,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     as_is: Annotated[
         bool,
-        typer.Option(
-            "--as-is",
-            help="Leave the files as they were copied; a broker recovers the logs if need be.",
+        flag(
+            "--as-is", "Leave the files as they were copied; a broker recovers the logs if need be."
         ),
     ] = False,
     *,

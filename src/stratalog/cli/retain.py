@@ -20,6 +20,7 @@ from stratalog.cli.arguments import (
     NowOption,
     SettingsFiles,
     WhereArgument,
+    flag,
     locked_text,
     now_or,
     with_groups,
@@ -73,9 +74,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     dry_run: DryRunOption = False,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain", help="Show for each segment why it is deleted or kept; never write."
-        ),
+        flag("--explain", "Show for each segment why it is deleted or kept; never write."),
     ] = False,
     config: ConfigOption = None,
     *,

@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     ServerPropertiesOption,
     argument,
+    flag,
     repeatable,
     setting_values,
 )
@@ -54,9 +55,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     read_only: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--read-only",
-            help="Take no lock and never write: for a dead broker's disk, a copy, or a directory "
+            "Take no lock and never write: for a dead broker's disk, a copy, or a directory "
             "that a broker is writing to.",
         ),
     ] = False,
@@ -79,10 +80,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     allow_anonymous: Annotated[
         bool,
-        typer.Option(
-            "--allow-anonymous",
-            help="Allow other machines to connect without authentication.",
-        ),
+        flag("--allow-anonymous", "Allow other machines to connect without authentication."),
     ] = False,
     metrics_port: Annotated[
         int | None,

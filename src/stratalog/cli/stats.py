@@ -15,6 +15,7 @@ from stratalog.cli.arguments import (
     SettingsFiles,
     StorageOption,
     WhereArgument,
+    flag,
     now_ms,
     setting_values,
     with_groups,
@@ -68,7 +69,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     settings_files: SettingsFiles,
     histograms: Annotated[
         bool,
-        typer.Option("--histograms", "-H", help="Also show histograms of record sizes and times."),
+        flag("--histograms", "Also show histograms of record sizes and times.", short="-H"),
     ] = False,
     spark: SparkOptions,
     as_json: JsonOption = False,

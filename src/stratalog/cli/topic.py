@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     argument,
+    flag,
     repeatable,
     setting_values,
 )
@@ -81,7 +82,7 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     partitions: PartitionsOption = None,
     config: SettingsOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")
+        bool, flag("--if-not-exists", "Do nothing if the topic exists.")
     ] = False,
     create_in_broker_dir: CreateInBrokerDirOption = False,
     as_json: JsonOption = False,
@@ -209,9 +210,9 @@ def add_partitions(
 def delete(
     topic: TopicArgument,
     log_dir: LogDirOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask for confirmation.", short="-y")] = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")
+        bool, flag("--if-exists", "Do nothing if the topic does not exist.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -260,7 +261,7 @@ def describe(
     log_dir: LogDirOption = None,
     show_all: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Show all settings, not only those that are not default."),
+        flag("--all", "Show all settings, not only those that are not default.", short="-a"),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     NowOption,
     SettingsFiles,
     WhereArgument,
+    flag,
     now_or,
     setting_values,
     with_groups,
@@ -122,7 +123,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Also read all records, to count keys and values.")
+        bool, flag("--keys", "Also read all records, to count keys and values.")
     ] = False,
     now: NowOption = None,
     config: ConfigOption = None,

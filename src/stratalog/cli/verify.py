@@ -14,6 +14,7 @@ from stratalog.cli.arguments import (
     RemoteOption,
     SettingsFiles,
     WhereArgument,
+    flag,
     reads_stores,
     with_groups,
 )
@@ -47,9 +48,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     remote: RemoteOption = None,
     *,
     settings_files: SettingsFiles,
-    notes: Annotated[
-        bool, typer.Option("--notes", help="Show notes, not only their number.")
-    ] = False,
+    notes: Annotated[bool, flag("--notes", "Show notes, not only their number.")] = False,
     threads: Annotated[
         int | None,
         typer.Option(
