@@ -45,6 +45,13 @@ def repeatable(name: str, metavar: str, text: str, *, short: str | None = None) 
     return option(name, metavar, f"{text} Repeatable.", short=short)
 
 
+def partitions_option(text: str, *, show_default: bool = True) -> Any:
+    """`--partitions N`, for `Annotated`."""
+    return typer.Option(
+        "--partitions", "-p", min=1, metavar="N", help=text, show_default=show_default
+    )
+
+
 def _names(name: str, short: str | None) -> list[str]:
     return [name] if short is None else [name, short]
 
@@ -69,8 +76,7 @@ WhereArgument = Annotated[
 ]
 DirectoryArgument = Annotated[Path, argument("DIR", "A log directory.")]
 TopicsArgument = Annotated[
-    list[str] | None,
-    argument("TOPIC[:PARTITION]", "Only these topics or partitions."),
+    list[str] | None, argument("TOPIC[:PARTITION]", "Only these topics or partitions.")
 ]
 LogDirOption = Annotated[
     list[Path] | None,
@@ -237,10 +243,7 @@ KeyFormatOption = Annotated[FormatName, typer.Option(help="Format of printed key
 ValueFormatOption = Annotated[
     FormatName, typer.Option(help="Format of printed values and header values.")
 ]
-JsonOption = Annotated[
-    bool,
-    flag("--json", "Print JSON, one object per line."),
-]
+JsonOption = Annotated[bool, flag("--json", "Print JSON, one object per line.")]
 
 # -- corruption
 
@@ -262,8 +265,7 @@ NowOption = Annotated[
     option("--now", "TIME", f"Plan as if it were this time (dry runs only): {TIME_HELP}."),
 ]
 DefaultsOption = Annotated[
-    bool,
-    flag("--defaults", "Apply Kafka's default limits if the broker's are unknown."),
+    bool, flag("--defaults", "Apply Kafka's default limits if the broker's are unknown.")
 ]
 
 # -- settings

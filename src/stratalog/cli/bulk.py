@@ -27,10 +27,7 @@ MasterOption = Annotated[
         show_default=False,
     ),
 ]
-ConfOption = Annotated[
-    list[str] | None,
-    repeatable("--conf", "KEY=VALUE", "Set a Spark setting."),
-]
+ConfOption = Annotated[list[str] | None, repeatable("--conf", "KEY=VALUE", "Set a Spark setting.")]
 
 
 class SparkOptions(NamedTuple):

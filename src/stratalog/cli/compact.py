@@ -119,8 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     *,
     settings_files: SettingsFiles,
     force: Annotated[
-        bool,
-        flag("--force", "Compact all dirty partitions, even if not eligible yet."),
+        bool, flag("--force", "Compact all dirty partitions, even if not eligible yet.")
     ] = False,
     spark: SparkOptions,
     as_json: JsonOption = False,

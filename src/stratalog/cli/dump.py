@@ -124,15 +124,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, flag("--deep-iteration", "Print records, not only batches.")
     ] = False,
     print_data_log: Annotated[
-        bool,
-        flag("--print-data-log", "Also print keys and values. Implied by decoders."),
+        bool, flag("--print-data-log", "Also print keys and values. Implied by decoders.")
     ] = False,
     verify_index_only: Annotated[
         bool, flag("--verify-index-only", "Check indexes without printing them.")
     ] = False,
     index_sanity_check: Annotated[
-        bool,
-        flag("--index-sanity-check", "Only do the quick check that a broker does at startup."),
+        bool, flag("--index-sanity-check", "Only do the quick check that a broker does at startup.")
     ] = False,
     skip_record_metadata: Annotated[
         bool, flag("--skip-record-metadata", "Print only keys and values of records.")
@@ -153,27 +151,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
-        str | None,
-        option("--key-decoder-class", "CLASS", "One of Kafka's decoder classes."),
+        str | None, option("--key-decoder-class", "CLASS", "One of Kafka's decoder classes.")
     ] = None,
     value_decoder_class: Annotated[
-        str | None,
-        option("--value-decoder-class", "CLASS", "One of Kafka's decoder classes."),
+        str | None, option("--value-decoder-class", "CLASS", "One of Kafka's decoder classes.")
     ] = None,
     offsets_decoder: Annotated[
         bool, flag("--offsets-decoder", "Decode records of __consumer_offsets.")
     ] = False,
     transaction_log_decoder: Annotated[
-        bool,
-        flag("--transaction-log-decoder", "Decode records of __transaction_state."),
+        bool, flag("--transaction-log-decoder", "Decode records of __transaction_state.")
     ] = False,
     cluster_metadata_decoder: Annotated[
-        bool,
-        flag("--cluster-metadata-decoder", "Decode records of __cluster_metadata."),
+        bool, flag("--cluster-metadata-decoder", "Decode records of __cluster_metadata.")
     ] = False,
     remote_log_metadata_decoder: Annotated[
-        bool,
-        flag("--remote-log-metadata-decoder", "Decode records of __remote_log_metadata."),
+        bool, flag("--remote-log-metadata-decoder", "Decode records of __remote_log_metadata.")
     ] = False,
     as_json: JsonOption = False,
     key_format: Annotated[
@@ -188,21 +181,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         int | None, option("--from-offset", "OFFSET", "Start at this offset.")
     ] = None,
     to_offset: Annotated[
-        int | None,
-        option("--to-offset", "OFFSET", "Stop before this offset."),
+        int | None, option("--to-offset", "OFFSET", "Stop before this offset.")
     ] = None,
     from_time: Annotated[
         str | None,
         option("--from-time", "TIME", f"Only records at or after this time: {TIME_HELP}."),
     ] = None,
     to_time: Annotated[
-        str | None,
-        option("--to-time", "TIME", "Only records before this time."),
+        str | None, option("--to-time", "TIME", "Only records before this time.")
     ] = None,
     key: Annotated[str | None, option("--key", "KEY", "Only records with this key.")] = None,
     producer_id: Annotated[
-        int | None,
-        option("--producer-id", "ID", "Only batches of this producer."),
+        int | None, option("--producer-id", "ID", "Only batches of this producer.")
     ] = None,
     limit: Annotated[
         int | None,

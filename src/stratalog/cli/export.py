@@ -76,20 +76,17 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         Codec | None, typer.Option("--codec", help="Compression of Parquet pages. Default: snappy.")
     ] = None,
     text: Annotated[
-        bool,
-        flag("--text", "Write keys and values as strings, not bytes (Parquet only)."),
+        bool, flag("--text", "Write keys and values as strings, not bytes (Parquet only).")
     ] = False,
     headers: Annotated[
         bool, typer.Option("--headers/--no-headers", help="Write record headers, or omit them.")
     ] = True,
     since: Annotated[
-        str | None,
-        option("--since", "TIME", f"Start at this time: {TIME_HELP}."),
+        str | None, option("--since", "TIME", f"Start at this time: {TIME_HELP}.")
     ] = None,
     until: Annotated[str | None, option("--until", "TIME", "Stop before this time.")] = None,
     committed: Annotated[
-        bool,
-        flag("--read-committed", "Omit records of aborted and open transactions."),
+        bool, flag("--read-committed", "Omit records of aborted and open transactions.")
     ] = False,
     skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
@@ -169,8 +166,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     else:
         check_directory("--to", to)
     if format_ == "jsonl" and (codec is not None or text):
-        flag = "--text" if codec is None else "--codec"
-        raise typer.BadParameter(f"{flag} requires --format parquet")
+        name = "--text" if codec is None else "--codec"
+        raise typer.BadParameter(f"{name} requires --format parquet")
     if skip_lost and not incremental:
         raise typer.BadParameter("--skip-lost requires --incremental")
     if append and incremental:

@@ -72,8 +72,7 @@ def run(
     *,
     lookup: LookupArguments,
     max_timestamp: Annotated[
-        bool,
-        flag("--max-timestamp", "Find the first record with the largest timestamp."),
+        bool, flag("--max-timestamp", "Find the first record with the largest timestamp.")
     ] = False,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",

@@ -14,6 +14,7 @@ from stratalog.cli.arguments import (
     flag,
     key_values,
     option,
+    partitions_option,
     repeatable,
     setting_values,
     with_groups,
@@ -52,8 +53,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     key: Annotated[
-        str | None,
-        option("--key", "FIELD", "Column or JSON field with the key."),
+        str | None, option("--key", "FIELD", "Column or JSON field with the key.")
     ] = None,
     value: Annotated[
         str | None,
@@ -76,14 +76,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = False,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            metavar="N",
-            help="Create missing topics with this many partitions.",
-        ),
+        int | None, partitions_option("Create missing topics with this many partitions.")
     ] = None,
     create_in_broker_dir: CreateInBrokerDirOption = False,
     repartition: Annotated[

@@ -97,20 +97,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, flag("--producers", "Also list the state of each producer.")
     ] = False,
     transactions: Annotated[
-        bool,
-        flag("--transactions", "Also list aborted transactions and the last stable offset."),
+        bool, flag("--transactions", "Also list aborted transactions and the last stable offset.")
     ] = False,
     everything: Annotated[
-        bool,
-        flag("--all", "Same as --segments --epochs --producers --transactions.", short="-a"),
+        bool, flag("--all", "Same as --segments --epochs --producers --transactions.", short="-a")
     ] = False,
     count: Annotated[
-        bool,
-        flag("--count", "Also count records, for which the logs are read."),
+        bool, flag("--count", "Also count records, for which the logs are read.")
     ] = False,
     settings: Annotated[
-        bool,
-        flag("--settings", "Also list the settings of topics and their sources."),
+        bool, flag("--settings", "Also list the settings of topics and their sources.")
     ] = False,
     *,
     settings_files: SettingsFiles,

@@ -47,10 +47,7 @@ FAILS_WHEN = "a partition or directory could not be opened, or was failing when 
 
 @with_groups
 def run(  # noqa: PLR0913  # a parameter is a flag
-    directories: Annotated[
-        list[Path],
-        argument("DIR", "Log directories."),
-    ],
+    directories: Annotated[list[Path], argument("DIR", "Log directories.")],
     once: Annotated[bool, flag("--once", "Run retention and compaction once, then exit.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="How often to report what was done.")

@@ -92,8 +92,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     from_time: Annotated[
-        str | None,
-        option("--from-time", "TIME", f"Start at a time: {TIME_HELP}."),
+        str | None, option("--from-time", "TIME", f"Start at a time: {TIME_HELP}.")
     ] = None,
     to_time: Annotated[
         str | None,
@@ -149,15 +148,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = "raw",
     headers: Annotated[bool, flag("--headers", "Also print record headers.")] = False,
     fields: Annotated[
-        str | None,
-        option("--print", "FIELD,...", f"Fields to print: {', '.join(FIELD_NAMES)}."),
+        str | None, option("--print", "FIELD,...", f"Fields to print: {', '.join(FIELD_NAMES)}.")
     ] = None,
     separator: Annotated[
         str, typer.Option("--separator", metavar="TEXT", help="Text between fields.")
     ] = "\\t",
     format_text: Annotated[
-        str | None,
-        option("--format", "TEMPLATE", f"Output template, as kcat's -f: {TOKENS_HELP}."),
+        str | None, option("--format", "TEMPLATE", f"Output template, as kcat's -f: {TOKENS_HELP}.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

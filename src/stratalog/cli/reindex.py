@@ -47,8 +47,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         ),
     ] = 4096,
     force: Annotated[
-        bool,
-        flag("--force", "Also replace indexes that are right but differ from recovery's."),
+        bool, flag("--force", "Also replace indexes that are right but differ from recovery's.")
     ] = False,
     *,
     spark: SparkOptions,

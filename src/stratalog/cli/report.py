@@ -38,8 +38,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     quick: Annotated[
-        bool,
-        flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs."),
+        bool, flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs.")
     ] = False,
     now: NowOption = None,
     *,

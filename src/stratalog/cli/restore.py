@@ -13,6 +13,7 @@ from stratalog.cli.arguments import (
     StorageOption,
     argument,
     flag,
+    option,
     repeatable,
     time_of,
     with_groups,
@@ -50,12 +51,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     storage_option: StorageOption = None,
     backup: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--backup",
-            metavar="ID",
-            help="The backup to restore, as --list of stratalog backup names it. Default: the "
-            "newest.",
-            show_default=False,
+            "ID",
+            "The backup to restore, as --list of stratalog backup names it. Default: the newest.",
         ),
     ] = None,
     topic: Annotated[
@@ -64,11 +63,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--until",
-            metavar="TIME",
-            help=f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
-            show_default=False,
+            "TIME",
+            f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
         ),
     ] = None,
     to_offset: Annotated[

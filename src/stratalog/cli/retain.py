@@ -73,8 +73,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     log_dir: LogDirOption = None,
     dry_run: DryRunOption = False,
     explain: Annotated[
-        bool,
-        flag("--explain", "Show for each segment why it is deleted or kept; never write."),
+        bool, flag("--explain", "Show for each segment why it is deleted or kept; never write.")
     ] = False,
     config: ConfigOption = None,
     *,

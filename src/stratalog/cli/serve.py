@@ -79,8 +79,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         Path | None, typer.Option(metavar="FILE", help="Enforce the ACLs in this file.")
     ] = None,
     allow_anonymous: Annotated[
-        bool,
-        flag("--allow-anonymous", "Allow other machines to connect without authentication."),
+        bool, flag("--allow-anonymous", "Allow other machines to connect without authentication.")
     ] = False,
     metrics_port: Annotated[
         int | None,

@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
@@ -17,6 +15,7 @@ from stratalog.cli.arguments import (
     WhereArgument,
     flag,
     now_ms,
+    option,
     setting_values,
     with_groups,
 )
@@ -58,18 +57,17 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     storage_option: StorageOption = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--what-if",
-            metavar="KEY=VALUE",
-            help="Show what this setting would free now: retention.ms, retention.bytes, "
+            "KEY=VALUE",
+            "Show what this setting would free now: retention.ms, retention.bytes, "
             "cleanup.policy or a setting of compaction. Repeatable; each is shown alone.",
         ),
     ] = None,
     *,
     settings_files: SettingsFiles,
     histograms: Annotated[
-        bool,
-        flag("--histograms", "Also show histograms of record sizes and times.", short="-H"),
+        bool, flag("--histograms", "Also show histograms of record sizes and times.", short="-H")
     ] = False,
     spark: SparkOptions,
     as_json: JsonOption = False,

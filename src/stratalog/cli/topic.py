@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     LogDirOption,
     argument,
     flag,
+    partitions_option,
     repeatable,
     setting_values,
 )
@@ -49,19 +50,9 @@ if TYPE_CHECKING:
 FAILS_WHEN: Final = "the topic could not be found, created, altered or deleted"
 
 TopicArgument = Annotated[
-    str,
-    argument("TOPIC", "A topic in --log-dir (default: the current directory), or DIR/TOPIC."),
+    str, argument("TOPIC", "A topic in --log-dir (default: the current directory), or DIR/TOPIC.")
 ]
-PartitionsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--partitions",
-        "-p",
-        min=1,
-        metavar="N",
-        help="Number of partitions. Default: 1.",
-    ),
-]
+PartitionsOption = Annotated[int | None, partitions_option("Number of partitions. Default: 1.")]
 SettingsOption = Annotated[
     list[str] | None,
     repeatable(
@@ -174,13 +165,8 @@ def add_partitions(
     topic: TopicArgument,
     partitions: Annotated[
         int,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            metavar="N",
-            help="The new number of partitions, those that exist included.",
-            show_default=False,
+        partitions_option(
+            "The new number of partitions, those that exist included.", show_default=False
         ),
     ],
     log_dir: LogDirOption = None,
@@ -260,8 +246,7 @@ def describe(
     ] = None,
     log_dir: LogDirOption = None,
     show_all: Annotated[
-        bool,
-        flag("--all", "Show all settings, not only those that are not default.", short="-a"),
+        bool, flag("--all", "Show all settings, not only those that are not default.", short="-a")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,6 +20,7 @@ from stratalog.cli.arguments import (
     WhereArgument,
     flag,
     now_or,
+    option,
     setting_values,
     with_groups,
 )
@@ -67,15 +68,16 @@ def _duration(text: str) -> int:
     return found
 
 
+def _size_option(text: str) -> Any:
+    return typer.Option(parser=_size, metavar="SIZE", help=text)
+
+
 @with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     message_bytes: Annotated[
-        int | None,
-        typer.Option(
-            parser=_size, metavar="SIZE", help=f"Mean size of a stored record: {SIZE_HELP}."
-        ),
+        int | None, _size_option(f"Mean size of a stored record: {SIZE_HELP}.")
     ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0, help="Records a second, of all partitions of the topic.")
@@ -87,10 +89,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             parser=_duration, metavar="TIME", help=f"How long to keep records: {_DURATION_HELP}."
         ),
     ] = None,
-    retention_bytes: Annotated[
-        int | None,
-        typer.Option(parser=_size, metavar="SIZE", help="How much of a partition to keep."),
-    ] = None,
+    retention_bytes: Annotated[int | None, _size_option("How much of a partition to keep.")] = None,
     lookups: Annotated[
         float | None, typer.Option(min=0, help="Lookups by offset a second: seeks, old fetches.")
     ] = None,
@@ -98,14 +97,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         float | None, typer.Option(min=0, help="Lookups by time a second.")
     ] = None,
     segment_bytes: Annotated[
-        int | None,
-        typer.Option(
-            parser=_size, metavar="SIZE", help="Use this segment.bytes, and advise on the rest."
-        ),
+        int | None, _size_option("Use this segment.bytes, and advise on the rest.")
     ] = None,
-    batch_bytes: Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="Mean size of a stored batch.")
-    ] = None,
+    batch_bytes: Annotated[int | None, _size_option("Mean size of a stored batch.")] = None,
     compacted: Annotated[
         bool | None,
         typer.Option("--compacted", help="The topic is compacted.", show_default=False),
@@ -115,10 +109,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     simulate: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--simulate",
-            metavar="CONFIG",
-            help="Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
+            "CONFIG",
+            "Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
             "advised. Give it twice to compare.",
         ),
     ] = None,
