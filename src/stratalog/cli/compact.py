@@ -26,6 +26,7 @@ from stratalog.cli.arguments import (
     flag,
     key_bytes,
     now_or,
+    option,
     with_groups,
 )
 from stratalog.cli.bulk import SparkOptions
@@ -107,10 +108,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Show where the records of a key are, and what compaction does to each; never "
-            "write.",
+        option(
+            "--key",
+            "KEY",
+            "Show where the records of a key are, and what compaction does to each; never write.",
         ),
     ] = None,
     key_format: Annotated[KeyFormat, typer.Option(help="Format of KEY.")] = "utf-8",

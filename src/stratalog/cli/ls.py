@@ -469,10 +469,7 @@ def _topic_row(topic: TopicSummary) -> Row:
     return (
         topic.topic,
         _partition_count(topic),
-        str(topic.segment_count),
-        human_size(topic.size_bytes),
-        human_size(topic.disk_use.total_bytes),
-        human_size(topic.disk_use.other_bytes),
+        *_size_cells(topic),
         number_or_dash(topic.log_start_offset_min),
         number_or_dash(topic.log_end_offset_max),
         number_or_dash(topic.record_count),
@@ -480,6 +477,12 @@ def _topic_row(topic: TopicSummary) -> Row:
         table_time(topic.largest_timestamp),
         ",".join(topic.codecs) or NOTHING,
     )
+
+
+def _size_cells(found: TopicSummary | PartitionSummary) -> Row:
+    disk = found.disk_use
+    sizes = (found.size_bytes, disk.total_bytes, disk.other_bytes)
+    return (str(found.segment_count), *map(human_size, sizes))
 
 
 def _partition_count(topic: TopicSummary) -> str:
@@ -496,10 +499,7 @@ PARTITION_COLUMNS: Final = columns_of(
 def _partition_row(found: PartitionSummary) -> Row:
     return (
         found.label,
-        str(found.segment_count),
-        human_size(found.size_bytes),
-        human_size(found.disk_use.total_bytes),
-        human_size(found.disk_use.other_bytes),
+        *_size_cells(found),
         str(found.log_start_offset),
         str(found.log_end_offset),
         number_or_dash(found.record_count),
