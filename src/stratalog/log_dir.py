@@ -29,7 +29,7 @@ from stratalog.partitions.schedule import Schedule
 from stratalog.partitions.state import ProducerIds
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.producing.coordinator import OpenTransaction, TransactionCoordinator
-from stratalog.producing.producer import Producer, ProducerOptions, SequenceNumbers
+from stratalog.producing.producer import Producer, ProducerOptions, ProducerParts, SequenceNumbers
 from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.producing.transactions import Transaction, TransactionalProducer
 from stratalog.service.cleaners import CleanerManager, CleaningWorker
@@ -74,7 +74,8 @@ class LogDir(TopicReader):
         """Appends batches that were staged in files: all of them once, or none."""
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._producers_lock = threading.Lock()
-        self._direct = Producer(catalog, context, self._schedule, ProducerOptions(linger_ms=0))
+        self._producer_parts = ProducerParts(catalog, context, self._schedule)
+        self._direct = Producer(self._producer_parts, ProducerOptions(linger_ms=0))
         self._is_closed = False
 
     # -- opening and closing
@@ -331,7 +332,7 @@ class LogDir(TopicReader):
         `compression` is for topics that leave it to the producer.
         """
         options = ProducerOptions.of(0, batch_bytes, compression, compression_level)
-        producer = Producer(self._catalog, self._context, self._schedule, options)
+        producer = Producer(self._producer_parts, options)
         return producer.append_columns(topic, data)
 
     def producer(
@@ -353,7 +354,7 @@ class LogDir(TopicReader):
         sequences = None
         if idempotent:
             sequences = SequenceNumbers(self._new_identity, is_transactional=False)
-        producer = Producer(self._catalog, self._context, self._schedule, options, sequences)
+        producer = Producer(self._producer_parts, options, sequences)
         with self._producers_lock:
             self._producers.add(producer)
         return producer
@@ -427,9 +428,8 @@ class LogDir(TopicReader):
         """
         self._dirs.check_process()
         options = ProducerOptions.of(linger_ms, batch_bytes, compression, compression_level)
-        parts = (self._catalog, self._context, self._schedule)
         return TransactionalProducer(
-            parts, self._coordinator, transactional_id, options, timeout_ms
+            self._producer_parts, self._coordinator, transactional_id, options, timeout_ms
         )
 
     @property

@@ -1,11 +1,14 @@
-"""Settings as operators write them."""
+"""Settings as operators write them, and options that commands share."""
 
 from __future__ import annotations
 
+from typing import Annotated, NamedTuple
+
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from stratalog.cli.arguments import setting_values
+from stratalog.cli.arguments import flag, option, repeatable, setting_values, with_groups
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,46 @@ def test_units(given: str, expected: str | None) -> None:
             setting_values("--config", [given])
     else:
         assert setting_values("--config", [given]) == {name: expected}
+
+
+class Shared(NamedTuple):
+    """Options that two commands could share."""
+
+    name: Annotated[str, typer.Argument()]
+    size: Annotated[str | None, option("--size", "N", "How large.", short="-s")] = None
+    tags: Annotated[list[str] | None, repeatable("--tag", "TAG", "A tag.")] = None
+
+
+@with_groups
+def command(
+    first: Annotated[bool, flag("--first", "Comes first.")] = False,
+    *,
+    shared: Shared,
+    last: Annotated[bool, flag("--last", "Comes last.", short="-l")] = False,
+) -> None:
+    """Print what was given."""
+    typer.echo(f"{first} {tuple(shared)} {last}")
+
+
+def run(*args: str) -> str:
+    app = typer.Typer()
+    app.command()(command)
+    return CliRunner().invoke(app, args).output
+
+
+def test_a_group_gets_its_options() -> None:
+    assert run("a", "-s", "3", "--tag", "x", "--tag", "y", "-l") == (
+        "False ('a', '3', ['x', 'y']) True\n"
+    )
+    assert run("b", "--first") == "True ('b', None, None) False\n"
+
+
+def test_a_required_field_of_a_group_is_required() -> None:
+    assert "Missing argument" in run("--first")
+
+
+def test_the_options_of_a_group_are_where_the_group_is() -> None:
+    text = run("--help")
+    places = [text.index(name) for name in ("--first", "--size", "--tag", "--last")]
+    assert places == sorted(places)
+    assert "A tag. Repeatable." in text

@@ -11,6 +11,7 @@ from stratalog.errors import CorruptBatchError
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.names import RootFile, TopicPartition
 from stratalog.maintenance.cleaning.cleaner import Cleaner
+from stratalog.maintenance.cleaning.plan import UNCONTROLLED
 from stratalog.service.cleaners import CleaningStatus
 from tests.opening import Clock, open_logs
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log_dir import LogDir
-    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, PassControl
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 500, "file.delete.delay.ms": 0}
 ORDERS = TopicPartition("orders", 0)
@@ -196,12 +197,14 @@ class SlowCleaner(Cleaner):
         self.has_begun = threading.Event()
         self.may_end = threading.Event()
 
-    def clean(self, log: PartitionLog, selection: CleaningPlan, **how: Any) -> CleaningResult:
+    def clean(
+        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
+    ) -> CleaningResult:
         def on_progress(_bytes: int) -> None:
             self.has_begun.set()
             self.may_end.wait(30)
 
-        return super().clean(log, selection, on_progress=on_progress, may_go_on=how["may_go_on"])
+        return super().clean(log, selection, control._replace(on_progress=on_progress))
 
 
 def in_background(logs: LogDir, slow: SlowCleaner) -> tuple[threading.Thread, list[Any]]:

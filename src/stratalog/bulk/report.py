@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stratalog.bulk.stats import sample_codecs, stats
-from stratalog.bulk.tune import survey
+from stratalog.bulk.tune import amounts_of, survey
 from stratalog.bulk.verify import verify
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers
 from stratalog.config import BrokerConfig
@@ -170,8 +170,7 @@ def collect(
     topics = _topics(taker, headers, counted)
     return ReportFacts(
         "report",
-        sum(each.facts.records for each in headers),
-        sum(each.facts.size_bytes for each in headers),
+        *amounts_of(headers),
         clock.seconds,
         len(headers),
         tuple(sorted({each.path.parent for each in taker.found})),

@@ -25,7 +25,7 @@ from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
 from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
-from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
+from stratalog.bulk.workers import Clock, JobResult, KeyedJob, ThreadWorkers, pack
 from stratalog.config import LogConfig
 from stratalog.format.hashing import hash_keys
 from stratalog.log.partition_view import PartitionView
@@ -416,9 +416,8 @@ def stats(
     shares = max(1, min(256, records_max // RECORDS_PER_SHARE))
     groups = pack(splits, lambda split: split.size_bytes, slots=workers.slots, group_bytes=1)
     merged = workers.run_by_key(
-        partial(_look, shares=shares),
+        KeyedJob(partial(_look, shares=shares), _merge),
         groups,
-        _merge,
         title=f"stratalog stats: {len(splits)} splits",
     )
     facts = {place: found for (place, _), found in merged if isinstance(found, Facts)}

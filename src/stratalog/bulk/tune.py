@@ -54,6 +54,12 @@ class SurveyResult(JobResult):
     partitions: tuple[SurveyedPartition, ...] = ()
 
 
+def amounts_of(found: Iterable[SurveyedPartition]) -> tuple[int, int]:
+    """The records and bytes of all these partitions."""
+    facts = [each.facts for each in found]
+    return sum(each.records for each in facts), sum(each.size_bytes for each in facts)
+
+
 def survey(
     partitions: Iterable[Path | str],
     *,
@@ -78,8 +84,7 @@ def survey(
     found = sorted(workers.run(survey_partition, groups, title=title))
     return SurveyResult(
         "tune",
-        sum(each.facts.records for each in found),
-        sum(each.facts.size_bytes for each in found),
+        *amounts_of(found),
         clock.seconds,
         len(groups),
         tuple(found),

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from stratalog.errors import JobError, StratalogError
 
@@ -73,6 +73,13 @@ def pack(
     return groups
 
 
+class KeyedJob(NamedTuple, Generic[T, K, V, R]):
+    """Tasks that yield values by key, and what becomes of all values of one key."""
+
+    function: Callable[[T], Iterable[tuple[K, V]]]
+    merge: Callable[[K, list[V]], R]
+
+
 class Workers(Protocol):
     """Where the tasks of a job run."""
 
@@ -91,14 +98,9 @@ class Workers(Protocol):
         ...
 
     def run_by_key(
-        self,
-        function: Callable[[T], Iterable[tuple[K, V]]],
-        groups: Sequence[Sequence[T]],
-        merge: Callable[[K, list[V]], R],
-        *,
-        title: str,
+        self, job: KeyedJob[T, K, V, R], groups: Sequence[Sequence[T]], *, title: str
     ) -> list[R]:
-        """For every key that tasks yielded, `merge` of its values; in any order."""
+        """For every key that tasks yielded, the job's `merge` of its values; in any order."""
         ...
 
 
@@ -126,22 +128,17 @@ class ThreadWorkers:
         return raise_failed(results)
 
     def run_by_key(
-        self,
-        function: Callable[[T], Iterable[tuple[K, V]]],
-        groups: Sequence[Sequence[T]],
-        merge: Callable[[K, list[V]], R],
-        *,
-        title: str,
+        self, job: KeyedJob[T, K, V, R], groups: Sequence[Sequence[T]], *, title: str
     ) -> list[R]:
         def listed(task: T) -> list[tuple[K, V]]:
-            return list(function(task))
+            return list(job.function(task))
 
         found: dict[K, list[V]] = {}
         for pairs in self.run(listed, groups, title=title):
             for key, value in pairs:
                 found.setdefault(key, []).append(value)
         with ThreadPoolExecutor(self._threads, thread_name_prefix="stratalog-job") as pool:
-            return list(pool.map(lambda key: merge(key, found.pop(key)), list(found)))
+            return list(pool.map(lambda key: job.merge(key, found.pop(key)), list(found)))
 
 
 class FailedTask(NamedTuple):

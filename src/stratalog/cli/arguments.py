@@ -9,7 +9,7 @@ import time
 from base64 import b64decode
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -22,36 +22,61 @@ from stratalog.storage.remote_path import location, set_default_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# -- forms that several commands have
+
+
+def argument(metavar: str, text: str, *, parser: Callable[[str], Any] | None = None) -> Any:
+    """An argument, for `Annotated`."""
+    return typer.Argument(metavar=metavar, help=text, parser=parser, show_default=False)
+
+
+def flag(name: str, text: str, *, short: str | None = None) -> Any:
+    """An option without a value, for `Annotated`."""
+    return typer.Option(*_names(name, short), help=text)
+
+
+def option(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+    """An option with a value, for `Annotated`."""
+    return typer.Option(*_names(name, short), metavar=metavar, help=text)
+
+
+def repeatable(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
+    """An option that may be given several times, for `Annotated`."""
+    return option(name, metavar, f"{text} Repeatable.", short=short)
+
+
+def partitions_option(text: str, *, show_default: bool = True) -> Any:
+    """`--partitions N`, for `Annotated`."""
+    return typer.Option(
+        "--partitions", "-p", min=1, metavar="N", help=text, show_default=show_default
+    )
+
+
+def _names(name: str, short: str | None) -> list[str]:
+    return [name] if short is None else [name, short]
+
+
 # -- what to work on
 
 TargetArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TARGET",
-        help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
+    argument(
+        "TARGET",
+        "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
         "or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log files.",
-        show_default=False,
     ),
 ]
 WhereArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="WHERE",
-        help="Log directories (default: the current directory), topics or partitions in them "
+    argument(
+        "WHERE",
+        "Log directories (default: the current directory), topics or partitions in them "
         "(TOPIC, TOPIC:PARTITION), or partition directories.",
-        show_default=False,
     ),
 ]
-DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A log directory.", show_default=False)
-]
+DirectoryArgument = Annotated[Path, argument("DIR", "A log directory.")]
 TopicsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="TOPIC[:PARTITION]",
-        help="Only these topics or partitions.",
-        show_default=False,
-    ),
+    list[str] | None, argument("TOPIC[:PARTITION]", "Only these topics or partitions.")
 ]
 LogDirOption = Annotated[
     list[Path] | None,
@@ -105,12 +130,7 @@ RemoteLayoutOption = Annotated[
 ]
 RemoteKeyOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--remote-key",
-        metavar="[ID=]FILE",
-        help="The private key (PEM) of encrypted remote segments. Repeatable.",
-        show_default=False,
-    ),
+    repeatable("--remote-key", "[ID=]FILE", "The private key (PEM) of encrypted remote segments."),
 ]
 
 
@@ -128,6 +148,50 @@ def _use_remote(remote: str | None, layout: str | None, keys: Sequence[str] | No
     set_default_tiered_store(TieredStore.found_at(location(remote), layout, keys or ()))
 
 
+def with_groups(run: Callable[..., None]) -> Callable[..., None]:
+    """Let a parameter whose type is a NamedTuple stand for options that commands share: its fields.
+
+    On the command line they are where the parameter is.
+    """
+    signature = inspect.signature(run, eval_str=True)
+    groups = {
+        name: each.annotation
+        for name, each in signature.parameters.items()
+        if hasattr(each.annotation, "_field_defaults")
+    }
+
+    @functools.wraps(run)
+    def run_with_groups(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(*(given.pop(field) for field in group._fields))
+        run(**given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, each in signature.parameters.items():
+        parameters += _fields_of(groups[name]) if name in groups else [each]
+    return _with_parameters(run_with_groups, signature, parameters)
+
+
+def _fields_of(group: Any) -> list[inspect.Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    defaults = {**dict.fromkeys(group._fields, inspect.Parameter.empty), **group._field_defaults}
+    return [_keyword(name, kinds[name], defaults[name]) for name in group._fields]
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, by_name, default=default, annotation=kind)
+
+
+def _with_parameters(
+    run: Callable[..., None], signature: inspect.Signature, parameters: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """The function as Typer sees it: with these parameters, all passed by name."""
+    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = signature.replace(parameters=by_name)  # type: ignore[attr-defined]  # Typer reads it
+    return run
+
+
 def reads_stores(run: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of stores, and have the logs that it opens use them.
 
@@ -143,16 +207,10 @@ def reads_stores(run: Callable[..., None]) -> Callable[..., None]:
         _use_remote(remote, given.pop("remote_layout"), given.pop("remote_key"))
         run(**given)
 
-    own = [each for name, each in signature.parameters.items() if name != "remote"]
-    at = [each.name for each in own].index("log_dir") + 1
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in _STORE_OPTIONS.items()
-    ]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    parameters[at:at] = added
-    run_with_stores.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
-    return run_with_stores
+    parameters = [each for name, each in signature.parameters.items() if name != "remote"]
+    at = [each.name for each in parameters].index("log_dir") + 1
+    parameters[at:at] = [_keyword(name, kind, None) for name, kind in _STORE_OPTIONS.items()]
+    return _with_parameters(run_with_stores, signature, parameters)
 
 
 _STORE_OPTIONS: Final = {
@@ -167,18 +225,16 @@ _STORE_OPTIONS: Final = {
 
 OffsetOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--offset",
-        "-o",
-        metavar="OFFSET",
-        help="An offset, -N for N offsets before the end, earliest or latest.",
+        "OFFSET",
+        "An offset, -N for N offsets before the end, earliest or latest.",
+        short="-o",
     ),
 ]
 TimeOption = Annotated[
     str | None,
-    typer.Option(
-        "--time", metavar="TIME", help=f"Find the first record at or after this time: {TIME_HELP}."
-    ),
+    option("--time", "TIME", f"Find the first record at or after this time: {TIME_HELP}."),
 ]
 # -- how to print
 
@@ -187,54 +243,48 @@ KeyFormatOption = Annotated[FormatName, typer.Option(help="Format of printed key
 ValueFormatOption = Annotated[
     FormatName, typer.Option(help="Format of printed values and header values.")
 ]
-JsonOption = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON, one object per line."),
-]
+JsonOption = Annotated[bool, flag("--json", "Print JSON, one object per line.")]
 
 # -- corruption
 
 SkipCorruptOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--skip-corrupt",
-        help="Skip corrupt batches, list them on standard error, and exit with status 1.",
+        "Skip corrupt batches, list them on standard error, and exit with status 1.",
     ),
 ]
 
 # -- planning
 
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done; take no lock, never write.")
+    bool, flag("--dry-run", "Show what would be done; take no lock, never write.")
 ]
 NowOption = Annotated[
     str | None,
-    typer.Option(
-        "--now", metavar="TIME", help=f"Plan as if it were this time (dry runs only): {TIME_HELP}."
-    ),
+    option("--now", "TIME", f"Plan as if it were this time (dry runs only): {TIME_HELP}."),
 ]
 DefaultsOption = Annotated[
-    bool,
-    typer.Option("--defaults", help="Apply Kafka's default limits if the broker's are unknown."),
+    bool, flag("--defaults", "Apply Kafka's default limits if the broker's are unknown.")
 ]
 
 # -- settings
 
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option(
+    repeatable(
         "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        help="Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
-        "retention.bytes=10GiB. Repeatable.",
+        "NAME=VALUE",
+        "Set a Kafka topic or broker setting for this run only, such as retention.ms=7d or "
+        "retention.bytes=10GiB.",
+        short="-c",
     ),
 ]
 CreateInBrokerDirOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--create-in-broker-dir",
-        help="Create partitions even in the directory of a Kafka broker. At startup the broker "
+        "Create partitions even in the directory of a Kafka broker. At startup the broker "
         "renames partitions that its cluster does not have to -stray.",
     ),
 ]
@@ -255,6 +305,13 @@ MetadataLogDirOption = Annotated[
         "one of the log directories.",
     ),
 ]
+
+
+class SettingsFiles(NamedTuple):
+    """Where the settings of a Kafka cluster are."""
+
+    server_properties: ServerPropertiesOption = None
+    metadata_log_dir: MetadataLogDirOption = None
 
 
 def key_values(flag: str, given: Sequence[str]) -> dict[str, str]:

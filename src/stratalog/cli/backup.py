@@ -7,36 +7,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, StorageOption
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, workers_of
+from stratalog.cli.arguments import (
+    JsonOption,
+    StorageOption,
+    argument,
+    flag,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stratalog.bulk.backup import BackupResult
     from stratalog.bulk.backup_store import Manifest, Pruned
 
 FAILS_WHEN = "anything could not be read, written or verified"
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR... URI",
-            help="Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
+        argument(
+            "DIR... URI",
+            "Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
             "directory.",
             parser=location,
-            show_default=False,
         ),
     ],
     storage_option: StorageOption = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List the backups at URI instead; give no DIR.")
-    ] = False,
+    list_: Annotated[bool, flag("--list", "List the backups at URI instead; give no DIR.")] = False,
     keep: Annotated[
         int | None,
         typer.Option(
@@ -50,21 +52,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     read_all: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--read-all",
-            help="Read files even if their inode, size and time are those of the last backup.",
+            "Read files even if their inode, size and time are those of the last backup.",
         ),
     ] = False,
     verify: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--verify",
-            help="Read everything back and compare checksums. Without DIR, that of the newest "
-            "backup.",
+            "Read everything back and compare checksums. Without DIR, that of the newest backup.",
         ),
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Copy log directories, live or stopped, into an object store or another directory.
@@ -88,7 +89,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per partition with the offset up to which it was copied, one of
     kind pruned with --keep, and a last one of kind summary; with --list one object per backup.
     """
-    check_conf(conf, master)
+    spark.check()
     *dirs, where = paths
     if list_:
         if dirs or keep is not None or verify:
@@ -98,13 +99,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if not dirs and keep is None and not verify:
         raise typer.BadParameter("give log directories and the URI of their backups")
     if not dirs:
-        _check_only(where, keep, master, conf, verifies=verify, as_json=as_json)
+        _check_only(where, keep, spark, verifies=verify, as_json=as_json)
         return
     from stratalog.bulk.backup import backup, size_of_dirs  # noqa: PLC0415 - heavy
 
     with (
         JobProgress(size_of_dirs(dirs)) as progress,
-        workers_of("stratalog backup", master, conf, progress) as workers,
+        spark.workers("stratalog backup", progress) as workers,
     ):
         result = backup(
             dirs, where, workers=workers, keep=keep, reads_all=read_all, verifies=verify
@@ -115,8 +116,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 def _check_only(
     where: Path,
     keep: int | None,
-    master: str | None,
-    conf: Sequence[str] | None,
+    spark: SparkOptions,
     *,
     verifies: bool,
     as_json: bool,
@@ -129,7 +129,7 @@ def _check_only(
         manifest = list_backups(where)[-1]
         with (
             JobProgress(manifest.size_bytes) as progress,
-            workers_of("stratalog backup", master, conf, progress) as workers,
+            spark.workers("stratalog backup", progress) as workers,
         ):
             found = verify_backup(BackupStore.at(where), manifest, workers)
         if as_json:

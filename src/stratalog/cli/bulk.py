@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from stratalog.cli.arguments import key_values
+from stratalog.cli.arguments import key_values, repeatable
 from stratalog.cli.tables import rate_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
@@ -27,41 +27,42 @@ MasterOption = Annotated[
         show_default=False,
     ),
 ]
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Set a Spark setting. Repeatable."),
-]
+ConfOption = Annotated[list[str] | None, repeatable("--conf", "KEY=VALUE", "Set a Spark setting.")]
 
 
-def check_conf(conf: Sequence[str] | None, master: str | None) -> None:
-    """Raises if there are Spark settings, but Spark is not used."""
-    if conf and master is None:
-        raise typer.BadParameter("--conf requires --master")
+class SparkOptions(NamedTuple):
+    """Where a job runs."""
 
+    master: MasterOption = None
+    conf: ConfOption = None
 
-@contextmanager
-def spark_session(title: str, master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    from stratalog.spark.session import open_session  # noqa: PLC0415 - heavy
+    def check(self) -> None:
+        """Raises if there are Spark settings, but Spark is not used."""
+        if self.conf and self.master is None:
+            raise typer.BadParameter("--conf requires --master")
 
-    settings = key_values("--conf", conf or [])
-    with open_session(title, master=master, conf=settings) as session:
-        yield session
+    @contextmanager
+    def session(self, title: str) -> Iterator[SparkSession]:
+        """On `master`, which was given."""
+        from stratalog.spark.session import open_session  # noqa: PLC0415 - heavy
 
+        assert self.master is not None
+        settings = key_values("--conf", self.conf or [])
+        with open_session(title, master=self.master, conf=settings) as session:
+            yield session
 
-@contextmanager
-def workers_of(
-    title: str, master: str | None, conf: Sequence[str] | None, progress: JobProgress
-) -> Iterator[Workers]:
-    """Spark's executors on `master`, or threads of this process."""
-    if master is None:
-        from stratalog.bulk.workers import ThreadWorkers  # noqa: PLC0415 - heavy
+    @contextmanager
+    def workers(self, title: str, progress: JobProgress) -> Iterator[Workers]:
+        """Spark's executors on `master`, or threads of this process."""
+        if self.master is None:
+            from stratalog.bulk.workers import ThreadWorkers  # noqa: PLC0415 - heavy
 
-        yield ThreadWorkers(on_progress=progress.groups_done)
-        return
-    from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415 - loads Spark
+            yield ThreadWorkers(on_progress=progress.groups_done)
+            return
+        from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415 - loads Spark
 
-    with spark_session(title, master, conf) as spark:
-        yield SparkWorkers(spark, progress.groups_done)
+        with self.session(title) as spark:
+            yield SparkWorkers(spark, progress.groups_done)
 
 
 def result_text(result: JobResult) -> str:

@@ -20,14 +20,16 @@ from stratalog.cli.arguments import (
     DirectoryArgument,
     DryRunOption,
     JsonOption,
-    MetadataLogDirOption,
     NowOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     TopicsArgument,
+    flag,
     key_bytes,
     now_or,
+    option,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import (
     AddedProgress,
     Progress,
@@ -95,36 +97,32 @@ SETTINGS: Final = (
 """The settings that decide whether and how a log is compacted."""
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directory: DirectoryArgument,
     topics: TopicsArgument = None,
     dry_run: DryRunOption = False,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain",
-            help="Show for each partition what would be compacted, and why; never write.",
-        ),
+        flag("--explain", "Show for each partition what would be compacted, and why; never write."),
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Show where the records of a key are, and what compaction does to each; never "
-            "write.",
+        option(
+            "--key",
+            "KEY",
+            "Show where the records of a key are, and what compaction does to each; never write.",
         ),
     ] = None,
     key_format: Annotated[KeyFormat, typer.Option(help="Format of KEY.")] = "utf-8",
     now: NowOption = None,
     config: ConfigOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Compact all dirty partitions, even if not eligible yet."),
+        bool, flag("--force", "Compact all dirty partitions, even if not eligible yet.")
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compact topics by key: keep the last record of each key.
@@ -156,11 +154,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object of kind partition for each partition and, except with --key, a
     last one of kind summary.
     """
-    check_conf(conf, master)
+    spark.check()
     is_read_only = dry_run or explain or key is not None
     if now is not None and not is_read_only:
         raise typer.BadParameter("--now requires --dry-run, --explain or --key")
-    given = Overrides.parse(config or (), server_properties, metadata_log_dir)
+    given = Overrides.parse(config or (), *settings_files)
     request = CompactionRequest(directory, tuple(map(TopicSpec.parse, topics or ())), given)
     now_ms = now_or(now, "--now")
     if key is not None:
@@ -168,7 +166,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     elif is_read_only:
         _show_plans(request, now_ms, (explain, dry_run), as_json=as_json)
     else:
-        with _cleaner(given.broker, master, conf) as cleaner:
+        with _cleaner(given.broker, spark) as cleaner:
             _compact(request, cleaner, is_forced=force, as_json=as_json)
 
 
@@ -371,11 +369,9 @@ class CompactedPartition(NamedTuple):
 
 
 @contextmanager
-def _cleaner(
-    broker: BrokerConfig, master: str | None, conf: list[str] | None
-) -> Iterator[LogCleaner]:
+def _cleaner(broker: BrokerConfig, spark: SparkOptions) -> Iterator[LogCleaner]:
     """One in this process, or on Spark."""
-    if master is None:
+    if spark.master is None:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415
         from stratalog.maintenance.cleaning.plan import Throttle  # noqa: PLC0415
 
@@ -388,8 +384,8 @@ def _cleaner(
     from stratalog.bulk.compact import distributed_cleaner  # noqa: PLC0415 - as needed
     from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
-    with spark_session("stratalog compact", master, conf) as spark:
-        yield distributed_cleaner(SparkWorkers(spark))
+    with spark.session("stratalog compact") as session:
+        yield distributed_cleaner(SparkWorkers(session))
 
 
 def _compact(

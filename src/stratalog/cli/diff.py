@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stratalog.cli.arguments import JsonOption
+from stratalog.cli.arguments import JsonOption, flag
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.tables import counted
 from stratalog.cli.targets import TopicSpec, find_topic, is_partition_dir, open_topic
@@ -37,9 +37,9 @@ def run(
     b: Annotated[str, typer.Argument(metavar="B", help="Its copy.")],
     records: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--records",
-            help="Compare records and offsets only; ignore how they are stored in batches, "
+            "Compare records and offsets only; ignore how they are stored in batches, "
             "segments, indexes and snapshots.",
         ),
     ] = False,

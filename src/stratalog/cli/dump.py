@@ -12,7 +12,11 @@ from stratalog.cli.arguments import (
     JsonOption,
     PlainCommand,
     StorageOption,
+    argument,
+    flag,
     key_bytes,
+    option,
+    repeatable,
     time_of,
 )
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
@@ -80,11 +84,10 @@ def _with_classes(args: Sequence[str]) -> Iterator[str]:
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     paths: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Files, partition directories, topics or partitions with their path (DIR/TOPIC, "
+        argument(
+            "PATH",
+            "Files, partition directories, topics or partitions with their path (DIR/TOPIC, "
             "DIR/TOPIC:PARTITION), or log directories.",
-            show_default=False,
         ),
     ] = None,
     files: Annotated[
@@ -93,51 +96,44 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     log_dir: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--log-dir",
-            "-d",
-            metavar="DIR",
-            help="The log directory of --topic (default: the current directory). Without --topic, "
-            "dump the entire directory. Repeatable.",
+            "DIR",
+            "The log directory of --topic (default: the current directory). Without --topic, "
+            "dump the entire directory.",
+            short="-d",
         ),
     ] = None,
     storage_option: StorageOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION]",
-            help="A topic or partition in --log-dir. Repeatable.",
+        repeatable(
+            "--topic", "TOPIC[:PARTITION]", "A topic or partition in --log-dir.", short="-t"
         ),
     ] = None,
     kind: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--kind",
-            metavar="KIND",
-            help="In directories, dump only files of this kind: log, index, timeindex, txnindex, "
-            "snapshot or checkpoint. Repeatable.",
+            "KIND",
+            "In directories, dump only files of this kind: log, index, timeindex, txnindex, "
+            "snapshot or checkpoint.",
         ),
     ] = None,
     deep_iteration: Annotated[
-        bool, typer.Option("--deep-iteration", help="Print records, not only batches.")
+        bool, flag("--deep-iteration", "Print records, not only batches.")
     ] = False,
     print_data_log: Annotated[
-        bool,
-        typer.Option("--print-data-log", help="Also print keys and values. Implied by decoders."),
+        bool, flag("--print-data-log", "Also print keys and values. Implied by decoders.")
     ] = False,
     verify_index_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Check indexes without printing them.")
+        bool, flag("--verify-index-only", "Check indexes without printing them.")
     ] = False,
     index_sanity_check: Annotated[
-        bool,
-        typer.Option(
-            "--index-sanity-check", help="Only do the quick check that a broker does at startup."
-        ),
+        bool, flag("--index-sanity-check", "Only do the quick check that a broker does at startup.")
     ] = False,
     skip_record_metadata: Annotated[
-        bool, typer.Option("--skip-record-metadata", help="Print only keys and values of records.")
+        bool, flag("--skip-record-metadata", "Print only keys and values of records.")
     ] = False,
     max_bytes: Annotated[
         int,
@@ -155,33 +151,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
-        str | None,
-        typer.Option(
-            "--key-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
-        ),
+        str | None, option("--key-decoder-class", "CLASS", "One of Kafka's decoder classes.")
     ] = None,
     value_decoder_class: Annotated[
-        str | None,
-        typer.Option(
-            "--value-decoder-class", metavar="CLASS", help="One of Kafka's decoder classes."
-        ),
+        str | None, option("--value-decoder-class", "CLASS", "One of Kafka's decoder classes.")
     ] = None,
     offsets_decoder: Annotated[
-        bool, typer.Option("--offsets-decoder", help="Decode records of __consumer_offsets.")
+        bool, flag("--offsets-decoder", "Decode records of __consumer_offsets.")
     ] = False,
     transaction_log_decoder: Annotated[
-        bool,
-        typer.Option("--transaction-log-decoder", help="Decode records of __transaction_state."),
+        bool, flag("--transaction-log-decoder", "Decode records of __transaction_state.")
     ] = False,
     cluster_metadata_decoder: Annotated[
-        bool,
-        typer.Option("--cluster-metadata-decoder", help="Decode records of __cluster_metadata."),
+        bool, flag("--cluster-metadata-decoder", "Decode records of __cluster_metadata.")
     ] = False,
     remote_log_metadata_decoder: Annotated[
-        bool,
-        typer.Option(
-            "--remote-log-metadata-decoder", help="Decode records of __remote_log_metadata."
-        ),
+        bool, flag("--remote-log-metadata-decoder", "Decode records of __remote_log_metadata.")
     ] = False,
     as_json: JsonOption = False,
     key_format: Annotated[
@@ -193,28 +178,21 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option("--value-format", help="Format of printed values. Default: utf-8."),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="OFFSET", help="Start at this offset.")
+        int | None, option("--from-offset", "OFFSET", "Start at this offset.")
     ] = None,
     to_offset: Annotated[
-        int | None,
-        typer.Option("--to-offset", metavar="OFFSET", help="Stop before this offset."),
+        int | None, option("--to-offset", "OFFSET", "Stop before this offset.")
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option(
-            "--from-time", metavar="TIME", help=f"Only records at or after this time: {TIME_HELP}."
-        ),
+        option("--from-time", "TIME", f"Only records at or after this time: {TIME_HELP}."),
     ] = None,
     to_time: Annotated[
-        str | None,
-        typer.Option("--to-time", metavar="TIME", help="Only records before this time."),
+        str | None, option("--to-time", "TIME", "Only records before this time.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", help="Only records with this key.")
-    ] = None,
+    key: Annotated[str | None, option("--key", "KEY", "Only records with this key.")] = None,
     producer_id: Annotated[
-        int | None,
-        typer.Option("--producer-id", metavar="ID", help="Only batches of this producer."),
+        int | None, option("--producer-id", "ID", "Only batches of this producer.")
     ] = None,
     limit: Annotated[
         int | None,

@@ -17,18 +17,14 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     KeyFormatOption,
-    LogDirOption,
-    OffsetOption,
-    TargetArgument,
-    TimeOption,
     ValueFormatOption,
     reads_stores,
+    with_groups,
 )
-from stratalog.cli.find import look_up_offset, look_up_time, parse_query
+from stratalog.cli.find import LookupArguments, look_up_offset, look_up_time
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.records import LocationPrinter, time_text
 from stratalog.cli.tables import Column, Row, columns_of, counted, human_size, plain_lines
-from stratalog.cli.targets import open_targets
 from stratalog.errors import CorruptError
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import WARM_BYTES
@@ -51,11 +47,10 @@ FAILS_WHEN = "nothing was found, or a file is corrupt"
 
 
 @reads_stores
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: TargetArgument,
-    log_dir: LogDirOption = None,
-    offset: OffsetOption = None,
-    time: TimeOption = None,
+@with_groups
+def run(
+    *,
+    lookup: LookupArguments,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",
     as_json: JsonOption = False,
@@ -76,10 +71,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     Of a log in a store, the requests follow, with step fetch.
     If the lookup meets a corrupt file, the last object is an error with file, position and reason.
     """
-    query = parse_query(offset, time)
+    query = lookup.query()
     printer = LocationPrinter(key_format, value_format)
     is_found = is_corrupt = False
-    for at, view in enumerate(open_targets(target, log_dir or [])):
+    for at, view in enumerate(lookup.views()):
         if at and not as_json:
             print()
         trace = Trace()

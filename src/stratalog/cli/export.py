@@ -15,11 +15,15 @@ from stratalog.cli.arguments import (
     LogDirOption,
     SkipCorruptOption,
     WhereArgument,
+    flag,
     key_values,
+    option,
     reads_stores,
+    repeatable,
     time_of,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import (
     AddedProgress,
     JobProgress,
@@ -50,6 +54,7 @@ _NOT_TO_STDOUT = ("--append", "--incremental", "--text", "--codec", "--master", 
 
 
 @reads_stores
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     to: Annotated[
@@ -71,47 +76,38 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         Codec | None, typer.Option("--codec", help="Compression of Parquet pages. Default: snappy.")
     ] = None,
     text: Annotated[
-        bool,
-        typer.Option("--text", help="Write keys and values as strings, not bytes (Parquet only)."),
+        bool, flag("--text", "Write keys and values as strings, not bytes (Parquet only).")
     ] = False,
     headers: Annotated[
         bool, typer.Option("--headers/--no-headers", help="Write record headers, or omit them.")
     ] = True,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME", help=f"Start at this time: {TIME_HELP}."),
+        str | None, option("--since", "TIME", f"Start at this time: {TIME_HELP}.")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="Stop before this time.")
-    ] = None,
+    until: Annotated[str | None, option("--until", "TIME", "Stop before this time.")] = None,
     committed: Annotated[
-        bool,
-        typer.Option("--read-committed", help="Omit records of aborted and open transactions."),
+        bool, flag("--read-committed", "Omit records of aborted and open transactions.")
     ] = False,
     skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Any option of spark.read.format('stratalog'). Repeatable.",
-        ),
+        repeatable("--option", "KEY=VALUE", "Any option of spark.read.format('stratalog')."),
     ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Add to an output directory that already has files.")
+        bool, flag("--append", "Add to an output directory that already has files.")
     ] = False,
     incremental: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--incremental",
-            help="Export only what earlier runs with --incremental have not exported to DIR.",
+            "Export only what earlier runs with --incremental have not exported to DIR.",
         ),
     ] = False,
     skip_lost: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--skip-lost",
-            help="With --incremental: continue if records were deleted before they were exported, "
+            "With --incremental: continue if records were deleted before they were exported, "
             "list them on standard error, and exit with status 1.",
         ),
     ] = False,
@@ -122,8 +118,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="One directory per day (UTC), or all records in offset order.",
         ),
     ] = True,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write topics as Parquet or JSON lines, in directories by topic and day.
@@ -162,16 +158,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.bulk.incremental import IncrementalTarget  # noqa: PLC0415
     from stratalog.spark.options import parse_read_options  # noqa: PLC0415
 
-    check_conf(conf, master)
+    spark.check()
     if to == _STDOUT:
-        others = (append, incremental, text, codec, master, as_json)
+        others = (append, incremental, text, codec, spark.master, as_json)
         _check_stdout(format_, dict(zip(_NOT_TO_STDOUT, others, strict=True)))
         format_, by_date = "jsonl", False
     else:
         check_directory("--to", to)
     if format_ == "jsonl" and (codec is not None or text):
-        flag = "--text" if codec is None else "--codec"
-        raise typer.BadParameter(f"{flag} requires --format parquet")
+        name = "--text" if codec is None else "--codec"
+        raise typer.BadParameter(f"{name} requires --format parquet")
     if skip_lost and not incremental:
         raise typer.BadParameter("--skip-lost requires --incremental")
     if append and incremental:
@@ -195,7 +191,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         plan = plan_export(options, spec, target)
         with (
             JobProgress(plan.size_bytes) as progress,
-            workers_of("stratalog export", master, conf, progress) as workers,
+            spark.workers("stratalog export", progress) as workers,
         ):
             result = run_export(plan, target or to, workers, clock=clock)
     _print(result, to, as_json=as_json, is_incremental=incremental)
@@ -207,9 +203,9 @@ def _check_stdout(format_: str | None, others: Mapping[str, object]) -> None:
     """Raises a usage error for options that --to - does not go with."""
     if format_ == "parquet":
         raise typer.BadParameter("--to - prints JSON lines; omit --format parquet")
-    for flag, value in others.items():
+    for name, value in others.items():
         if value:
-            raise typer.BadParameter(f"{flag} requires --to DIR; --to - prints JSON lines")
+            raise typer.BadParameter(f"{name} requires --to DIR; --to - prints JSON lines")
 
 
 def _print_lines(plan: ExportPlan) -> None:

@@ -14,8 +14,10 @@ from stratalog.cli.arguments import (
     TargetArgument,
     TimeOption,
     ValueFormatOption,
+    flag,
     reads_stores,
     time_of,
+    with_groups,
 )
 from stratalog.cli.output import json_line, report_error
 from stratalog.cli.records import LocationPrinter, time_text
@@ -34,15 +36,43 @@ if TYPE_CHECKING:
 FAILS_WHEN = "nothing was found, or a file could not be read"
 
 
+class LookupArguments(NamedTuple):
+    """Where to look, and for what."""
+
+    target: TargetArgument
+    log_dir: LogDirOption = None
+    offset: OffsetOption = None
+    time: TimeOption = None
+
+    def query(self, *, is_max_timestamp: bool | None = None) -> LookupQuery:
+        """Raises a usage error unless exactly one thing to look for is given.
+
+        `is_max_timestamp` is None for a command without that option.
+        """
+        if sum((self.offset is not None, self.time is not None, bool(is_max_timestamp))) != 1:
+            choice = "--offset, --time or --max-timestamp"
+            if is_max_timestamp is None:
+                choice = "--offset or --time"
+            raise typer.BadParameter(f"give exactly one of {choice}")
+        timestamp = time_of(self.time, "--time")
+        try:
+            offset = None if self.offset is None else parse_offset(self.offset)
+        except InvalidTimeError as error:
+            raise typer.BadParameter(str(error), param_hint="--offset") from None
+        return LookupQuery(offset, timestamp)
+
+    def views(self) -> list[PartitionView]:
+        """The partitions to search."""
+        return open_targets(self.target, self.log_dir or [])
+
+
 @reads_stores
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    target: TargetArgument,
-    log_dir: LogDirOption = None,
-    offset: OffsetOption = None,
-    time: TimeOption = None,
+@with_groups
+def run(
+    *,
+    lookup: LookupArguments,
     max_timestamp: Annotated[
-        bool,
-        typer.Option("--max-timestamp", help="Find the first record with the largest timestamp."),
+        bool, flag("--max-timestamp", "Find the first record with the largest timestamp.")
     ] = False,
     key_format: KeyFormatOption = "utf-8",
     value_format: ValueFormatOption = "utf-8",
@@ -62,9 +92,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per partition, with topic, partition, asked, file, batch and
     record. The fields of batch and record have the names of dump. What was not found is null.
     """
-    query = parse_query(offset, time, is_max_timestamp=max_timestamp)
+    query = lookup.query(is_max_timestamp=max_timestamp)
     printer = LocationPrinter(key_format, value_format)
-    results = [_look_up(view, query) for view in open_targets(target, log_dir or [])]
+    results = [_look_up(view, query) for view in lookup.views()]
     for result in results:
         if as_json:
             print(json_line(result.row(printer)))
@@ -95,25 +125,6 @@ class LookupResult(NamedTuple):
         """As JSON."""
         place = self.view.topic_partition._asdict()
         return {**place, "asked": self.asked, **printer.row(self.location)}
-
-
-def parse_query(
-    offset: str | None, time: str | None, *, is_max_timestamp: bool | None = None
-) -> LookupQuery:
-    """Raises a usage error unless exactly one of them is given.
-
-    `is_max_timestamp` is None for a command without that option.
-    """
-    if sum((offset is not None, time is not None, bool(is_max_timestamp))) != 1:
-        choice = "--offset, --time or --max-timestamp"
-        if is_max_timestamp is None:
-            choice = "--offset or --time"
-        raise typer.BadParameter(f"give exactly one of {choice}")
-    timestamp = time_of(time, "--time")
-    try:
-        return LookupQuery(None if offset is None else parse_offset(offset), timestamp)
-    except InvalidTimeError as error:
-        raise typer.BadParameter(str(error), param_hint="--offset") from None
 
 
 def _look_up(view: PartitionView, query: LookupQuery) -> LookupResult:

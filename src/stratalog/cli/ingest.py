@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import CreateInBrokerDirOption, JsonOption, key_values, setting_values
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.arguments import (
+    CreateInBrokerDirOption,
+    JsonOption,
+    flag,
+    key_values,
+    option,
+    partitions_option,
+    repeatable,
+    setting_values,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
 
@@ -22,6 +32,7 @@ _STDIN = Path("-")
 CodecName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     files: Annotated[
         list[Path],
@@ -33,9 +44,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory to write to.")],
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="The topic, unless each row names its own."
-        ),
+        option("--topic", "TOPIC", "The topic, unless each row names its own.", short="-t"),
     ] = None,
     format_: Annotated[
         FormatName | None,
@@ -44,75 +53,52 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="FIELD", help="Column or JSON field with the key."),
+        str | None, option("--key", "FIELD", "Column or JSON field with the key.")
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(
-            "--value",
-            metavar="FIELD",
-            help="Column or JSON field with the value. Default: the entire row.",
-        ),
+        option("--value", "FIELD", "Column or JSON field with the value. Default: the entire row."),
     ] = None,
     timestamp: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--timestamp",
-            metavar="FIELD",
-            help="Column or JSON field with the timestamp, in milliseconds or as a date.",
+            "FIELD",
+            "Column or JSON field with the timestamp, in milliseconds or as a date.",
         ),
     ] = None,
     allow_missing: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--allow-missing",
-            help="Accept rows without a named FIELD: no key, a null value or the current time. The "
+            "Accept rows without a named FIELD: no key, a null value or the current time. The "
             "summary counts them.",
         ),
     ] = False,
     partitions: Annotated[
-        int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            metavar="N",
-            help="Create missing topics with this many partitions.",
-        ),
+        int | None, partitions_option("Create missing topics with this many partitions.")
     ] = None,
     create_in_broker_dir: CreateInBrokerDirOption = False,
     repartition: Annotated[
         bool,
-        typer.Option(
-            "--repartition",
-            help="Choose partitions by key, even if the rows of an export name them.",
-        ),
+        flag("--repartition", "Choose partitions by key, even if the rows of an export name them."),
     ] = False,
     codec: Annotated[
         CodecName, typer.Option("--codec", help="Compression of record batches.")
     ] = "none",
     topic_config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic-config",
-            metavar="KEY=VALUE",
-            help="A setting of topics that are created. Repeatable.",
-        ),
+        repeatable("--topic-config", "KEY=VALUE", "A setting of topics that are created."),
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Any option of df.write.format('stratalog'). Repeatable.",
-        ),
+        repeatable("--option", "KEY=VALUE", "Any option of df.write.format('stratalog')."),
     ] = None,
     delimiter: Annotated[
         str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")
     ] = ",",
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write JSON lines, CSV, Parquet or text files into topics.
@@ -152,9 +138,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.format.batch import Codec  # noqa: PLC0415
     from stratalog.spark.options import parse_write_options  # noqa: PLC0415
 
-    check_conf(conf, master)
+    spark.check()
     check_directory("--to", to)
-    if master is not None and _STDIN in files:
+    if spark.master is not None and _STDIN in files:
         raise typer.BadParameter("--master requires files that all workers can read, not -")
     source = FileSource(
         files,
@@ -170,7 +156,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     plan = plan_ingest(source)
     with (
         JobProgress(1 << 20) as progress,
-        workers_of("stratalog ingest", master, conf, progress) as workers,
+        spark.workers("stratalog ingest", progress) as workers,
     ):
         result = run_ingest(plan, options, workers, clock=clock)
     _print(result, to, as_json=as_json)

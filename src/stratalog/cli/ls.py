@@ -18,10 +18,13 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     RemoteOption,
-    ServerPropertiesOption,
+    SettingsFiles,
+    argument,
+    flag,
     reads_stores,
+    repeatable,
+    with_groups,
 )
 from stratalog.cli.output import json_line, json_names, report_error
 from stratalog.cli.settings import Overrides
@@ -69,55 +72,44 @@ class SortBy(enum.StrEnum):
 
 
 @reads_stores
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WHERE",
-            help="Log directories (default: the current directory), topics or partitions in them "
+        argument(
+            "WHERE",
+            "Log directories (default: the current directory), topics or partitions in them "
             "(TOPIC, TOPIC:PARTITION), partition directories, or .log files.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,
     remote: RemoteOption = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITION]",
-            help="List only this topic or partition. Repeatable.",
+        repeatable(
+            "--topic", "TOPIC[:PARTITION]", "List only this topic or partition.", short="-t"
         ),
     ] = None,
-    partitions: Annotated[
-        bool, typer.Option("--partitions", help="List partitions, not topics.")
-    ] = False,
-    segments: Annotated[bool, typer.Option("--segments", "-s", help="Also list segments.")] = False,
-    epochs: Annotated[bool, typer.Option("--epochs", help="Also list leader epochs.")] = False,
+    partitions: Annotated[bool, flag("--partitions", "List partitions, not topics.")] = False,
+    segments: Annotated[bool, flag("--segments", "Also list segments.", short="-s")] = False,
+    epochs: Annotated[bool, flag("--epochs", "Also list leader epochs.")] = False,
     producers: Annotated[
-        bool, typer.Option("--producers", help="Also list the state of each producer.")
+        bool, flag("--producers", "Also list the state of each producer.")
     ] = False,
     transactions: Annotated[
-        bool,
-        typer.Option(
-            "--transactions", help="Also list aborted transactions and the last stable offset."
-        ),
+        bool, flag("--transactions", "Also list aborted transactions and the last stable offset.")
     ] = False,
     everything: Annotated[
-        bool,
-        typer.Option("--all", "-a", help="Same as --segments --epochs --producers --transactions."),
+        bool, flag("--all", "Same as --segments --epochs --producers --transactions.", short="-a")
     ] = False,
     count: Annotated[
-        bool,
-        typer.Option("--count", help="Also count records, for which the logs are read."),
+        bool, flag("--count", "Also count records, for which the logs are read.")
     ] = False,
     settings: Annotated[
-        bool,
-        typer.Option("--settings", help="Also list the settings of topics and their sources."),
+        bool, flag("--settings", "Also list the settings of topics and their sources.")
     ] = False,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     sort: Annotated[
         SortBy,
         typer.Option("--sort", help="Sort topics or partitions; all but name: largest first."),
@@ -179,7 +171,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         problems.append(text)
         report_error(text)
 
-    given = Overrides.parse((), server_properties, metadata_log_dir)
+    given = Overrides.parse((), *settings_files)
     finder = given.finder([*(log_dir or []), *(found.path for found in targets.dirs)])
     inventory = InventoryTaker(details, finder, on_problem).take(targets.dirs, targets.openers())
     inventory = _sorted(inventory, sort)
@@ -477,10 +469,7 @@ def _topic_row(topic: TopicSummary) -> Row:
     return (
         topic.topic,
         _partition_count(topic),
-        str(topic.segment_count),
-        human_size(topic.size_bytes),
-        human_size(topic.disk_use.total_bytes),
-        human_size(topic.disk_use.other_bytes),
+        *_size_cells(topic),
         number_or_dash(topic.log_start_offset_min),
         number_or_dash(topic.log_end_offset_max),
         number_or_dash(topic.record_count),
@@ -488,6 +477,12 @@ def _topic_row(topic: TopicSummary) -> Row:
         table_time(topic.largest_timestamp),
         ",".join(topic.codecs) or NOTHING,
     )
+
+
+def _size_cells(found: TopicSummary | PartitionSummary) -> Row:
+    disk = found.disk_use
+    sizes = (found.size_bytes, disk.total_bytes, disk.other_bytes)
+    return (str(found.segment_count), *map(human_size, sizes))
 
 
 def _partition_count(topic: TopicSummary) -> str:
@@ -504,10 +499,7 @@ PARTITION_COLUMNS: Final = columns_of(
 def _partition_row(found: PartitionSummary) -> Row:
     return (
         found.label,
-        str(found.segment_count),
-        human_size(found.size_bytes),
-        human_size(found.disk_use.total_bytes),
-        human_size(found.disk_use.other_bytes),
+        *_size_cells(found),
         str(found.log_start_offset),
         str(found.log_end_offset),
         number_or_dash(found.record_count),

@@ -15,8 +15,11 @@ import typer
 from stratalog.cli.arguments import (
     DefaultsOption,
     JsonOption,
-    MetadataLogDirOption,
-    ServerPropertiesOption,
+    SettingsFiles,
+    argument,
+    flag,
+    repeatable,
+    with_groups,
 )
 from stratalog.cli.output import json_line, json_names, print_truncations, report_error, report_line
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
@@ -42,29 +45,25 @@ _SETTINGS = (POLICY, "retention.ms", "retention.bytes")
 FAILS_WHEN = "a partition or directory could not be opened, or was failing when the command ended"
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR", help="Log directories.", show_default=False),
-    ],
-    once: Annotated[
-        bool, typer.Option("--once", help="Run retention and compaction once, then exit.")
-    ] = False,
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
+    directories: Annotated[list[Path], argument("DIR", "Log directories.")],
+    once: Annotated[bool, flag("--once", "Run retention and compaction once, then exit.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="How often to report what was done.")
     ] = 60,
     config: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="Set a Kafka broker setting for this run only, or a topic setting for topics "
-            "whose own settings are unknown. Repeatable.",
+            "NAME=VALUE",
+            "Set a Kafka broker setting for this run only, or a topic setting for topics "
+            "whose own settings are unknown.",
+            short="-c",
         ),
     ] = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     defaults: DefaultsOption = False,
     missing_dirs: Annotated[
         MissingDirs,
@@ -98,7 +97,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
     LogDirsView(directories)  # raises before anything is written if one is not a log directory
-    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    given = Overrides.parse(config or [], *settings_files)
     broker = _broker_config(directories, given, uses_defaults=defaults)
     assumed = given.of_topics if defaults else {"retention.ms": -1, **given.of_topics}
     stopping = threading.Event()

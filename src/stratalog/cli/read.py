@@ -15,8 +15,11 @@ from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
     SkipCorruptOption,
+    argument,
+    flag,
     key_bytes,
     now_ms,
+    option,
     reads_stores,
     time_of,
 )
@@ -65,12 +68,11 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="WHERE",
-            help="Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
+        argument(
+            "WHERE",
+            "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
             "first or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log "
             "files. With --key or --grep also entire log directories.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,
@@ -90,34 +92,27 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     from_time: Annotated[
-        str | None,
-        typer.Option("--from-time", metavar="TIME", help=f"Start at a time: {TIME_HELP}."),
+        str | None, option("--from-time", "TIME", f"Start at a time: {TIME_HELP}.")
     ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option(
-            "--to-time",
-            metavar="TIME",
-            help="Stop before the first record at or after this time.",
-        ),
+        option("--to-time", "TIME", "Stop before the first record at or after this time."),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(
-            "--key", metavar="KEY", help="Only records with this key, written as in --key-format."
-        ),
+        option("--key", "KEY", "Only records with this key, written as in --key-format."),
     ] = None,
     grep: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--grep",
-            "-g",
-            metavar="TEXT",
-            help="Only records with this text in the key, the value or a header.",
+            "TEXT",
+            "Only records with this text in the key, the value or a header.",
+            short="-g",
         ),
     ] = None,
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", "-i", help="For --grep: ignore upper and lower case.")
+        bool, flag("--ignore-case", "For --grep: ignore upper and lower case.", short="-i")
     ] = False,
     max_messages: Annotated[
         int | None,
@@ -134,10 +129,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = "read_uncommitted",
     follow: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--follow",
-            "-f",
-            help="At the end, wait for new records. Stop with Ctrl-C (exit status 0).",
+            "At the end, wait for new records. Stop with Ctrl-C (exit status 0).",
+            short="-f",
         ),
     ] = False,
     skip_corrupt: SkipCorruptOption = False,
@@ -151,21 +146,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         FormatName,
         typer.Option("--value-format", help="Format of printed values and header values."),
     ] = "raw",
-    headers: Annotated[bool, typer.Option("--headers", help="Also print record headers.")] = False,
+    headers: Annotated[bool, flag("--headers", "Also print record headers.")] = False,
     fields: Annotated[
-        str | None,
-        typer.Option(
-            "--print", metavar="FIELD,...", help=f"Fields to print: {', '.join(FIELD_NAMES)}."
-        ),
+        str | None, option("--print", "FIELD,...", f"Fields to print: {', '.join(FIELD_NAMES)}.")
     ] = None,
     separator: Annotated[
         str, typer.Option("--separator", metavar="TEXT", help="Text between fields.")
     ] = "\\t",
     format_text: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="TEMPLATE", help=f"Output template, as kcat's -f: {TOKENS_HELP}."
-        ),
+        str | None, option("--format", "TEMPLATE", f"Output template, as kcat's -f: {TOKENS_HELP}.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

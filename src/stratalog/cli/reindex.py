@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from stratalog.cli.arguments import DryRunOption, JsonOption, LogDirOption, WhereArgument
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
+from stratalog.cli.arguments import (
+    DryRunOption,
+    JsonOption,
+    LogDirOption,
+    WhereArgument,
+    flag,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import targets_of
@@ -25,7 +32,8 @@ if TYPE_CHECKING:
 _KEPT = "kept"  # the index differs from what recovery would write, but is right
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     dry_run: DryRunOption = False,
@@ -39,13 +47,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = 4096,
     force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Also replace indexes that are right but differ from recovery's."
-        ),
+        bool, flag("--force", "Also replace indexes that are right but differ from recovery's.")
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild .index, .timeindex and .txnindex files from the logs, as recovery does.
@@ -64,11 +69,11 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per index file that is replaced, or would be with --force (path,
     change, bytesBefore, bytesAfter), one per corrupt segment, and a last one of kind summary.
     """
-    check_conf(conf, master)
+    spark.check()
     started = time.perf_counter()
     partitions = targets_of(where, log_dir).all_partitions()
     options = ReindexOptions(index_interval_bytes, is_forced=force, is_dry_run=dry_run)
-    segments = _run(partitions, options, master, conf)
+    segments = _run(partitions, options, spark)
     seconds = time.perf_counter() - started
     _print(segments, seconds, as_json=as_json, is_dry_run=dry_run)
     if any(segment.failure for segment in segments):
@@ -86,19 +91,18 @@ class ReindexOptions(NamedTuple):
 def _run(
     partitions: Sequence[Path],
     options: ReindexOptions,
-    master: str | None,
-    conf: Sequence[str] | None,
+    spark: SparkOptions,
 ) -> Sequence[Reindexed]:
-    if master is None:
+    if spark.master is None:
         return _run_here(partitions, options)
     from stratalog.bulk.reindex import reindex  # noqa: PLC0415 - as needed
     from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
     with (
         JobProgress(1) as progress,
-        spark_session("stratalog reindex", master, conf) as spark,
+        spark.session("stratalog reindex") as session,
     ):
-        workers = SparkWorkers(spark, progress.groups_done)
+        workers = SparkWorkers(session, progress.groups_done)
         return reindex(partitions, **options._asdict(), workers=workers).segments
 
 

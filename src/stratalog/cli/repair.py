@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument
+from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument, flag, repeatable
 from stratalog.cli.output import Progress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import is_partition_dir, targets_of
@@ -36,27 +36,21 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Carry out the plan. Without it, only show it.")
+        bool, flag("--yes", "Carry out the plan. Without it, only show it.", short="-y")
     ] = False,
     copies: Annotated[
         list[Path] | None,
-        typer.Option(
+        repeatable(
             "--from",
-            metavar="DIR",
-            help="A copy of the partition, or a log directory that has one: a backup, or a "
-            "replica of another broker. Its valid batches replace what is corrupt or missing. "
-            "Repeatable.",
+            "DIR",
+            "A copy of the partition, or a log directory that has one: a backup, or a "
+            "replica of another broker. Its valid batches replace what is corrupt or missing.",
         ),
     ] = None,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Undo the last repair of each partition.")
-    ] = False,
+    undo: Annotated[bool, flag("--undo", "Undo the last repair of each partition.")] = False,
     forget: Annotated[
         bool,
-        typer.Option(
-            "--forget",
-            help="Delete the kept files of earlier repairs; these can then not be undone.",
-        ),
+        flag("--forget", "Delete the kept files of earlier repairs; these can then not be undone."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -148,9 +142,9 @@ class _Locks:
 
 
 def _options(log_dirs: Sequence[Path] | None, copies: Sequence[Path] | None) -> Iterator[str]:
-    for flag, paths in (("-d", log_dirs), ("--from", copies)):
+    for name, paths in (("-d", log_dirs), ("--from", copies)):
         for path in paths or ():
-            yield from (flag, str(path))
+            yield from (name, str(path))
 
 
 def _plans(

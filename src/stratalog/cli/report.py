@@ -13,13 +13,14 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     NowOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     WhereArgument,
+    flag,
     now_or,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size
@@ -31,19 +32,18 @@ OutputOption = Annotated[
 ]
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     output: OutputOption,
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Read batch headers only: no keys, no record sizes, no CRCs."),
+        bool, flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs.")
     ] = False,
     now: NowOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    settings_files: SettingsFiles,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write a report on log directories: one HTML page with charts and tables.
@@ -67,19 +67,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     from stratalog.bulk.report import collect  # noqa: PLC0415 - heavy
     from stratalog.report.page import render  # noqa: PLC0415
 
-    check_conf(conf, master)
+    spark.check()
     if output.is_dir():
         raise typer.BadParameter(f"{output} is a directory; name a file", param_hint="--output")
     if not output.absolute().parent.is_dir():
         raise typer.BadParameter(f"{output.parent} does not exist", param_hint="--output")
     partitions = targets_of(where, log_dir).all_partitions()
-    given = Overrides.parse((), server_properties, metadata_log_dir)
+    given = Overrides.parse((), *settings_files)
     roots = [path.absolute().parent for path in partitions]
     finder = given.finder(dict.fromkeys([*(log_dir or []), *roots]))
     total_bytes = sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
     with ExitStack() as stack:
         progress = stack.enter_context(JobProgress(total_bytes))
-        workers = stack.enter_context(workers_of("stratalog report", master, conf, progress))
+        workers = stack.enter_context(spark.workers("stratalog report", progress))
         facts = collect(
             partitions,
             finder,

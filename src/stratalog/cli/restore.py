@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import JsonOption, StorageOption, time_of
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, workers_of
+from stratalog.cli.arguments import (
+    JsonOption,
+    StorageOption,
+    argument,
+    flag,
+    option,
+    repeatable,
+    time_of,
+    with_groups,
+)
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, report_line
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec
@@ -23,71 +32,55 @@ if TYPE_CHECKING:
 FAILS_WHEN = "anything could not be read or written, or a checksum does not match"
 
 
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: Annotated[
         Path,
-        typer.Argument(
-            metavar="URI",
-            help="Where the backups are: a URI (s3://bucket/prefix) or a directory.",
+        argument(
+            "URI",
+            "Where the backups are: a URI (s3://bucket/prefix) or a directory.",
             parser=location,
-            show_default=False,
         ),
     ],
     dirs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR",
-            help="A new or empty directory for each log directory of the backup, in its order.",
-            show_default=False,
+        argument(
+            "DIR", "A new or empty directory for each log directory of the backup, in its order."
         ),
     ],
     storage_option: StorageOption = None,
     backup: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--backup",
-            metavar="ID",
-            help="The backup to restore, as --list of stratalog backup names it. Default: the "
-            "newest.",
-            show_default=False,
+            "ID",
+            "The backup to restore, as --list of stratalog backup names it. Default: the newest.",
         ),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC[:PARTITION]",
-            help="Restore only this topic or partition. Repeatable.",
-            show_default=False,
-        ),
+        repeatable("--topic", "TOPIC[:PARTITION]", "Restore only this topic or partition."),
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--until",
-            metavar="TIME",
-            help=f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
-            show_default=False,
+            "TIME",
+            f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
         ),
     ] = None,
     to_offset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--to-offset",
-            metavar="TOPIC:PARTITION:OFFSET",
-            help="Truncate this log at the offset. Repeatable.",
-            show_default=False,
-        ),
+        repeatable("--to-offset", "TOPIC:PARTITION:OFFSET", "Truncate this log at the offset."),
     ] = None,
     as_is: Annotated[
         bool,
-        typer.Option(
-            "--as-is",
-            help="Leave the files as they were copied; a broker recovers the logs if need be.",
+        flag(
+            "--as-is", "Leave the files as they were copied; a broker recovers the logs if need be."
         ),
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Restore log directories from a backup, for a broker to start on.
@@ -114,7 +107,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json there is one object per partition, one of kind offset for each committed offset that
     was set back, and a last one of kind summary.
     """
-    check_conf(conf, master)
+    spark.check()
     clock = Clock()
     from stratalog.bulk.restore import Selection, plan_restore, run_restore  # noqa: PLC0415 - heavy
 
@@ -126,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     plan = plan_restore(where, dirs, selection, backup_id=backup, as_is=as_is)
     with (
         JobProgress(plan.size_bytes) as progress,
-        workers_of("stratalog restore", master, conf, progress) as workers,
+        spark.workers("stratalog restore", progress) as workers,
     ):
         result = run_restore(plan, workers, clock=clock)
     _print(result, as_json=as_json)

@@ -17,12 +17,13 @@ from stratalog.cli.arguments import (
     DryRunOption,
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     NowOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     WhereArgument,
+    flag,
     locked_text,
     now_or,
+    with_groups,
 )
 from stratalog.cli.output import Progress, json_line, print_truncations, report_error, report_line
 from stratalog.cli.settings import Overrides
@@ -66,19 +67,17 @@ if TYPE_CHECKING:
     from stratalog.partitions.retention_plans import RetentionOutcome
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     dry_run: DryRunOption = False,
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Show for each segment why it is deleted or kept; never write."
-        ),
+        bool, flag("--explain", "Show for each segment why it is deleted or kept; never write.")
     ] = False,
     config: ConfigOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     defaults: DefaultsOption = False,
     now: NowOption = None,
     as_json: JsonOption = False,
@@ -114,7 +113,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     for text in where or []:
         if Path(text).is_file():
             raise not_a_directory(Path(text))
-    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    given = Overrides.parse(config or [], *settings_files)
     now_ms = now_or(now, "--now")
     views, outcomes = _open(where or [], log_dir or [])
     named = (path for path in map(Path, where or []) if path.is_dir())  # may have the metadata only

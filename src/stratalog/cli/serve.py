@@ -13,7 +13,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, ServerPropertiesOption, setting_values
+from stratalog.cli.arguments import (
+    JsonOption,
+    ServerPropertiesOption,
+    argument,
+    flag,
+    repeatable,
+    setting_values,
+)
 from stratalog.cli.output import json_line, leave_reports_to_logging, report_line
 
 _log = logging.getLogger(__name__)
@@ -25,11 +32,7 @@ DEFAULT_PORT = 9092
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directories: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="DIR",
-            help="Log directories; created if missing, unless --read-only is given.",
-            show_default=False,
-        ),
+        argument("DIR", "Log directories; created if missing, unless --read-only is given."),
     ],
     port: Annotated[
         int | None,
@@ -52,19 +55,19 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     read_only: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--read-only",
-            help="Take no lock and never write: for a dead broker's disk, a copy, or a directory "
+            "Take no lock and never write: for a dead broker's disk, a copy, or a directory "
             "that a broker is writing to.",
         ),
     ] = False,
     config: Annotated[
         list[str] | None,
-        typer.Option(
+        repeatable(
             "--config",
-            "-c",
-            metavar="NAME=VALUE",
-            help="Set a Kafka broker setting, such as auto.create.topics.enable=false. Repeatable.",
+            "NAME=VALUE",
+            "Set a Kafka broker setting, such as auto.create.topics.enable=false.",
+            short="-c",
         ),
     ] = None,
     server_properties: ServerPropertiesOption = None,
@@ -76,11 +79,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         Path | None, typer.Option(metavar="FILE", help="Enforce the ACLs in this file.")
     ] = None,
     allow_anonymous: Annotated[
-        bool,
-        typer.Option(
-            "--allow-anonymous",
-            help="Allow other machines to connect without authentication.",
-        ),
+        bool, flag("--allow-anonymous", "Allow other machines to connect without authentication.")
     ] = False,
     metrics_port: Annotated[
         int | None,

@@ -6,20 +6,20 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     StorageOption,
     WhereArgument,
+    flag,
     now_ms,
+    option,
     setting_values,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.compact import SETTINGS as COMPACTION
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.retain import SETTINGS as RETENTION
@@ -50,27 +50,26 @@ _COLUMNS = columns_of(
 _BAR_CHARS = 40
 
 
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     storage_option: StorageOption = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--what-if",
-            metavar="KEY=VALUE",
-            help="Show what this setting would free now: retention.ms, retention.bytes, "
+            "KEY=VALUE",
+            "Show what this setting would free now: retention.ms, retention.bytes, "
             "cleanup.policy or a setting of compaction. Repeatable; each is shown alone.",
         ),
     ] = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
+    *,
+    settings_files: SettingsFiles,
     histograms: Annotated[
-        bool,
-        typer.Option("--histograms", "-H", help="Also show histograms of record sizes and times."),
+        bool, flag("--histograms", "Also show histograms of record sizes and times.", short="-H")
     ] = False,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Count records, keys and sizes of topics; estimate what other settings would save.
@@ -95,13 +94,13 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     clock = Clock()
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
 
-    check_conf(conf, master)
+    spark.check()
     partitions = targets_of(where, log_dir).all_partitions()
     settings = setting_values("--what-if", what_if or [])
-    given = Overrides.parse((), server_properties, metadata_log_dir)
+    given = Overrides.parse((), *settings_files)
     with (
         JobProgress(_size_of(partitions)) as progress,
-        workers_of("stratalog stats", master, conf, progress) as workers,
+        spark.workers("stratalog stats", progress) as workers,
     ):
         freeing = _Freeing(settings, given, [*(log_dir or []), *partitions])
         freed = {path.absolute(): freeing.of(path) for path in partitions} if settings else {}

@@ -16,6 +16,10 @@ from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
     LogDirOption,
+    argument,
+    flag,
+    partitions_option,
+    repeatable,
     setting_values,
 )
 from stratalog.cli.output import json_line, print_truncations, report_line
@@ -46,30 +50,16 @@ if TYPE_CHECKING:
 FAILS_WHEN: Final = "the topic could not be found, created, altered or deleted"
 
 TopicArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="A topic in --log-dir (default: the current directory), or DIR/TOPIC.",
-        show_default=False,
-    ),
+    str, argument("TOPIC", "A topic in --log-dir (default: the current directory), or DIR/TOPIC.")
 ]
-PartitionsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--partitions",
-        "-p",
-        min=1,
-        metavar="N",
-        help="Number of partitions. Default: 1.",
-    ),
-]
+PartitionsOption = Annotated[int | None, partitions_option("Number of partitions. Default: 1.")]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option(
+    repeatable(
         "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        help="A Kafka setting of the topic, such as retention.ms=3600000. Repeatable.",
+        "NAME=VALUE",
+        "A Kafka setting of the topic, such as retention.ms=3600000.",
+        short="-c",
     ),
 ]
 
@@ -83,7 +73,7 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     partitions: PartitionsOption = None,
     config: SettingsOption = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")
+        bool, flag("--if-not-exists", "Do nothing if the topic exists.")
     ] = False,
     create_in_broker_dir: CreateInBrokerDirOption = False,
     as_json: JsonOption = False,
@@ -132,10 +122,8 @@ def alter(
     config: SettingsOption = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--delete-config",
-            metavar="NAME",
-            help="A setting to remove from the topic: its default applies. Repeatable.",
+        repeatable(
+            "--delete-config", "NAME", "A setting to remove from the topic: its default applies."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -177,13 +165,8 @@ def add_partitions(
     topic: TopicArgument,
     partitions: Annotated[
         int,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            metavar="N",
-            help="The new number of partitions, those that exist included.",
-            show_default=False,
+        partitions_option(
+            "The new number of partitions, those that exist included.", show_default=False
         ),
     ],
     log_dir: LogDirOption = None,
@@ -213,9 +196,9 @@ def add_partitions(
 def delete(
     topic: TopicArgument,
     log_dir: LogDirOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, flag("--yes", "Do not ask for confirmation.", short="-y")] = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")
+        bool, flag("--if-exists", "Do nothing if the topic does not exist.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -255,17 +238,15 @@ def delete(
 def describe(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC",
-            help="Topics in --log-dir (default: the current directory), or DIR/TOPIC. Default: "
+        argument(
+            "TOPIC",
+            "Topics in --log-dir (default: the current directory), or DIR/TOPIC. Default: "
             "all topics.",
-            show_default=False,
         ),
     ] = None,
     log_dir: LogDirOption = None,
     show_all: Annotated[
-        bool,
-        typer.Option("--all", "-a", help="Show all settings, not only those that are not default."),
+        bool, flag("--all", "Show all settings, not only those that are not default.", short="-a")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

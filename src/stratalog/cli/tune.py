@@ -15,14 +15,16 @@ from stratalog.cli.arguments import (
     ConfigOption,
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     NowOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     WhereArgument,
+    flag,
     now_or,
+    option,
     setting_values,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, result_text, workers_of
+from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
@@ -66,14 +68,16 @@ def _duration(text: str) -> int:
     return found
 
 
+def _size_option(text: str) -> Any:
+    return typer.Option(parser=_size, metavar="SIZE", help=text)
+
+
+@with_groups
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     message_bytes: Annotated[
-        int | None,
-        typer.Option(
-            parser=_size, metavar="SIZE", help=f"Mean size of a stored record: {SIZE_HELP}."
-        ),
+        int | None, _size_option(f"Mean size of a stored record: {SIZE_HELP}.")
     ] = None,
     rate: Annotated[
         float | None, typer.Option(min=0, help="Records a second, of all partitions of the topic.")
@@ -85,10 +89,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             parser=_duration, metavar="TIME", help=f"How long to keep records: {_DURATION_HELP}."
         ),
     ] = None,
-    retention_bytes: Annotated[
-        int | None,
-        typer.Option(parser=_size, metavar="SIZE", help="How much of a partition to keep."),
-    ] = None,
+    retention_bytes: Annotated[int | None, _size_option("How much of a partition to keep.")] = None,
     lookups: Annotated[
         float | None, typer.Option(min=0, help="Lookups by offset a second: seeks, old fetches.")
     ] = None,
@@ -96,14 +97,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         float | None, typer.Option(min=0, help="Lookups by time a second.")
     ] = None,
     segment_bytes: Annotated[
-        int | None,
-        typer.Option(
-            parser=_size, metavar="SIZE", help="Use this segment.bytes, and advise on the rest."
-        ),
+        int | None, _size_option("Use this segment.bytes, and advise on the rest.")
     ] = None,
-    batch_bytes: Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="Mean size of a stored batch.")
-    ] = None,
+    batch_bytes: Annotated[int | None, _size_option("Mean size of a stored batch.")] = None,
     compacted: Annotated[
         bool | None,
         typer.Option("--compacted", help="The topic is compacted.", show_default=False),
@@ -113,22 +109,21 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     simulate: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--simulate",
-            metavar="CONFIG",
-            help="Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
+            "CONFIG",
+            "Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
             "advised. Give it twice to compare.",
         ),
     ] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="Also read all records, to count keys and values.")
+        bool, flag("--keys", "Also read all records, to count keys and values.")
     ] = False,
     now: NowOption = None,
     config: ConfigOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    *,
+    settings_files: SettingsFiles,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Recommend topic settings, from numbers, from a log directory, or both; simulate them.
@@ -152,7 +147,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json there is one object per recommendation, trap and simulated partition.
     """
-    check_conf(conf, master)
+    spark.check()
     numbers: dict[str, object] = {
         "message_bytes": message_bytes,
         "rate": rate,
@@ -166,7 +161,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         "is_compacted": compacted,
         "broker_partitions": broker_partitions,
     }
-    given = Overrides.parse(config or [], server_properties, metadata_log_dir)
+    given = Overrides.parse(config or [], *settings_files)
     wanted = [_Wanted.parse(text) for text in simulate or []]
     if len(wanted) > SIMULATED_MAX:
         raise typer.BadParameter("give --simulate once or twice")
@@ -181,7 +176,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     clock = Clock()
     with ExitStack() as stack:
         progress = stack.enter_context(JobProgress(progress_bytes * (2 if keys else 1)))
-        workers = stack.enter_context(workers_of("stratalog tune", master, conf, progress))
+        workers = stack.enter_context(spark.workers("stratalog tune", progress))
         found = _look(paths, log_dir or [], request, workers, keys=keys)
     _print_advice(found.advice, as_json=as_json)
     _print_simulations(found, wanted, as_json=as_json)

@@ -11,13 +11,14 @@ import typer
 from stratalog.cli.arguments import (
     JsonOption,
     LogDirOption,
-    MetadataLogDirOption,
     RemoteOption,
-    ServerPropertiesOption,
+    SettingsFiles,
     WhereArgument,
+    flag,
     reads_stores,
+    with_groups,
 )
-from stratalog.cli.bulk import ConfOption, MasterOption, check_conf, spark_session
+from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row, use_colour
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, rate_text
@@ -40,15 +41,14 @@ _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 
 
 @reads_stores
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
+@with_groups
+def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     remote: RemoteOption = None,
-    server_properties: ServerPropertiesOption = None,
-    metadata_log_dir: MetadataLogDirOption = None,
-    notes: Annotated[
-        bool, typer.Option("--notes", help="Show notes, not only their number.")
-    ] = False,
+    *,
+    settings_files: SettingsFiles,
+    notes: Annotated[bool, flag("--notes", "Show notes, not only their number.")] = False,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -58,8 +58,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Number of threads without --master. Default: one per core.",
         ),
     ] = None,
-    master: MasterOption = None,
-    conf: ConfOption = None,
+    spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Check every CRC, record, index entry, snapshot and checkpoint. Never writes.
@@ -89,22 +88,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     position is null if the finding is about the entire file), and a last one of kind summary, with
     the cleanup.policy of each topic and its source.
     """
-    if threads is not None and master is not None:
+    if threads is not None and spark.master is not None:
         raise typer.BadParameter("--threads and --master cannot be combined")
-    check_conf(conf, master)
+    spark.check()
     started = time.perf_counter()
     if remote is not None:
         report = _verify_remote(where or [], log_dir or [])
         _finish(report, started, [], shows_notes=notes, as_json=as_json)
         return
-    given = Overrides.parse((), server_properties, metadata_log_dir)
+    given = Overrides.parse((), *settings_files)
     compacted = _Compacted(given, log_dir or [])
     plan = _plan(targets_of(where, log_dir), compacted)
     if not as_json:
         for line in settings_lines(compacted.found, [POLICY]):
             print(line)
     with JobProgress(plan.size_bytes) as progress:
-        report = _run(plan, progress, threads, master, conf)
+        report = _run(plan, progress, threads, spark)
     _finish(report, started, compacted.rows(), shows_notes=notes, as_json=as_json)
 
 
@@ -178,18 +177,17 @@ def _run(
     plan: VerifyPlan,
     progress: JobProgress,
     threads: int | None,
-    master: str | None,
-    conf: Sequence[str] | None,
+    spark: SparkOptions,
 ) -> VerifyReport:
-    if master is None:
+    if spark.master is None:
         from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels
 
         return run_plan(plan, threads=threads, on_bytes=progress.add_bytes)
     from stratalog.bulk.verify import verify_plan  # noqa: PLC0415 - loads Spark
     from stratalog.spark.workers import SparkWorkers  # noqa: PLC0415
 
-    with spark_session("stratalog verify", master, conf) as spark:
-        return verify_plan(plan, SparkWorkers(spark, progress.groups_done)).report
+    with spark.session("stratalog verify") as session:
+        return verify_plan(plan, SparkWorkers(session, progress.groups_done)).report
 
 
 def _row(finding: Finding) -> dict[str, Any]:

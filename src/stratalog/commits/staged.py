@@ -111,7 +111,7 @@ def add_checksums(first: int, second: int | None) -> int | None:
 
 
 @dataclass
-class _Run:
+class _StagedRun:
     topic: StagedTopic
     path: Path
     size_bytes: int = 0
@@ -129,7 +129,7 @@ class RunStager:
         self.task = task
         self._syncs = syncs
         self._name = str(StagedName(job, number, task, secrets.token_hex(8)))
-        self._runs: dict[TopicPartition, _Run] = {}
+        self._runs: dict[TopicPartition, _StagedRun] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -159,7 +159,7 @@ class RunStager:
         topic_partition = TopicPartition(topic.name, partition)
         run = self._runs.get(topic_partition)
         if run is None:
-            run = _Run(topic, _directory(topic, partition) / self._name)
+            run = _StagedRun(topic, _directory(topic, partition) / self._name)
             self._runs[topic_partition] = run
         size_bytes = run.size_bytes
         with self._disk.open_append(run.path, size_bytes=size_bytes, is_new=not size_bytes) as file:

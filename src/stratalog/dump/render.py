@@ -292,6 +292,13 @@ def _show_batch(batch: Any, is_valid: bool, state: Any) -> None:
 
 
 @ast_inlined
+def _count_shown(state: Any, bounds: Any, otherwise: int) -> int:
+    """LIMIT if that was the last one to show."""
+    state[SHOWN] += 1
+    return LIMIT if state[SHOWN] >= bounds[SHOWN_MAX] else otherwise
+
+
+@ast_inlined
 def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
     """Write a batch's line unless it must wait for a record; GO_ON if records follow."""
     mode = state[MODE]
@@ -308,8 +315,7 @@ def _begin_batch(batch: Any, is_valid: bool, state: Any, bounds: Any) -> int:
         _show_batch(batch, is_valid, state)
     if mode & DEEP:
         return GO_ON
-    state[SHOWN] += 1
-    return LIMIT if state[SHOWN] >= bounds[SHOWN_MAX] else DONE
+    return _count_shown(state, bounds, DONE)
 
 
 @ast_inlined
@@ -337,8 +343,7 @@ def _render_record(
     if not state[IS_BATCH_SHOWN]:
         _show_batch(batch, is_valid, state)
     state[OUT] = _put_record(state[OUT], batch, state, payload_end)
-    state[SHOWN] += 1
-    return LIMIT if state[SHOWN] >= bounds[SHOWN_MAX] else GO_ON
+    return _count_shown(state, bounds, GO_ON)
 
 
 @ast_inlined

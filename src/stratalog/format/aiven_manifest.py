@@ -50,7 +50,7 @@ class Chunks(NamedTuple):
         return self.ends[number - 1] if number else 0
 
 
-class Manifest(NamedTuple):
+class AivenManifest(NamedTuple):
     """A segment in the store."""
 
     chunks: Chunks
@@ -62,7 +62,7 @@ class Manifest(NamedTuple):
     """`remoteLogSegmentMetadata`: offsets, epochs, times."""
 
 
-def decode_manifest(raw: bytes) -> Manifest:
+def decode_manifest(raw: bytes) -> AivenManifest:
     """Raises CorruptError and UnsupportedError."""
     try:
         found = json.loads(raw)
@@ -73,7 +73,7 @@ def decode_manifest(raw: bytes) -> Manifest:
             for name, place in found["segmentIndexes"].items()
             if place is not None
         }
-        return Manifest(
+        return AivenManifest(
             _chunks(found["chunkIndex"]),
             indexes,
             bool(found["compression"]),

@@ -20,9 +20,9 @@ from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.format.batch import CODEC_MASK, HEADER_BYTES, MAGIC_2, MAGIC_AT, Codec
 from stratalog.format.buffers import Scratch
 from stratalog.format.compression import decompress_into, unzstd_frame_into
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.kernels import crc, scan
 from stratalog.format.kernels.memory import BATCH, COPY_SLACK_BYTES, PAYLOAD
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.record import RECORD_BYTES_MIN
 
 if TYPE_CHECKING:

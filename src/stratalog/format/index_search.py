@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Final
 from stratalog.errors import CorruptIndexError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
     from stratalog.format.buffers import Buffer
 
 WARM_BYTES: Final = 8192  # Kafka searches the last 8 KiB first: they are in the page cache
 NO_SLOT: Final = -1
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 ENTRIES_FOR_NUMPY: Final = 100_000  # below this, importing numpy costs more than it saves
 
 _GALLOP_STEP = 8
@@ -32,6 +35,29 @@ _FIELDS = {  # format of a column -> where its field lies, and its numpy type
     ">q4x": (0, ">i8"),
     ">8xi": (8, ">i4"),
 }
+
+
+def unpack_entry(entry: struct.Struct, buf: Buffer, at: int) -> tuple[int, int]:
+    """The two fields of the entry at a position."""
+    try:
+        first, second = entry.unpack_from(buf, at)
+    except struct.error:
+        raise CorruptIndexError("index entry is truncated", position=at) from None
+    return first, second
+
+
+def unpack_entries(entry: struct.Struct, buf: Buffer, entries: int) -> Iterator[tuple[int, int]]:
+    """The fields of entries 0 to `entries` - 1, or of as many as `buf` has."""
+    whole = min(entries, len(buf) // entry.size) * entry.size
+    return entry.iter_unpack(memoryview(buf)[:whole])
+
+
+def relative(offset: int, base_offset: int) -> int:
+    """The offset as entries have it."""
+    relative_offset = offset - base_offset
+    if not 0 <= relative_offset <= RELATIVE_OFFSET_MAX:
+        raise CorruptIndexError(f"offset {offset} does not fit base offset {base_offset}")
+    return relative_offset
 
 
 def greatest_at_most(

@@ -24,6 +24,9 @@ from stratalog.format.index_search import (
     count_used,
     first_out_of_order,
     greatest_at_most,
+    relative,
+    unpack_entries,
+    unpack_entry,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ _ENTRY = struct.Struct(
 )
 
 ENTRY_BYTES: Final = 8
-RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 POSITION_MAX: Final = (1 << 31) - 1
 
 _RELATIVE_OFFSET = struct.Struct(">i4x")
@@ -54,16 +56,11 @@ class OffsetEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
-        try:
-            relative_offset, position = _ENTRY.unpack_from(buf, at)
-        except struct.error:
-            raise CorruptIndexError("index entry is truncated", position=at) from None
+        relative_offset, position = unpack_entry(_ENTRY, buf, at)
         return cls(base_offset + relative_offset, position)
 
     def pack(self, *, base_offset: int) -> bytes:
-        relative_offset = self.offset - base_offset
-        if not 0 <= relative_offset <= RELATIVE_OFFSET_MAX:
-            raise CorruptIndexError(f"offset {self.offset} does not fit base offset {base_offset}")
+        relative_offset = relative(self.offset, base_offset)
         if not 0 <= self.position <= POSITION_MAX:
             raise CorruptIndexError(f"position {self.position} does not fit an index entry")
         return _ENTRY.pack(relative_offset, self.position)
@@ -99,8 +96,7 @@ def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> i
 
 def read_entries(buf: Buffer, entries: int, base_offset: int) -> Iterator[OffsetEntry]:
     """Entries 0 to `entries` - 1 (or as many as `buf` has), as they are stored."""
-    whole = min(entries, len(buf) // ENTRY_BYTES) * ENTRY_BYTES
-    for relative_offset, position in _ENTRY.iter_unpack(memoryview(buf)[:whole]):
+    for relative_offset, position in unpack_entries(_ENTRY, buf, entries):
         yield OffsetEntry(base_offset + relative_offset, position)
 
 

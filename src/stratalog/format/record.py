@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from stratalog.format.buffers import Buffer
+    from stratalog.format.entry import EntryHeader
 
 LAST_OFFSET_DELTA_MAX: Final = (1 << 31) - 1
 RECORD_BYTES_MIN: Final = 7  # length, attributes, two deltas, key and value length, header count
@@ -191,6 +192,17 @@ class BatchFields(NamedTuple):
     """None: the last record's."""
     max_timestamp: int | None = None
     """None: the largest of the records."""
+
+    @classmethod
+    def kept_of(cls, header: EntryHeader) -> BatchFields:
+        """What a batch keeps, however it is written anew: who wrote it, and how."""
+        return cls(
+            is_transactional=header.is_transactional,
+            is_control=header.is_control,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
 
     @property
     def attributes(self) -> int:

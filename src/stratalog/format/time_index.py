@@ -25,6 +25,9 @@ from stratalog.format.index_search import (
     count_used,
     first_out_of_order,
     greatest_at_most,
+    relative,
+    unpack_entries,
+    unpack_entry,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +41,6 @@ _ENTRY = struct.Struct(
 )
 
 ENTRY_BYTES: Final = 12
-RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 _TIMESTAMP = struct.Struct(">q4x")
@@ -55,16 +57,11 @@ class TimeEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
-        try:
-            timestamp, relative_offset = _ENTRY.unpack_from(buf, at)
-        except struct.error:
-            raise CorruptIndexError("index entry is truncated", position=at) from None
+        timestamp, relative_offset = unpack_entry(_ENTRY, buf, at)
         return cls(timestamp, base_offset + relative_offset)
 
     def pack(self, *, base_offset: int) -> bytes:
-        relative_offset = self.offset - base_offset
-        if not 0 <= relative_offset <= RELATIVE_OFFSET_MAX:
-            raise CorruptIndexError(f"offset {self.offset} does not fit base offset {base_offset}")
+        relative_offset = relative(self.offset, base_offset)
         if not 0 <= self.timestamp <= TIMESTAMP_MAX:
             raise CorruptIndexError(f"timestamp {self.timestamp} does not fit an index entry")
         return _ENTRY.pack(self.timestamp, relative_offset)
@@ -107,8 +104,7 @@ def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> i
 
 def read_entries(buf: Buffer, entries: int, base_offset: int) -> Iterator[TimeEntry]:
     """Entries 0 to `entries` - 1 (or as many as `buf` has), as they are stored."""
-    whole = min(entries, len(buf) // ENTRY_BYTES) * ENTRY_BYTES
-    for timestamp, relative_offset in _ENTRY.iter_unpack(memoryview(buf)[:whole]):
+    for timestamp, relative_offset in unpack_entries(_ENTRY, buf, entries):
         yield TimeEntry(timestamp, base_offset + relative_offset)
 
 

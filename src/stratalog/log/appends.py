@@ -36,7 +36,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.buffers import crc32c
 from stratalog.format.index_entries import IndexBuilder
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.record import BatchFields, encode_batch
 
 if TYPE_CHECKING:
@@ -345,20 +345,14 @@ def rewritten_fields(
     sent: Sequence[EntryHeader], rules: AppendRules, assign: Assignment, max_timestamp: int
 ) -> BatchFields:
     """What the new batch carries beside its records. `max_timestamp` is the records' own."""
-    first = sent[0]
     codec, level = rules.codec, rules.level
     if codec is None:
         codec, level = Codec(max(header.codec_id for header in sent)), None
-    return BatchFields(
+    return BatchFields.kept_of(sent[0])._replace(
         codec=codec,
         level=level,
         timestamp_type=rules.timestamp_type,
-        is_transactional=first.is_transactional,
-        is_control=first.is_control,
         partition_leader_epoch=assign.leader_epoch,
-        producer_id=first.producer_id,
-        producer_epoch=first.producer_epoch,
-        base_sequence=first.base_sequence,
         max_timestamp=assign.now_ms if rules.is_log_append_time else max_timestamp,
     )
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.store import fetch_pool
 from stratalog.storage.trace import SegmentStep

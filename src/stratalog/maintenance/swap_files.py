@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import InvalidNameError
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import (
     FileKind,
     FileState,
@@ -18,7 +19,6 @@ from stratalog.format.names import (
     parse_partition_file,
     segment_file_name,
 )
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.storage.log_file import LocalFile, LogFile
 from stratalog.storage.segment_view import SegmentView
 

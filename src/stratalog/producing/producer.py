@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypedDict
 
 from stratalog.errors import (
     AppendError,
@@ -169,22 +169,27 @@ class _TopicQueues:
         return self.sticky.choose(self.info.partitions, 0 if value is None else len(value))
 
 
+class ProducerParts(NamedTuple):
+    """The parts of a log directory that a producer works with."""
+
+    catalog: TopicCatalog
+    context: LogContext
+    schedule: Schedule
+
+
 class Producer:
     """Appends records to topics. Thread-safe. Use it as a context manager, or `close` it."""
 
     def __init__(
         self,
-        catalog: TopicCatalog,
-        context: LogContext,
-        schedule: Schedule,
+        parts: ProducerParts,
         options: ProducerOptions,
         sequences: SequenceNumbers | None = None,
     ) -> None:
         """Use `LogDir.producer`."""
         self.options = options
-        self._catalog = catalog
+        self._catalog, context, self._schedule = parts
         self._now_ms = context.now_ms
-        self._schedule = schedule
         self._sequences = sequences
         self._fields = BatchFields(codec=options.codec, level=options.level)
         self._lock = threading.RLock()

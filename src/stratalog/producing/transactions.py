@@ -18,12 +18,9 @@ from stratalog.producing.producer import Producer, SequenceNumbers
 
 if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
-    from stratalog.partitions.catalog import TopicCatalog
-    from stratalog.partitions.root import LogContext
-    from stratalog.partitions.schedule import Schedule
     from stratalog.producing.batches import AppendedRange, Delivery
     from stratalog.producing.coordinator import TransactionCoordinator
-    from stratalog.producing.producer import ProducerOptions, RecordFields
+    from stratalog.producing.producer import ProducerOptions, ProducerParts, RecordFields
     from stratalog.producing.transaction_log import ProducerIdentity
 
 
@@ -31,14 +28,9 @@ class _TransactionRecords(Producer):
     """A producer that adds each partition to the transaction before it writes there."""
 
     def __init__(
-        self,
-        catalog: TopicCatalog,
-        context: LogContext,
-        schedule: Schedule,
-        options: ProducerOptions,
-        owner: TransactionalProducer,
+        self, parts: ProducerParts, options: ProducerOptions, owner: TransactionalProducer
     ) -> None:
-        super().__init__(catalog, context, schedule, options, owner.sequences)
+        super().__init__(parts, options, owner.sequences)
         self._owner = owner
         self._partitions: set[TopicPartition] = set()
 
@@ -53,7 +45,7 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        parts: tuple[TopicCatalog, LogContext, Schedule],
+        parts: ProducerParts,
         coordinator: TransactionCoordinator,
         transactional_id: str,
         options: ProducerOptions,
@@ -89,7 +81,7 @@ class TransactionalProducer:
             raise InvalidTxnStateError(f"{self.transactional_id!r} already has an open transaction")
         if self._current is not None:
             self.sequences.renew()  # each transaction has its own epoch
-        records = _TransactionRecords(*self._parts, self._options, self)
+        records = _TransactionRecords(self._parts, self._options, self)
         self._current = Transaction(self, records, flush=flush)
         return self._current
 

@@ -32,7 +32,13 @@ from stratalog.errors import (
     StratalogError,
     UnknownSettingsError,
 )
-from stratalog.maintenance.cleaning.plan import Throttle, cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import (
+    UNCONTROLLED,
+    PassControl,
+    Throttle,
+    cleaner_log,
+    plan_cleaning,
+)
 from stratalog.maintenance.retention import retain
 
 if TYPE_CHECKING:
@@ -409,9 +415,8 @@ class CleanerManager:
             return not is_stopped and self._catalog.has(slot)
 
         try:
-            result = cleaner.clean(
-                slot.log(), selection, on_progress=on_progress, may_go_on=may_continue
-            )
+            control = PassControl(on_progress, may_continue)
+            result = cleaner.clean(slot.log(), selection, control)
             slot.root.set_cleaner_offset(slot, result.end_offset, truncation_epoch=truncation_epoch)
         except CleaningAbortedError as error:
             _log.info("%s: %s", topic_partition, error)
@@ -480,16 +485,11 @@ class _CleanerOnDemand:
         self._loaded: Cleaner | None = None
 
     def clean(
-        self,
-        log: PartitionLog,
-        selection: CleaningPlan,
-        *,
-        on_progress: Callable[[int], None] = _ignore,
-        may_go_on: Callable[[], bool] = lambda: True,
+        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         if self._loaded is None:
             self._loaded = self._load()
-        return self._loaded.clean(log, selection, on_progress=on_progress, may_go_on=may_go_on)
+        return self._loaded.clean(log, selection, control)
 
     def _load(self) -> Cleaner:
         from stratalog.maintenance.cleaning.cleaner import Cleaner  # noqa: PLC0415 loads kernels

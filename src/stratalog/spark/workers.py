@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
-    from stratalog.bulk.workers import OnProgress
+    from stratalog.bulk.workers import KeyedJob, OnProgress
 
     K = TypeVar("K", bound=Hashable)
 
@@ -59,16 +59,11 @@ class SparkWorkers:
         return self._collect(groups, lambda rdd: rdd.flatMap(_SparkTask(function)), title)
 
     def run_by_key(
-        self,
-        function: Callable[[T], Iterable[tuple[K, V]]],
-        groups: Sequence[Sequence[T]],
-        merge: Callable[[K, list[V]], R],
-        *,
-        title: str,
+        self, job: KeyedJob[T, K, V, R], groups: Sequence[Sequence[T]], *, title: str
     ) -> list[R]:
         def merged(rdd: RDD[Sequence[T]]) -> RDD[R]:
-            pairs = rdd.flatMap(_KeyedSparkTask(function))
-            return pairs.groupByKey(min(len(groups), self.slots)).map(_Merger(merge))
+            pairs = rdd.flatMap(_KeyedSparkTask(job.function))
+            return pairs.groupByKey(min(len(groups), self.slots)).map(_Merger(job.merge))
 
         return self._collect(groups, merged, title)
 

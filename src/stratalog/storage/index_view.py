@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeAl
 from stratalog.errors import CorruptIndexError
 from stratalog.format import offset_index, time_index
 from stratalog.format.index_entries import IndexBuilder
-from stratalog.format.index_search import WARM_BYTES
-from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX, WARM_BYTES
+from stratalog.format.offset_index import POSITION_MAX
 from stratalog.storage.log_file import open_file
 from stratalog.storage.trace import IndexKind, IndexStep, Probe
 

@@ -19,7 +19,8 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import MAGIC_2, NO_LEADER_EPOCH, BatchHeader, Entry
 from stratalog.format.index_entries import IndexBuilder
-from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
+from stratalog.format.offset_index import POSITION_MAX
 from stratalog.storage.index_view import WINDOW_BYTES, count_true, is_bulk_worth_it
 from stratalog.storage.segment_view import LoadedBatch
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 
 NO_FIRST_TIMESTAMP: Final = -1
 

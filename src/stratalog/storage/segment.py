@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
 from stratalog.errors import CorruptBatchError, DiskFullError, OffsetOverflowError, StorageError
 from stratalog.format.batch import NO_TIMESTAMP, BatchSpan
 from stratalog.format.index_entries import after_batch
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.format.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
+from stratalog.format.offset_index import POSITION_MAX
 from stratalog.storage.index_file import IndexPair, TxnIndexFile
 from stratalog.storage.recovery import check_segment
 from stratalog.storage.roll import (

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptBatchError, CorruptError, SegmentGoneError
 from stratalog.format.batch import NO_TIMESTAMP, Entry, next_entry, peek
 from stratalog.format.entry import RecordSearch, check_entry_crc, header_of
-from stratalog.format.index_search import WARM_BYTES
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX, WARM_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.format.time_index import TimeEntry
 from stratalog.storage.index_view import (
     OFFSET_INDEX,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import CorruptError, StratalogError, TieredLogError
-from stratalog.format.aiven_manifest import Manifest, decode_manifest
+from stratalog.format.aiven_manifest import AivenManifest, decode_manifest
 from stratalog.format.batch import Codec
 from stratalog.format.compression import decompress
 from stratalog.storage.log_file import FileIdentity, LogFile, list_directory, open_file, read_file
@@ -178,7 +178,7 @@ class StoredSegment:
     """Size of the segment, before chunks were transformed."""
 
     @cached_property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> AivenManifest:
         path = self.log.with_name(self.log.name.removesuffix(".log") + ".rsm-manifest")
         try:
             return decode_manifest(read_file(path))
@@ -230,7 +230,7 @@ class StoredSegment:
 class ChunkedFile(LogFile):
     """A log in chunks, as if it were one file."""
 
-    def __init__(self, inner: LogFile, manifest: Manifest, cipher: _Cipher | None) -> None:
+    def __init__(self, inner: LogFile, manifest: AivenManifest, cipher: _Cipher | None) -> None:
         self.path = inner.path
         self._inner = inner
         self._chunks = manifest.chunks

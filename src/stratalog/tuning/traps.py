@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.format import time_index
 from stratalog.format.batch import HEADER_BYTES
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.quantities import duration_text, human_size
 from stratalog.tuning.advice import entry_spacing, index_limit
 

@@ -14,7 +14,7 @@ from stratalog.errors import CleaningAbortedError, LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
-from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
+from stratalog.maintenance.cleaning.plan import PassControl, cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import open_log
 from tests.crash.cleaned_history import CONFIG, RETENTION_MS, UNSYNCED
 
@@ -238,7 +238,7 @@ class Interruption:
         log = self.log
         selection = plan_cleaning(cleaner_log(log, None), log.config, START_MS + RETENTION_MS)
         try:
-            return Cleaner(MAP_BYTES).clean(log, selection, on_progress=self)
+            return Cleaner(MAP_BYTES).clean(log, selection, PassControl(self))
         except CleaningAbortedError:
             return None
 

@@ -23,6 +23,7 @@ from stratalog.format.kernels.memory import (
     load_u8,
     memcpy,
 )
+from stratalog.format.kernels.record_fields import INT_BYTES_MAX, read_unsigned
 from stratalog.format.record import RECORD_BYTES_MIN
 
 FAILED = -1
@@ -30,19 +31,6 @@ FAILED = -1
 _XERIAL_MAGIC = 0x82534E4150505900 - (1 << 64)  # as a signed long
 _XERIAL_HEADER_BYTES = 16
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2
-
-
-@not_inlined
-def _declared_size(at: int, end: int) -> tuple[int, int]:
-    size = shift = 0
-    while at < end and shift < 35:
-        byte = load_u8(at)
-        at += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return size, at
-        shift += 7
-    return 0, FAILED
 
 
 @inlined
@@ -76,7 +64,7 @@ def _back_reference(tag: int, at: int, end: int) -> tuple[int, int, int]:
 @not_inlined
 def _snappy_block(at: int, end: int, out: int, out_end: int) -> int:
     """Decompress one block; the address after what came out, or FAILED. May write slack."""
-    size, at = _declared_size(at, end)
+    size, at = read_unsigned(at, end, INT_BYTES_MAX)
     if at < 0 or size > out_end - out:
         return FAILED
     out_start = out

@@ -43,7 +43,7 @@ def read_int(at: int, end: int) -> tuple[int, int]:
     """The zig-zag int at `at`, and the position after it, or -1 if it does not end before `end`."""
     raw, after = _read_short(at, end)
     if after < 0:
-        raw, after = _read_any(at, end, INT_BYTES_MAX)
+        raw, after = read_unsigned(at, end, INT_BYTES_MAX)
         raw &= 0xFFFF_FFFF
     return (raw >> 1) ^ -(raw & 1), after
 
@@ -53,7 +53,7 @@ def read_long(at: int, end: int) -> tuple[int, int]:
     """The zig-zag long at `at`, and the position after it or -1, as for an int."""
     raw, after = _read_short(at, end)
     if after < 0:
-        raw, after = _read_any(at, end, LONG_BYTES_MAX)
+        raw, after = read_unsigned(at, end, LONG_BYTES_MAX)
     return ((raw >> 1) & 0x7FFF_FFFF_FFFF_FFFF) ^ -(raw & 1), after
 
 
@@ -71,7 +71,8 @@ def _read_short(at: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def _read_any(at: int, end: int, bytes_max: int) -> tuple[int, int]:
+def read_unsigned(at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """The number at `at`, of any size and not zig-zagged, and the position after it or -1."""
     value = 0
     shift = 0
     stop = min(end, at + bytes_max)

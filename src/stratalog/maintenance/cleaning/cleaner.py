@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CleaningAbortedError
 from stratalog.maintenance.cleaning.offset_map import LOAD_FACTOR, OffsetMap, map_keys
-from stratalog.maintenance.cleaning.plan import CleaningResult, Throttle, abort_if_truncated
+from stratalog.maintenance.cleaning.plan import (
+    UNCONTROLLED,
+    CleaningResult,
+    Throttle,
+    abort_if_truncated,
+)
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
 
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.maintenance.cleaning.plan import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, PassControl
     from stratalog.maintenance.cleaning.sources import SourceSegment
 
 DEDUPE_BUFFER_BYTES: Final = 128 << 20
@@ -46,27 +51,20 @@ class Cleaner:
         self._map = OffsetMap(min(memory_bytes, MEMORY_BYTES_MAX), load_factor=load_factor)
 
     def clean(
-        self,
-        log: PartitionLog,
-        selection: CleaningPlan,
-        *,
-        on_progress: Callable[[int], None] = lambda _: None,
-        may_go_on: Callable[[], bool] = lambda: True,
+        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """Run one cleaning pass over the planned range.
 
-        `on_progress` is called with bytes as they are read: in total those of the dirty segments,
-        then those of all segments below the end. Raises CorruptError if a batch is corrupt, and
-        CleaningAbortedError if the log changes or `may_go_on` returns False; segments that were
-        replaced by then stay replaced.
+        Progress is reported as bytes are read: in total those of the dirty segments, then those of
+        all segments below the end. Raises CorruptError if a batch is corrupt, and
+        CleaningAbortedError if the log changes or the pass is to stop; segments that were replaced
+        by then stay replaced.
         """
         started, epoch = time.monotonic(), log.truncation_epoch
 
         def step(bytes_done: int) -> None:
-            self._throttle.pay(bytes_done, may_go_on)
-            if not may_go_on():
-                raise CleaningAbortedError(log.path, "stop was requested")
-            on_progress(bytes_done)
+            self._throttle.pay(bytes_done, control.may_go_on)
+            control.step(log.path, bytes_done)
 
         with abort_if_truncated(log, epoch):
             rewrite = self._rewrite(log, selection, epoch, step)

@@ -28,7 +28,7 @@ from stratalog.format.kernels.offset_map import SLOT_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
 from stratalog.maintenance.cleaning.filtering import CleanedTransactions
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, events_of, put_run, random_secret
-from stratalog.maintenance.cleaning.plan import CleaningResult, abort_if_truncated
+from stratalog.maintenance.cleaning.plan import UNCONTROLLED, CleaningResult, abort_if_truncated
 from stratalog.maintenance.cleaning.rewriting import CleanedSegment, RewritePlan, Rewriter
 from stratalog.maintenance.cleaning.sources import BatchReader, source_segments
 from stratalog.maintenance.swap_files import CLEANING_DIRECTORY
@@ -36,12 +36,12 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.cleaning.offset_map import SavedMap, TxnEvent
-    from stratalog.maintenance.cleaning.plan import CleaningPlan
+    from stratalog.maintenance.cleaning.plan import CleaningPlan, PassControl
     from stratalog.maintenance.cleaning.sources import BatchRun, SourceSegment
 
 SPILL_BYTES: Final = 64 << 20
@@ -258,12 +258,7 @@ class DistributedCleaner:
         self._runner = runner
 
     def clean(
-        self,
-        log: PartitionLog,
-        selection: CleaningPlan,
-        *,
-        on_progress: Callable[[int], None] = lambda _: None,
-        may_go_on: Callable[[], bool] = lambda: True,
+        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """One cleaning pass, see `Cleaner.clean`. Progress is reported when a step or a group is
         done."""
@@ -271,9 +266,7 @@ class DistributedCleaner:
         disk.remove_tree(directory)
         disk.mkdir(directory)
         try:
-            return _DistributedPass(log, selection, directory, may_go_on, on_progress).run(
-                self._runner
-            )
+            return _DistributedPass(log, selection, directory, control).run(self._runner)
         finally:
             disk.remove_tree(directory)
 
@@ -284,14 +277,12 @@ class _DistributedPass:
         log: PartitionLog,
         selection: CleaningPlan,
         directory: Path,
-        may_go_on: Callable[[], bool],
-        on_progress: Callable[[int], None],
+        control: PassControl,
     ) -> None:
         self._log = log
         self._selection = selection
         self._directory = directory
-        self._may_go_on = may_go_on
-        self._on_progress = on_progress
+        self._control = control
         self._truncation_epoch = log.truncation_epoch
         self._started = time.monotonic()
 
@@ -344,9 +335,7 @@ class _DistributedPass:
         log.maintenance.replace_segments(bases, new, old_bytes=old_bytes, truncation_epoch=epoch)
 
     def _step(self, sources: Sequence[SourceSegment]) -> None:
-        if not self._may_go_on():
-            raise CleaningAbortedError(self._log.path, "stop was requested")
-        self._on_progress(sum(source.facts.size_bytes for source in sources))
+        self._control.step(self._log.path, sum(source.facts.size_bytes for source in sources))
 
     def _result(
         self, plan: RewritePlan, done: Sequence[RewrittenGroup], keys: OffsetMap

@@ -250,16 +250,11 @@ def rebuild(
     codec = Codec(header.codec_id)
     if not isinstance(header, BatchHeader):
         return encode_legacy(kept, header.magic, codec=codec)
-    fields = BatchFields(
+    fields = BatchFields.kept_of(header)._replace(
         codec=codec,
         timestamp_type=header.timestamp_type,
-        is_transactional=header.is_transactional,
-        is_control=header.is_control,
         delete_horizon_ms=delete_horizon_ms,
         partition_leader_epoch=header.partition_leader_epoch,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
     )

@@ -16,7 +16,7 @@ import time
 from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import CleaningAbortedError, CorruptError, SegmentGoneError
@@ -471,16 +471,28 @@ class CleaningResult:
     seconds: float
 
 
+class PassControl(NamedTuple):
+    """What follows a cleaning pass, and may stop it."""
+
+    on_progress: Callable[[int], None] = lambda _: None
+    """Called with bytes as they are read."""
+    may_go_on: Callable[[], bool] = lambda: True
+
+    def step(self, path: Path, bytes_done: int) -> None:
+        """Report progress. Raises CleaningAbortedError if the pass is to stop."""
+        if not self.may_go_on():
+            raise CleaningAbortedError(path, "stop was requested")
+        self.on_progress(bytes_done)
+
+
+UNCONTROLLED: Final = PassControl()
+
+
 class LogCleaner(Protocol):
     """Cleans a log, in this process or in a cluster."""
 
     def clean(
-        self,
-        log: PartitionLog,
-        selection: CleaningPlan,
-        *,
-        on_progress: Callable[[int], None] = ...,
-        may_go_on: Callable[[], bool] = ...,
+        self, log: PartitionLog, selection: CleaningPlan, control: PassControl = UNCONTROLLED
     ) -> CleaningResult:
         """See `Cleaner.clean`."""
         ...

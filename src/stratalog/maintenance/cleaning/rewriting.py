@@ -27,11 +27,12 @@ from stratalog.format.batch import (
 from stratalog.format.batch_table import add_batches
 from stratalog.format.compression import compress
 from stratalog.format.index_entries import IndexBuilder
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.kernels import cleaning as kernel
 from stratalog.format.kernels import offset_map as map_kernel
 from stratalog.format.kernels.memory import BATCH, COPY_SLACK_BYTES
 from stratalog.format.names import FileKind, FileState, segment_file_name
-from stratalog.format.offset_index import ENTRY_BYTES, RELATIVE_OFFSET_MAX
+from stratalog.format.offset_index import ENTRY_BYTES
 from stratalog.format.record import with_payload
 from stratalog.maintenance.cleaning.filtering import (
     BatchAction,

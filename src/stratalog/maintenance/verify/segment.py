@@ -22,8 +22,8 @@ from stratalog.errors import SegmentGoneError
 from stratalog.format.batch import DELETE_HORIZON_BIT, MAGIC_2, NO_LEADER_EPOCH, PEEK_BYTES, peek
 from stratalog.format.batch_check import BatchChecker, BatchStatus, reason_of
 from stratalog.format.batch_table import BatchTable, Stop, first_offsets, scan_batches
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import FileKind, FileState
-from stratalog.format.offset_index import RELATIVE_OFFSET_MAX
 from stratalog.log.listing import list_partition
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import has_data
