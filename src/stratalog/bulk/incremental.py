@@ -101,7 +101,7 @@ class LostRecords(NamedTuple):
         if fails:
             raise DataLossError(
                 f"{self.reason}. Nothing was exported; use fail_on_data_loss=False to continue "
-                "with what is there"
+                "with the data that is available"
             )
         _log.warning("%s", self.reason)
 
