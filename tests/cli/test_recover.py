@@ -282,6 +282,8 @@ def test_an_intact_last_segment_of_a_clean_log_is_not_split(tmp_path: Path) -> N
     far = encode_batch(plain_records(20 * REACH, 2), BatchFields())
     with max((path / "far-0").glob("*.log")).open("ab") as file:
         file.write(far)
+    closed_at = 20 * REACH + 2
+    (path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nfar 0 {closed_at}\n")
     result = stratalog("recover", path, "--dry-run")
     assert (result.status, result.stderr) == (0, "")
     assert result.lines == ["1 partition after a clean shutdown: nothing to truncate"]

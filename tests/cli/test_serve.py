@@ -103,7 +103,7 @@ def test_what_does_not_start_is_one_line(tmp_path: Path) -> None:
     assert unread.stderr.endswith(f"{tmp_path}/none: cannot be read: No such file or directory\n")
     both = stratalog("serve", tmp_path / "data", "--port", "0", "--listeners", "PLAINTEXT://:0")
     assert both.status == 2
-    assert "instead of --host and --port" in both.stderr
+    assert "--listeners cannot be combined with --host and --port" in both.stderr
     exposed = stratalog("serve", tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
     assert exposed.status == 2
     assert "--allow-anonymous" in exposed.stderr
