@@ -425,18 +425,13 @@ def test_views_and_writers_see_the_same(tmp_path: Path) -> None:
 def test_producers_are_created_while_others_flush(tmp_path: Path) -> None:
     with open_logs(tmp_path) as logs:
         kept = []
-        is_done = threading.Event()
 
         def create() -> None:
-            while not is_done.is_set():
-                kept.append(logs.producer())
+            kept.extend(logs.producer() for _ in range(1000))
 
         thread = threading.Thread(target=create)
         thread.start()
-        try:
-            for _ in range(200):
-                logs.flush()
-        finally:
-            is_done.set()
-            thread.join()
-        assert kept
+        while thread.is_alive():
+            logs.flush()
+        thread.join()
+        assert len(kept) == 1000
