@@ -424,7 +424,7 @@ def test_views_and_writers_see_the_same(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_producers_are_created_while_others_flush(tmp_path: Path) -> None:
     with open_logs(tmp_path) as logs:
-        kept = []
+        kept: list[object] = []
 
         def create() -> None:
             kept.extend(logs.producer() for _ in range(1000))
