@@ -35,7 +35,7 @@ def run(report: Report) -> None:
             size_bytes, batches = _write(path, size, batch_bytes)
             case = f"headers, batches of {batch_bytes} B"
             for count, who in ((0, "counted only"), (1, "one config"), (2, "two configs")):
-                task = SurveyTask(str(path), size_bytes, CONFIGS[:count], 1 << 42)
+                task = SurveyTask(path, size_bytes, CONFIGS[:count], 1 << 42)
                 work = Work(partial(_survey, task), batches, size_bytes=size_bytes)
                 timing = report.time(case, who, work)
             report.require(

@@ -15,6 +15,7 @@ from tests.golden_tiered import TieredCase, consumed, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.stores import CountingServer
 
@@ -52,6 +53,17 @@ def test_commands_print_the_same_of_a_uri(counting: CountingServer) -> None:
             )
         assert b"strata-secret" not in remote.stdout
         assert "strata-secret" not in remote.stderr
+
+
+def test_a_report_on_logs_in_a_store(counting: CountingServer, tmp_path: Path) -> None:
+    case = GoldenCase("txn")
+    uri = counting.upload(case.root, "report")
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    (local,) = inside("report", case.root, "-o", tmp_path / "local.html", "--json").rows
+    (remote,) = inside("report", uri, "-o", tmp_path / "remote.html", "--json", *options).rows
+    same = ("partitions", "records", "sizeBytes", "problems")
+    assert [remote[name] for name in same] == [local[name] for name in same]
+    assert uri in (tmp_path / "remote.html").read_text()
 
 
 def test_explain_lists_the_requests(counting: CountingServer) -> None:

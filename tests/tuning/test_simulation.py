@@ -120,7 +120,7 @@ def on_disk(path: Path) -> list[Written]:
 
 
 def simulate(path: Path, *configs: LogConfig, now_ms: int = NOW_MS) -> tuple[SimulatedLog, ...]:
-    return survey_partition(SurveyTask(str(path), 0, configs, now_ms)).simulated
+    return survey_partition(SurveyTask(path, 0, configs, now_ms)).simulated
 
 
 def check_plans(path: Path, simulated: SimulatedLog) -> None:
@@ -295,7 +295,7 @@ def test_corrupt_bytes_are_skipped_and_counted(tmp_path: Path) -> None:
     batches = list(many_batches()[:40])
     kept = b"".join(batches[:20]), b"".join(batches[21:])
     write_segment(tmp_path / "t-0", 0, kept[0], b"\x00" * 99, kept[1], batches[-1][:30])
-    found = survey_partition(SurveyTask(str(tmp_path / "t-0"), 0, (LogConfig(),), NOW_MS))
+    found = survey_partition(SurveyTask(tmp_path / "t-0", 0, (LogConfig(),), NOW_MS))
     assert found.facts.corrupt_bytes == 99 + 30
     assert found.facts.batches == 39
     assert sum_of(found.simulated).size_bytes == len(kept[0]) + len(kept[1])

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.format.names import RootFile
 from stratalog.log.partition_view import PartitionView
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
+from stratalog.storage.remote_path import location
 from stratalog.tuning.headers import HeaderCounter, HeaderScan
 from stratalog.tuning.simulation import LogFrame, Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from stratalog.bulk.workers import Workers
     from stratalog.config import LogConfig
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class SurveyTask(NamedTuple):
     """A partition directory, and the settings to replay it under."""
 
-    path: str
+    path: Path
     size_bytes: int
     configs: tuple[LogConfig, ...]
     now_ms: int
@@ -75,10 +76,10 @@ def survey(
     workers = workers or ThreadWorkers()
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     tasks = []
-    for path in map(Path, partitions):
+    for path in map(location, partitions):
         with PartitionView(path) as view:
             chosen = (configs or {}).get(view.topic_partition.topic, ())
-            tasks.append(SurveyTask(str(path.absolute()), view.size_bytes, tuple(chosen), now_ms))
+            tasks.append(SurveyTask(path.absolute(), view.size_bytes, tuple(chosen), now_ms))
     groups = pack(tasks, lambda task: task.size_bytes, slots=workers.slots)
     title = f"stratalog tune: headers of {len(tasks)} partitions"
     found = sorted(workers.run(survey_partition, groups, title=title))
@@ -93,7 +94,7 @@ def survey(
 
 def survey_partition(task: SurveyTask) -> SurveyedPartition:
     """Runs in a worker."""
-    path = Path(task.path)
+    path = task.path
     with PartitionView(path) as view:
         segments = view.segments
         counter = HeaderCounter(task.now_ms, segments[0].base_offset)
@@ -118,4 +119,4 @@ def survey_partition(task: SurveyTask) -> SurveyedPartition:
         )
     simulated = tuple(replay.finish(frame) for replay in replays)
     facts = counter.finish(corrupt_bytes)
-    return SurveyedPartition(view.topic_partition, task.path, facts, simulated)
+    return SurveyedPartition(view.topic_partition, str(path), facts, simulated)

@@ -15,6 +15,7 @@ from stratalog.cli.arguments import (
     LogDirOption,
     NowOption,
     SettingsFiles,
+    StorageOption,
     WhereArgument,
     flag,
     now_or,
@@ -37,6 +38,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     output: OutputOption,
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
     quick: Annotated[
         bool, flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs.")
     ] = False,
