@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +49,9 @@ CPU_MAX_S = 10
 WAIT_S = 120
 BATCH = 10_000
 CLIENT_ID = "bench"
+_FETCH_AHEAD = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 5}
+"""Kafka was measured with these settings of the consumer. By default librdkafka stops fetching for
+a second when it has 100,000 records in hand, and one second is longer than a round takes."""
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 
@@ -261,6 +265,7 @@ def _consume_share(bootstrap: str, partitions: int, share: int) -> _Done:
             "group.id": CLIENT_ID,
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 8 << 20,
+            **_FETCH_AHEAD,
         }
     )
     consumer.assign([TopicPartition("bench", number, 0) for number in range(partitions)])
@@ -288,6 +293,28 @@ def _latencies(bootstrap: str, seconds: float, per_second: int) -> list[float]:
         if number >= 10:  # the first ones connect
             found.append(took * 1e3)
         time.sleep(max(0, 1 / per_second - took))
+    return found
+
+
+def _end_to_end(bootstrap: str, count: int) -> list[float]:
+    """Milliseconds from handing over a record until a consumer has it, one after another."""
+    from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: PLC0415
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": CLIENT_ID})
+    end = consumer.get_watermark_offsets(TopicPartition("bench", 0), WAIT_S)[1]
+    consumer.assign([TopicPartition("bench", 0, end)])
+    found: list[float] = []
+    for number in range(count + 10):
+        started = time.perf_counter()
+        producer.produce("bench", b"x" * 100, partition=0)
+        producer.poll(0)
+        if not consumer.consume(1, WAIT_S):
+            raise TimeoutError("the record did not come back")
+        if number >= 10:  # the first ones connect
+            found.append((time.perf_counter() - started) * 1e3)
+    producer.flush(WAIT_S)
+    consumer.close()
     return found
 
 
@@ -327,10 +354,12 @@ def _throughput(report: Report, clients: _Clients, load: _Load) -> None:
     with _served(load.partitions) as served:
         before_s = served.cpu_s
         args = (served.bootstrap, load, records)
-        produced = _time(report, f"produce, {load}", lambda: clients.call(_produce, *args), load)
+        produced = _time(report, f"produce, {load}", partial(clients.call, _produce, *args), load)
         written = records * load.value_bytes * (report.rounds + 1)
         cpu_s = (served.cpu_s - before_s) / written * 1e9
-        consumed = _time(report, f"consume, {load}", lambda: clients.call(_consume, *args), load)
+        # All of it: what one round has written is consumed too fast to be timed.
+        args = (served.bootstrap, load, records * (report.rounds + 1))
+        consumed = _time(report, f"consume, {load}", partial(clients.call, _consume, *args), load)
         memory = served.memory_mb
     report.require(f"{load}: CPU of the broker for 1 GB", cpu_s, at_most=CPU_MAX_S, unit=" s")
     if load.clients > 1 and load.partitions > 1 and load.value_bytes > 100:
@@ -359,6 +388,8 @@ def _time(report: Report, case: str, call: Callable[[], _Done], load: _Load) -> 
 def _latency(report: Report, clients: _Clients) -> None:
     seconds = 2 if report.is_quick else 5
     with _served(2) as served:
+        found = clients.call(_end_to_end, served.bootstrap, 100 * seconds)
+        _require_latency(report, "end to end", found)
         _require_latency(
             report, "low rate", clients.call(_latencies, served.bootstrap, seconds, 50)
         )
