@@ -87,7 +87,7 @@ def _write(
         f"Spark write of {name}: Parquet's time over ours",
         found["Parquet, uncompressed"].seconds / found["stratalog"].seconds,
         at_least=0.7,
-        aim=1,
+        aim=0.8,
     )
     report.require(
         f"Spark write of {name}, over the time of a sink that drops its rows",

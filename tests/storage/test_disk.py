@@ -101,6 +101,23 @@ def test_what_a_failed_write_left_is_cleared_later_if_not_at_once(path: Path) ->
     assert path.read_bytes() == b"kept!"
 
 
+def test_the_disk_may_begin_to_write_before_an_fsync(path: Path) -> None:
+    begun: list[tuple[int, int]] = []
+
+    def start_writing(_fd: int, position: int, count: int) -> None:
+        begun.append((position, count))
+        raise OSError(errno.EIO, "a hint that fails is none")
+
+    for calls in (SystemCalls(), SystemCalls(start_writing=start_writing)):
+        with Disk(calls).open_append(path) as file:
+            at = file.size_bytes
+            file.write(b"some bytes")
+            file.start_writing(at)
+            assert file.fsync()
+    assert begun == [(10, 10)]
+    assert path.read_bytes() == b"some bytes" * 2
+
+
 def test_an_fsync_that_failed_is_final(path: Path) -> None:
     faulty = FaultyDisk()
     with faulty.disk.open_append(path) as file:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
-from stratalog.commits.journal import CommitProgress, JournalFile, JournalRun, plan_commit
+from stratalog.commits.journal import CommitProgress, JournalFile, plan_commit
 from stratalog.commits.replays import CommitHistory
 from stratalog.commits.staged import (
     STALE_MS,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.commits.journal import CommitIdentity, Journal, PartitionCommit
-    from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
+    from stratalog.commits.journal import CommitIdentity, Journal, JournalRun, PartitionCommit
+    from stratalog.commits.staged import StagedCommit, StagedTopic
     from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log.appends import FileBatches
@@ -153,12 +153,12 @@ class Commits:
             self.finish()
             replay = self._history.check(commit)
             new = replay.new
-            slots, checked = self._checked_slots(new)
+            slots = self._slots_of(new)
             ends = {slot.topic_partition: slot.log().log_end_offset for slot in slots}
             for slot in slots:
                 self._disk.fsync_dir(slot.path)  # the names; tasks have synced the content
             journal = plan_commit(new, ends, len(self._catalog.roots))
-            self._make_durable(new, journal, checked)
+            checked = self._make_durable(new, journal)
             if journal.partitions:
                 self._carry_out(self._decide(journal), journal, checked)
             self._sweep_commit(commit)
@@ -230,16 +230,12 @@ class Commits:
 
     # -- steps
 
-    def _checked_slots(
-        self, commit: StagedCommit
-    ) -> tuple[list[PartitionSlot], dict[Path, FileBatches]]:
-        """Check all staged files. Returns the partitions of the commit, and the batches of large
-        runs, which may become segments."""
+    def _slots_of(self, commit: StagedCommit) -> list[PartitionSlot]:
+        """The partitions of the commit. Raises unless it belongs to them as they are now."""
         slots: dict[TopicPartition, PartitionSlot] = {}
         seen: set[Path] = set()
         for topic in {id(run.topic): run.topic for run in commit.runs}.values():
             self._check_topic(topic)
-        found: list[tuple[Path, StagedRun]] = []
         for run in commit.runs:
             slot = self._catalog.find(run.topic_partition)
             if slot is None:
@@ -249,23 +245,27 @@ class Commits:
             path, name = slot.path / run.name, parse_staged_name(run.name)
             if name is None or name[:2] != (commit.job, commit.number) or path in seen:
                 raise CommitError(f"{path}: not a staged file of this commit, or named twice")
-            found.append((path, run))
             seen.add(path)
             slots[run.topic_partition] = slot
-        return list(slots.values()), _check_runs(found)
+        return list(slots.values())
 
-    def _make_durable(
-        self, commit: StagedCommit, journal: Journal, checked: Mapping[Path, FileBatches]
-    ) -> None:
-        """Before the decision, in parallel: stamp large runs with the offsets that are planned for
-        them, which syncs them, and sync what tasks have left to the commit."""
+    def _make_durable(self, commit: StagedCommit, journal: Journal) -> dict[Path, FileBatches]:
+        """Before the decision: check all staged files, stamp large ones with the offsets that are
+        planned for them, which syncs them, and sync what tasks have left to the commit.
+
+        Each file goes through these steps by itself: while the disk writes one, another is read.
+        Returns the batches of large runs, which may become segments.
+        """
         unsynced = {run.name for run in commit.runs if not run.is_synced}
+        large: dict[Path, FileBatches] = {}
 
         def make_durable(found: tuple[PartitionSlot, JournalRun, int]) -> None:
             slot, run, offset = found
             path = slot.path / run.name
-            batches = checked.get(path)
-            is_stamped = batches is not None and slot.log().stamp_file(path, batches, offset)
+            batches, is_stamped = _checked_run(path, run), False
+            if run.size_bytes >= install.SEGMENT_BYTES_MIN:
+                large[path] = batches
+                is_stamped = slot.log().stamp_file(path, batches, offset)
             if not is_stamped and run.name in unsynced:
                 self._disk.fsync(path)
 
@@ -277,6 +277,7 @@ class Commits:
                 offset += run.record_count
         with _threads(len(found), "stratalog-sync") as pool:
             list(pool.map(make_durable, found))
+        return large
 
     def _check_topic(self, staged: StagedTopic) -> None:
         info = self._catalog.topics.get(staged.name)
@@ -431,21 +432,10 @@ def _threads(count: int, name: str) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
-def _check_runs(found: Sequence[tuple[Path, StagedRun]]) -> dict[Path, FileBatches]:
-    """Raise unless all are as they were staged. Returns the batches of large ones."""
-    large = {}
-    with _threads(len(found), "stratalog-check") as pool:
-        for (path, run), batches in zip(found, pool.map(_check_run, found), strict=True):
-            if run.size_bytes >= install.SEGMENT_BYTES_MIN:
-                large[path] = batches
-    return large
-
-
-def _check_run(found: tuple[Path, StagedRun]) -> FileBatches:
+def _checked_run(path: Path, run: JournalRun) -> FileBatches:
     """Before the decision: afterwards the commit cannot be refused."""
-    path, run = found
     try:
-        return check_run(path, JournalRun(run.name, run.size_bytes, run.record_count))
+        return check_run(path, run)
     except FileNotFoundError:
         raise CommitError(
             f"{path}: this staged file is missing; tasks and driver must share the storage of the "

@@ -164,6 +164,7 @@ class RunStager:
         size_bytes = run.size_bytes
         with self._disk.open_append(run.path, size_bytes=size_bytes, is_new=not size_bytes) as file:
             file.write(data)
+            file.start_writing(size_bytes)  # the disk is idle while the task waits for rows
         if not size_bytes:
             self._copy_mode_of_segments(run.path)
         run.size_bytes += len(data)

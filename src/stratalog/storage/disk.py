@@ -18,6 +18,7 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
 
+_SYNC_FILE_RANGE_WRITE: Final = 2
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -42,11 +44,30 @@ def _utime(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
+def _start_writing(fd: int, position: int, count: int) -> None:
+    call = _sync_file_range()
+    if call is not None:
+        call(fd, position, count, _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux has this call; Python does not."""
+    import ctypes  # noqa: PLC0415
+
+    call: Callable[[int, int, int, int], int] | None
+    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if call is not None:
+        call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return call
+
+
 @dataclass(frozen=True, kw_only=True)
 class SystemCalls:
     """The calls that change a disk, or make changes durable. Each raises OSError.
 
     `drop_cache` has the next read of the file come from the disk, but for what is not written yet.
+    `start_writing` has the disk begin with a part of a file; nothing is durable before an `fsync`.
     """
 
     open: Callable[[Path, int, int], int] = os.open
@@ -65,6 +86,7 @@ class SystemCalls:
     chmod: Callable[[Path, int], None] = os.chmod
     map: Callable[[int, int], mmap.mmap] = mmap.mmap
     drop_cache: Callable[[int], None] = _drop_cache
+    start_writing: Callable[[int, int, int], None] = _start_writing
 
 
 @contextmanager
@@ -158,6 +180,12 @@ class AppendFile:
         self._calls.ftruncate(self._fd, self.size_bytes)
         if self._allocated_bytes > self.size_bytes:
             self._calls.ftruncate(self._fd, self._allocated_bytes)
+
+    def start_writing(self, position: int) -> None:
+        """Have the disk begin to write what was appended from `position` on, so that a later
+        `fsync` has less to wait for. A failure is left to that `fsync`."""
+        with suppress(OSError):
+            self._calls.start_writing(self._fd, position, self.size_bytes - position)
 
     def fsync(self) -> bool:
         """All that was written is on disk afterwards. A failure is final for this handle.
