@@ -40,6 +40,7 @@ def session(scratch: Path) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("stratalog benchmarks")
         .config("spark.jars", accelerator_jar())
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as our commands do
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")

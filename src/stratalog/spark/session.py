@@ -102,6 +102,7 @@ _QUIET: Final = {
 _EMBEDDED: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",  # a fifth less CPU than TCP in a scan
 }
 _END_S: Final = 5.0
 """For a JVM to remove its temporary files."""
