@@ -66,6 +66,20 @@ def test_a_report_on_logs_in_a_store(counting: CountingServer, tmp_path: Path) -
     assert uri in (tmp_path / "remote.html").read_text()
 
 
+def test_advice_on_logs_in_a_store(counting: CountingServer) -> None:
+    case = GoldenCase("txn")
+    uri = counting.upload(case.root, "tune")
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    rest = ["--simulate", "segment.bytes=16384", "--keys", "--now", "2024-01-01", "--json"]
+    local = inside("tune", case.root, *rest).rows
+    remote = inside("tune", uri, *rest, *options).rows
+    assert [row["kind"] for row in local].count("simulation") == 1
+    for row in (*local, *remote):
+        row.pop("path", None)
+    assert remote[-1]["records"] == local[-1]["records"]
+    assert remote[:-1] == local[:-1]
+
+
 def test_explain_lists_the_requests(counting: CountingServer) -> None:
     case = GoldenCase("txn")
     uri = counting.upload(case.root, "cli")

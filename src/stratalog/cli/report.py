@@ -25,7 +25,7 @@ from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size
-from stratalog.cli.targets import targets_of
+from stratalog.cli.targets import log_bytes_of, targets_of
 
 OutputOption = Annotated[
     Path,
@@ -78,9 +78,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     given = Overrides.parse((), *settings_files)
     roots = [path.absolute().parent for path in partitions]
     finder = given.finder(dict.fromkeys([*(log_dir or []), *roots]))
-    total_bytes = sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
     with ExitStack() as stack:
-        progress = stack.enter_context(JobProgress(total_bytes))
+        progress = stack.enter_context(JobProgress(log_bytes_of(partitions)))
         workers = stack.enter_context(spark.workers("stratalog report", progress))
         facts = collect(
             partitions,

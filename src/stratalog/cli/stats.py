@@ -25,7 +25,7 @@ from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.retain import SETTINGS as RETENTION
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import NOTHING, columns_of, counted, human_size, print_table
-from stratalog.cli.targets import is_partition_dir, targets_of
+from stratalog.cli.targets import is_partition_dir, log_bytes_of, targets_of
 from stratalog.config import LogConfig
 from stratalog.errors import JobError
 from stratalog.format.names import RootFile, TopicPartition
@@ -99,7 +99,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     settings = setting_values("--what-if", what_if or [])
     given = Overrides.parse((), *settings_files)
     with (
-        JobProgress(_size_of(partitions)) as progress,
+        JobProgress(log_bytes_of(partitions)) as progress,
         spark.workers("stratalog stats", progress) as workers,
     ):
         freeing = _Freeing(settings, given, [*(log_dir or []), *partitions])
@@ -169,10 +169,6 @@ class _Freeing:
         log = cleaner_log(view, cleaned.get(view.topic_partition))
         plan = plan_cleaning(log, settings.config, self._now_ms)
         return preview_cleaning(view, plan, settings.config).freed_bytes if plan.is_selected else 0
-
-
-def _size_of(partitions: Sequence[Path]) -> int:
-    return sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
 
 
 def _row(stats: PartitionStats, settings: EffectiveConfig | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ expected:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -192,6 +192,11 @@ class Targets(NamedTuple):
         for path in found:
             once.setdefault(path.resolve(), path)
         return list(once.values())
+
+
+def log_bytes_of(partitions: Iterable[Path]) -> int:
+    """The size of all logs, for a progress bar."""
+    return sum(log.stat().st_size for path in partitions for log in path.glob("*.log"))
 
 
 def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:

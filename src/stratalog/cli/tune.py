@@ -17,6 +17,7 @@ from stratalog.cli.arguments import (
     LogDirOption,
     NowOption,
     SettingsFiles,
+    StorageOption,
     WhereArgument,
     flag,
     now_or,
@@ -28,11 +29,12 @@ from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
-from stratalog.cli.targets import targets_of
+from stratalog.cli.targets import log_bytes_of, targets_of
 from stratalog.config import LogConfig
 from stratalog.format.quantities import SIZE_HELP, InvalidQuantityError, parse_size
 from stratalog.format.times import format_time, parse_duration, parse_integer
 from stratalog.log.partition_view import PartitionView
+from stratalog.storage.remote_path import location
 from stratalog.tuning.advice import settings_of, shown_value
 from stratalog.tuning.topic import advise, workload_of
 from stratalog.tuning.workload import Workload
@@ -76,6 +78,7 @@ def _size_option(text: str) -> Any:
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
+    storage_option: StorageOption = None,
     message_bytes: Annotated[
         int | None, _size_option(f"Mean size of a stored record: {SIZE_HELP}.")
     ] = None,
@@ -172,10 +175,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         return
     paths = targets_of(where, log_dir).all_partitions()
     request = _Request(numbers, given, tuple(wanted), now_or(now, "--now"))
-    progress_bytes = sum(log.stat().st_size for path in paths for log in path.glob("*.log"))
     clock = Clock()
     with ExitStack() as stack:
-        progress = stack.enter_context(JobProgress(progress_bytes * (2 if keys else 1)))
+        progress = stack.enter_context(JobProgress(log_bytes_of(paths) * (2 if keys else 1)))
         workers = stack.enter_context(spark.workers("stratalog tune", progress))
         found = _look(paths, log_dir or [], request, workers, keys=keys)
     _print_advice(found.advice, as_json=as_json)
@@ -282,7 +284,7 @@ def _advise(
     for topic, found in _by_topic(result.partitions).items():
         largest = max(found, key=lambda each: each.facts.size_bytes)
         measured: dict[str, object] = {
-            "codec_ratios": sample_codecs(Path(largest.path)),
+            "codec_ratios": sample_codecs(location(largest.path)),
             "broker_partitions": len(result.partitions),
         }
         if counted_keys is not None:
