@@ -37,6 +37,8 @@ _COMMANDS = {
     ),
 }
 _CHANGING = "open after a kill"
+FILES_OPEN = 4
+"""Files of each partition that a writer has open after it has recovered it."""
 
 
 class Cost(NamedTuple):
@@ -48,31 +50,30 @@ class Cost(NamedTuple):
 
 def run(report: Report) -> None:
     counts = (10, 50) if report.is_quick else PARTITIONS
-    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)  # an open partition has three
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    costs: dict[tuple[str, int], Cost] = {}
+    costs: dict[str, list[tuple[int, Cost]]] = {name: [] for name in _COMMANDS}
     with tempfile.TemporaryDirectory(prefix="stratalog-bench-") as scratch:
         one = _write_one(Path(scratch) / "one")
         for count in counts:
             directory = _write_many(Path(scratch) / "many", one, count)
             for name, command in _COMMANDS.items():
+                here = count
                 if name == _CHANGING:  # the others see the same files
-                    (directory / ".kafka_cleanshutdown").unlink()
-                costs[name, count] = cost = _run((*command, str(directory)))
-                case = f"{count:,} partitions, {count * SEGMENTS:,} segments"
+                    here = min(count, files_max // FILES_OPEN - 100)
+                    _kill(directory, here, count)
+                cost = _run((*command, str(directory)))
+                costs[name].append((here, cost))
+                case = f"{here:,} partitions, {here * SEGMENTS:,} segments"
                 report.timings.append(Timing(report.benchmark, case, name, cost.cpu_s, 1))
             shutil.rmtree(directory)
-    first, last = counts[0], counts[-1]
-    segments = (last - first) * SEGMENTS
-    for name in _COMMANDS:
-        growth_s = costs[name, last].cpu_s - costs[name, first].cpu_s
+    for name, found in costs.items():
+        (first, little), (last, much) = found[0], found[-1]
         bound = 1 if name in {"verify", "stats"} else 5
-        per_segment_ms = growth_s / segments * 1e3
+        per_segment_ms = (much.cpu_s - little.cpu_s) / (last - first) / SEGMENTS * 1e3
         report.require(f"{name}, per segment", per_segment_ms, at_most=bound, unit=" ms")
-        more = costs[name, last].memory_bytes - costs[name, first].memory_bytes
-        report.require(
-            f"{name}, memory per partition", more / (last - first) / 1024, at_most=64, unit=" KiB"
-        )
+        more = (much.memory_bytes - little.memory_bytes) / (last - first) / 1024
+        report.require(f"{name}, memory per partition", more, at_most=64, unit=" KiB")
 
 
 def _write_one(root: Path) -> Path:
@@ -91,10 +92,22 @@ def _write_many(directory: Path, one: Path, count: int) -> Path:
     directory.mkdir()
     for number in range(count):
         shutil.copytree(one, directory / f"t-{number}")
-    lines = "".join(f"t {number} 0\n" for number in range(count))
-    (directory / "recovery-point-offset-checkpoint").write_text(f"0\n{count}\n{lines}")
+    _write_checkpoint(directory, count)
     (directory / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
     return directory
+
+
+def _write_checkpoint(directory: Path, count: int) -> None:
+    lines = "".join(f"t {number} 0\n" for number in range(count))
+    (directory / "recovery-point-offset-checkpoint").write_text(f"0\n{count}\n{lines}")
+
+
+def _kill(directory: Path, kept: int, count: int) -> None:
+    """Leave the directory as a writer that was killed would, with so many of its partitions."""
+    (directory / ".kafka_cleanshutdown").unlink()
+    for number in range(kept, count):
+        shutil.rmtree(directory / f"t-{number}")
+    _write_checkpoint(directory, kept)
 
 
 _LAUNCHER = """
