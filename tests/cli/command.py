@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stratalog.format import kernels
+from tests.cli.forking import Forks
 
 COMMAND = [sys.executable, "-W", "error", "-m", "stratalog"]
 
@@ -47,24 +48,24 @@ def compile_kernels() -> None:
         stamp.touch()
 
 
-def stratalog(*args: str | Path, cwd: Path | None = None) -> Result:
-    """Both outputs are pipes."""
+@cache
+def _forks(*prefix: str) -> Forks:
+    return Forks(*prefix)
+
+
+def stratalog(*args: str | Path, cwd: Path | None = None, given: bytes = b"") -> Result:
+    """All streams are pipes; `given` is on standard input."""
     compile_kernels()
-    done = subprocess.run(
-        [*COMMAND, *map(str, args)], capture_output=True, cwd=cwd, timeout=300, check=False
-    )
-    return Result(done.stdout, done.stderr.decode(), done.returncode)
+    done = _forks().run(*args, cwd=cwd, given=given)
+    return Result(done.stdout, done.stderr.decode(), done.status)
 
 
 def without_privileges(*args: str | Path) -> Result:
     """As a user whom the modes of files bind, even where the tests run as root."""
     compile_kernels()
     bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
-    prefix = bound if os.geteuid() == 0 else []
-    done = subprocess.run(
-        [*prefix, *COMMAND, *map(str, args)], capture_output=True, timeout=300, check=False
-    )
-    return Result(done.stdout, done.stderr.decode(), done.returncode)
+    done = _forks(*(bound if os.geteuid() == 0 else [])).run(*args)
+    return Result(done.stdout, done.stderr.decode(), done.status)
 
 
 def on_terminal(*args: str | Path, columns: int = 80) -> str:
@@ -73,16 +74,14 @@ def on_terminal(*args: str | Path, columns: int = 80) -> str:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": str(columns), "LINES": "50", "TERM": "xterm"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        [*COMMAND, *map(str, args)], stdout=theirs, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # Linux's way to say that the other side is closed
-            while chunk := os.read(ours, 65536):
-                shown += chunk
-        os.close(ours)
-    assert process.returncode == 0
+    _forks().start(*args, streams=(theirs, theirs, theirs), env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux's way to say that the other side is closed
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert _forks().wait() == 0
     return shown.decode().replace("\r\n", "\n")
 
 

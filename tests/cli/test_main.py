@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import stratalog
+from tests.cli.command import COMMAND, stratalog
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 CODE = """
@@ -22,9 +22,11 @@ print(*{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])
 def test_the_version_is_that_of_the_package(flag: str) -> None:
+    """And an interpreter of its own runs as those do that are forked (forking.py)."""
     version = tomllib.loads(PROJECT.read_text())["project"]["version"]
-    done = stratalog(flag)
-    assert done == (f"stratalog {version}\n".encode(), "", 0)
+    started = subprocess.run([*COMMAND, flag], capture_output=True, check=True)
+    assert (started.stdout, started.stderr) == (f"stratalog {version}\n".encode(), b"")
+    assert stratalog(flag) == (started.stdout, "", 0)
 
 
 @pytest.mark.slow

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.command import COMMAND, compile_kernels, inside, stratalog
+from tests.cli.command import Result, inside, stratalog
 from tests.golden.cases import GOLDEN_DIR, GoldenCase
 
 if TYPE_CHECKING:
@@ -16,12 +15,8 @@ if TYPE_CHECKING:
 CASES = ["rdk-none", "java-lz4", "logappend-none", "txn-simple"]
 
 
-def _ingested(lines: bytes, to: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
-    compile_kernels()
-    return subprocess.run(
-        [*COMMAND, "ingest", "-", "--to", str(to), *args],
-        input=lines, capture_output=True, check=False, timeout=300,
-    )  # fmt: skip
+def _ingested(lines: bytes, to: Path, *args: str) -> Result:
+    return stratalog("ingest", "-", "--to", to, *args, given=lines)
 
 
 def _content(lines: bytes) -> list[bytes]:
@@ -50,7 +45,7 @@ def test_records_come_back(name: str, tmp_path: Path) -> None:
     case = GoldenCase(name)
     lines = inside("read", case.partition_dir, "--json").stdout
     done = _ingested(lines, tmp_path / "logs", "-p", "1")
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.status, done.stderr) == (0, "")
     again = inside("export", tmp_path / "logs", "--to", "-").stdout
     assert _content(again) == _content(lines)
 
@@ -61,7 +56,7 @@ def test_bytes_that_are_not_text_come_back(tmp_path: Path) -> None:
         b'{"topic":"t","partition":0,"offset":0,"timestamp":5,"timestampType":"CreateTime",'
         b'"key":{"base64":"/w=="},"value":null,"headers":[{"key":"h","value":{"base64":"gA=="}}]}\n'
     )
-    assert _ingested(line, tmp_path / "logs", "-p", "1").returncode == 0
+    assert _ingested(line, tmp_path / "logs", "-p", "1").status == 0
     assert inside("read", tmp_path / "logs" / "t-0", "--json").stdout == line
     assert inside("find", tmp_path / "logs", "t", "-o", "0", "--json").rows[0]["record"]["key"] == {
         "base64": "/w=="
@@ -71,18 +66,18 @@ def test_bytes_that_are_not_text_come_back(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_standard_input(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    assert _ingested(b"one\ntwo\n", logs, "-t", "t", "-p", "1", "--format", "text").returncode == 0
-    assert _ingested(b'{"id":1}\n', logs, "-t", "t", "--key", "id").returncode == 0
-    assert _ingested(b"", logs, "-t", "t").returncode == 0
+    assert _ingested(b"one\ntwo\n", logs, "-t", "t", "-p", "1", "--format", "text").status == 0
+    assert _ingested(b'{"id":1}\n', logs, "-t", "t", "--key", "id").status == 0
+    assert _ingested(b"", logs, "-t", "t").status == 0
     assert inside("read", logs, "t", "--print", "key,value").lines == [
         "null\tone", "null\ttwo", '1\t{"id":1}',
     ]  # fmt: skip
     unclear = _ingested(b"one\n", logs, "-t", "t")
-    assert unclear.returncode == 2
-    assert b"unclear from standard input; give json, text or records" in unclear.stderr
+    assert unclear.status == 2
+    assert "unclear from standard input; give json, text or records" in unclear.stderr
     broken = _ingested(b'{"id":1}\n{"id"\n', logs, "-t", "t", "--key", "id")
-    assert broken.returncode == 1
-    assert b"line 2: not JSON" in broken.stderr
+    assert broken.status == 1
+    assert "line 2: not JSON" in broken.stderr
 
 
 @pytest.mark.parametrize(

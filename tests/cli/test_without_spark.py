@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import subprocess
-import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
 from stratalog import open_dirs
 from tests.cli.command import Result, compile_kernels
+from tests.cli.forking import Forks
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 # What the extra installs cannot be imported, as if it were not there.
-CODE = """
+HIDDEN = """
 import sys
 from importlib.machinery import PathFinder
 
@@ -30,19 +30,19 @@ class Without(PathFinder):
         return None if is_absent else super().find_spec(name, path, target)
 
 sys.meta_path = [Without if finder is PathFinder else finder for finder in sys.meta_path]
-from stratalog.cli.main import main
-main()
 """
 CURE = "pip install 'stratalog[spark]'"
 
 
+@cache
+def forks() -> Forks:
+    return Forks(prelude=HIDDEN)
+
+
 def stratalog(*args: str | Path) -> Result:
     compile_kernels()
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", CODE, *map(str, args)],
-        capture_output=True, timeout=300, check=False,
-    )  # fmt: skip
-    return Result(done.stdout, done.stderr.decode(), done.returncode)
+    done = forks().run(*args)
+    return Result(done.stdout, done.stderr.decode(), done.status)
 
 
 @pytest.fixture

@@ -17,9 +17,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 MASTER = "local-cluster[2,1,1024]"
-EVERY_KIND = ["test_read_golden", "test_read_stream", "test_recreated_topics"]
+EVERY_KIND = {
+    "test_read_golden": "8k and READ_COMMITTED",
+    "test_read_stream": "restarts_go_on",
+    "test_recreated_topics": "planned_before",
+}
+"""Many splits of records of every kind, a stream that is restarted, and errors of tasks."""
 MODULES = [*sorted(READS), "test_accelerator", "test_random_queries"] if IS_LONG else EVERY_KIND
-CHOICE = "not another_version" if IS_LONG else "columns"
+CHOICE = "not another_version" if IS_LONG else f"columns and ({' or '.join(EVERY_KIND.values())})"
 """`make test-long` runs all tests of reads, in rows, too. What starts a session of its own is left
 out."""
 PATIENCE_S = 3600 if IS_LONG else 900
@@ -40,4 +45,4 @@ def test_reads_on_two_executors() -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > (100 if IS_LONG else 8)
+    assert int(passed[1]) > (100 if IS_LONG else 3)
