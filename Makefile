@@ -7,9 +7,9 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 EXTRAS := spark,test,lint,dist
-# Processes that pytest spreads over, one more than cores, because two of them mostly wait for JVMs;
-# `make test WORKERS=0` runs in one, for a debugger.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# Processes that pytest spreads over, two more than cores, because three of them mostly wait for JVMs
+# and others for timers; `make test WORKERS=0` runs in one, for a debugger.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 # Tests sync thousands of small files: on a disk in memory they take half the time. Needs 6 GiB there.
 TEST_TMPDIR ?= $(shell [ -w /dev/shm ] && [ $$(df --output=avail /dev/shm | tail -1) -gt 6291456 ] \
 	&& echo /dev/shm || echo $${TMPDIR:-/tmp})

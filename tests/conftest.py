@@ -33,9 +33,10 @@ settings.load_profile("stratalog")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spread the tests over processes so that all processes end at about the same time.
 
-    Tests on the shared Spark session run in one process, tests that start JVMs of their own in
-    another, one after the other. pytest-xdist starts with such groups; slow tests follow, so that
-    none of them is left over when the other processes have finished.
+    Tests on the shared Spark session run in one process, one after the other. So do programs that
+    users are shown, and other tests that start JVMs: no more than three of them run at once.
+    pytest-xdist starts with such groups, the one with the most tests first; slow tests follow, so
+    that none of them is left over when the other processes have finished.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -44,7 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif "seaweed" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("seaweed"))
         elif item.get_closest_marker("spark") is not None:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+            is_shown = {"docs", "test_examples"} & {*item.path.parts, item.path.stem}
+            item.add_marker(pytest.mark.xdist_group("examples" if is_shown else "processes"))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
