@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # For all processes that tests start.
 os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_LAUNCHER_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"]
 
 # A busy machine makes no example slow for a reason worth failing for; and what is checked in was
 # tried with the same examples: new ones are for who runs the tests by hand.

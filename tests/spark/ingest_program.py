@@ -21,6 +21,7 @@ from stratalog.bulk import ingest as ingest_plan
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.input_files import FileSource
 from stratalog.bulk.line_rows import read_lines
+from stratalog.spark.session import quick_home
 from stratalog.spark.workers import SparkWorkers
 from tests.bulk.options import writing
 
@@ -94,13 +95,14 @@ class BadWorkers(SparkWorkers):
 
 def main(root: Path) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    with quick_home("local[2,4]", {}):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     ingest_plan.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
     ingest_plan.FILE_COST_BYTES = 0  # type: ignore[misc]

@@ -24,7 +24,8 @@ KILLS = ((6, False), (-2, True), (-5, True))
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, write_program.__file__, *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    _, root, *_ = arguments  # where a driver that is killed leaves its temporary files
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(root)}
     return subprocess.run(
         command, capture_output=True, text=True, env=env, timeout=1200, check=False
     )

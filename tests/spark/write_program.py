@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from stratalog.spark.session import quick_home
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,14 +31,15 @@ HANGS_S = 60
 
 def session(master: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    with quick_home(master, {}):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
