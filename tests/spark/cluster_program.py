@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-ROWS, TASKS, KEYS, PARTITIONS = 200_000, 24, 1_000, 3
+ROWS, TASKS, KEYS, PARTITIONS = 60_000, 12, 1_000, 3
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """So that tasks are under way when a worker dies."""
     for batch in batches:
-        time.sleep(0.4)
+        time.sleep(0.2)
         yield batch
 
 
@@ -45,8 +45,8 @@ def main(master: str, root: Path) -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executor.memory", "512m")
         .config("spark.executor.cores", "1")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "5000")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "2000")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
@@ -61,7 +61,7 @@ def main(master: str, root: Path) -> None:
     slow = rows.mapInArrow(slowly, rows.schema)
     sink = slow.write.format("stratalog").option("topic", "orders").mode("append")
     sink = sink.option("topicConfig.cleanup.policy", "compact")
-    sink = sink.option("topicConfig.segment.bytes", 262_144)
+    sink = sink.option("topicConfig.segment.bytes", 80_000)
     sink.option("topicPartitions", PARTITIONS).save(logs)
 
     say("read")
@@ -69,7 +69,7 @@ def main(master: str, root: Path) -> None:
     read = read.option("kafka.bootstrap.servers", "unused:9092").option("groupIdPrefix", "mine")
     for name, is_columnar in (("rows", "false"), ("columns", "true")):
         spark.conf.set(SETTING, is_columnar)
-        table = read.option("maxRecordsPerPartition", 20_000).load(logs)
+        table = read.option("maxRecordsPerPartition", 10_000).load(logs)
         numbers = table.select(f.col("value").cast("string").cast("long").alias("n"), "partition")
         facts[name] = numbers.agg(
             f.count("*"), f.sum("n"), f.countDistinct("n"), f.countDistinct("partition")
@@ -79,7 +79,7 @@ def main(master: str, root: Path) -> None:
     stream = spark.readStream.format("stratalog").option("subscribe", "orders")
     counted = (
         stream.option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 80_000)
+        .option("maxOffsetsPerTrigger", 24_000)
         .load(logs)
         .select("key", "value")
     )
