@@ -142,7 +142,7 @@ def has_records(root: Path) -> bool:
 
 def test_an_interrupted_demo_ends_with_a_line(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "demo.py", "--records", "300000", "--dir", str(tmp_path / "demo")],
+        [sys.executable, "demo.py", "--records", "100000", "--dir", str(tmp_path / "demo")],
         cwd=EXAMPLES,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
