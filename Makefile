@@ -4,12 +4,17 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Tests start hundreds of interpreters, which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 EXTRAS := spark,test,lint,dist
 # Processes that pytest spreads over, two more than cores, because three of them mostly wait for JVMs
 # and others for timers; `make test WORKERS=0` runs in one, for a debugger.
 WORKERS ?= $(shell expr $$(nproc) + 2)
+# Those of `make test-fast` wait for nothing, and each of them has to collect all tests first.
+FAST_WORKERS ?= $(if $(filter file,$(origin WORKERS)),$(shell nproc),$(WORKERS))
 # Tests sync thousands of small files: on a disk in memory they take half the time. Needs 6 GiB there.
 TEST_TMPDIR ?= $(shell [ -w /dev/shm ] && [ $$(df --output=avail /dev/shm | tail -1) -gt 6291456 ] \
 	&& echo /dev/shm || echo $${TMPDIR:-/tmp})
@@ -42,7 +47,7 @@ check: test ## The same as test
 
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## Tests only, without the slow ones
-	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) -m "not slow and not spark" $(ARGS)
+	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(FAST_WORKERS) -m "not slow and not spark" $(ARGS)
 
 .PHONY: test-long
 test-long: accelerator test-tools ## All tests with many more seeds, kills and examples (EFFORT=, hours)

@@ -40,6 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     that none of them is left over when the other processes have finished.
     """
     for item in items:
+        if {"seaweed", "counting"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker(pytest.mark.slow)  # each starts a server, or stops one
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))

@@ -129,6 +129,7 @@ def test_a_half_sent_request_counts_as_idle(tmp_path: Path) -> None:
         assert client.receive_frame() == b""
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_counts_as_idle(tmp_path: Path) -> None:
     with Broker(tmp_path, config={"connections.max.idle.ms": 1000}) as broker:
         broker.log_dir.create_topic("t")
@@ -140,6 +141,7 @@ def test_an_answer_that_is_not_read_counts_as_idle(tmp_path: Path) -> None:
             _wait_until(lambda: len(broker._connections) == 0, timeout_s=20)
 
 
+@pytest.mark.slow
 def test_a_client_is_not_idle_while_it_waits_for_its_answer(tmp_path: Path) -> None:
     with Broker(tmp_path, config={"connections.max.idle.ms": 1000}) as broker:
         broker.log_dir.create_topic("t")

@@ -40,6 +40,7 @@ class Offsets(NamedTuple):
     """For its isolation level: the last stable offset, or the log end offset."""
 
 
+@cache
 def is_consumed(case: GoldenCase) -> bool:
     """Whether a real consumer read it; none can read magic 0 and 1 files made without a broker."""
     return _consumed_json(case, IsolationLevel.READ_UNCOMMITTED) is not None
@@ -84,6 +85,7 @@ def compacted(case: CompactionCase, directory: str) -> tuple[Record, ...]:
     )
 
 
+@cache
 def log_start_offset(case: GoldenCase) -> int | None:
     """What the log directory's checkpoint said, where the case's manifest tells."""
     start: int | None = case.manifest.get("delete_records_to")

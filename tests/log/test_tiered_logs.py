@@ -42,6 +42,7 @@ def read(view: PartitionView, isolation: IsolationLevel) -> list[Row]:
     return [row(record) for record in view.read(isolation=isolation)]
 
 
+@pytest.mark.slow
 def test_every_record_of_every_run(cases: dict[str, TieredCase]) -> None:
     for case in cases.values():
         logs = case.open()
@@ -112,6 +113,7 @@ def test_lookups_by_offset_and_time(cases: dict[str, TieredCase]) -> None:
                 assert (-1 if found is None else found.offset) == expected
 
 
+@pytest.mark.slow
 def test_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
     """Complete segments, by their manifests; no record of a transaction whose end is not there."""
     for case in (each for each in cases.values() if each.is_aiven):
@@ -128,6 +130,7 @@ def test_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
                 assert [each for each in read(view, isolation) if each[0] >= start] == expected
 
 
+@pytest.mark.slow
 def test_splits_read_the_same_in_tasks(cases: dict[str, TieredCase]) -> None:
     schema = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
     for name in ("lts-unclean", "aiven-zstd", "aiven-enc", "lts-basic"):

@@ -128,6 +128,7 @@ def test_java_is_refused_while_we_write(tmp_path: Path, java_locker: list[str]) 
     assert line == "locked"
 
 
+@pytest.mark.slow
 def test_we_are_refused_while_java_writes(tmp_path: Path, java_locker: list[str]) -> None:
     process, line = _started([*java_locker, str(tmp_path / ".lock")])
     assert line == "locked"
