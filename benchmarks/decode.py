@@ -30,10 +30,12 @@ KAFKA_PYTHON_BATCHES = 100  # it is too slow for the whole log
 KAFKA_PYTHON_LACKS = frozenset({"lz4"})  # reads it with yet another library only
 
 # (values in bytes, codec, how many times aiokafka's speed is promised)
+# Without a codec we are bound by memory and aiokafka by its CPU: the ratio was between 6.8 and 9 on
+# different machines. With zstd both spend most of their time in the same library.
 CASES = (
-    (100, "none", 8.0),
+    (100, "none", 6.0),
     (100, "lz4", 2.0),
-    (100, "zstd", 2.0),
+    (100, "zstd", 1.5),
     (1024, "none", 2.0),
     (1024, "lz4", None),
     (1024, "zstd", None),
