@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import random
 import resource
@@ -32,7 +33,11 @@ def _is_served(client: RawClient) -> bool:
 
 
 @pytest.mark.slow
-def test_mutated_frames_leave_the_broker_serving(tmp_path: Path) -> None:
+def test_mutated_frames_leave_the_broker_serving(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # pytest keeps every line that is logged, and there is one for each connection that is closed.
+    caplog.set_level(logging.ERROR, "stratalog.broker")
     seed = random.randrange(1 << 32)
     with Broker(tmp_path, config=SMALL) as broker, RawClient(broker.bootstrap_servers) as other:
         frames = mutations(seed)
