@@ -102,8 +102,9 @@ _QUIET: Final = {
 _EMBEDDED: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.unix.domain.socket.enabled": "true",  # a fifth less CPU than TCP in a scan
 }
+_SOCKETS_DIR_MAX: Final = 60
+"""Characters: the path of a Unix domain socket has at most 107, of which Spark's name takes 43."""
 _END_S: Final = 5.0
 """For a JVM to remove its temporary files."""
 _LOGGED: Final = re.compile(
@@ -151,7 +152,7 @@ def _shown(master: str, conf: Mapping[str, str]) -> str:
 
 def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    embedded = _EMBEDDED if master.startswith("local") else {}
+    embedded = _EMBEDDED | _unix_sockets() if master.startswith("local") else {}
     settings = {**_QUIET, **embedded, **with_accelerator(conf)}
     try:
         with warnings.catch_warnings():
@@ -165,6 +166,15 @@ def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder
+
+
+def _unix_sockets() -> dict[str, str]:
+    """Between Spark and Python: they take a fifth less CPU in a scan than TCP does."""
+    directory = tempfile.gettempdir()
+    if len(directory) > _SOCKETS_DIR_MAX:
+        return {}
+    prefix = "spark.python.unix.domain.socket"
+    return {f"{prefix}.enabled": "true", f"{prefix}.dir": directory}
 
 
 def _start(builder: Any, where: str, log: IO[bytes], jvm: _Jvm) -> SparkSession:
