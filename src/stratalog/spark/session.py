@@ -103,7 +103,7 @@ _EMBEDDED: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-_SOCKETS_DIR_MAX: Final = 60
+SOCKETS_DIR_MAX: Final = 60
 """Characters: the path of a Unix domain socket has at most 107, of which Spark's name takes 43."""
 _END_S: Final = 5.0
 """For a JVM to remove its temporary files."""
@@ -152,7 +152,7 @@ def _shown(master: str, conf: Mapping[str, str]) -> str:
 
 def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    embedded = _EMBEDDED | _unix_sockets() if master.startswith("local") else {}
+    embedded = _EMBEDDED | unix_sockets() if master.startswith("local") else {}
     settings = {**_QUIET, **embedded, **with_accelerator(conf)}
     try:
         with warnings.catch_warnings():
@@ -168,10 +168,10 @@ def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
     return builder
 
 
-def _unix_sockets() -> dict[str, str]:
+def unix_sockets() -> dict[str, str]:
     """Between Spark and Python: they take a fifth less CPU in a scan than TCP does. Spark leaves
     some of them behind, so they are in a directory that is removed at the end."""
-    if len(tempfile.gettempdir()) > _SOCKETS_DIR_MAX - len("/stratalog-12345678"):
+    if len(tempfile.gettempdir()) > SOCKETS_DIR_MAX - len("/stratalog-12345678"):
         return {}
     directory = tempfile.mkdtemp(prefix="stratalog-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
