@@ -153,7 +153,7 @@ def test_what_cannot_be_maintained(tmp_path: Path) -> None:
     result = stratalog("maintain", tmp_path / "logs", "--once", "-c", "retention.ms=1")
     assert result.status == 2
     assert (
-        "retention.ms: topic settings apply only to topics whose own settings are unknown"
+        "retention.ms: a topic setting applies only to topics whose own settings are unknown"
         in result.stderr
     )
     result = stratalog("maintain", tmp_path / "none", "--once")

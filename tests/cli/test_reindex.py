@@ -80,7 +80,7 @@ def test_right_indexes_of_another_interval_stay_unless_forced(root: Path) -> Non
     before = files_of(root / "multiseg-0")
     (line,) = inside("reindex", root, "--dry-run").lines
     assert line.endswith(
-        ": 0 files to change, 20 right but different from recovery's (see --force)"
+        ": 0 files to change, 20 valid but not as recovery would write them (see --force)"
     )
     *files, summary = inside("reindex", root, "--json").rows
     assert {file["change"] for file in files} == {"kept"}

@@ -62,8 +62,8 @@ TargetArgument = Annotated[
     list[str],
     argument(
         "TARGET",
-        "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given first "
-        "or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log files.",
+        "Topics or partitions (TOPIC, TOPIC:PARTITION), with their log directory before them, in "
+        "--log-dir, or as a path (DIR/TOPIC). Also partition directories and .log files.",
     ),
 ]
 WhereArgument = Annotated[
@@ -84,7 +84,7 @@ LogDirOption = Annotated[
         "--log-dir",
         "-d",
         metavar="DIR",
-        help="A log directory in which to look for topics, or its URI. Repeatable.",
+        help="A log directory that has the topics, or its URI. Repeatable.",
         parser=location,
     ),
 ]
@@ -101,7 +101,7 @@ StorageOption = Annotated[
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="A setting of the store of s3://, gs://, abfss:// or other URIs, such as "
+        help="An option for the object store of s3://, gs://, abfss:// and other URIs, such as "
         "s3.endpoint=http://localhost:9000. Repeatable.",
         callback=_use_storage_options,
         is_eager=True,
@@ -114,8 +114,8 @@ RemoteOption = Annotated[
     typer.Option(
         "--remote",
         metavar="URI",
-        help="The store of tiered topics (bucket and prefix, or a directory): their logs then "
-        "include what brokers have moved there.",
+        help="The store of tiered topics: a URI with bucket and prefix, or a directory. Logs "
+        "then include the segments that brokers have moved there.",
         show_default=False,
     ),
 ]
@@ -123,14 +123,18 @@ RemoteLayoutOption = Annotated[
     Literal["aiven", "local"] | None,
     typer.Option(
         "--remote-layout",
-        help="How the store is laid out: by Aiven's plugin, or by Kafka's LocalTieredStorage. "
-        "Detected by default.",
+        help="Layout of the --remote store: that of Aiven's plugin, or of Kafka's "
+        "LocalTieredStorage. Default: detected.",
         show_default=False,
     ),
 ]
 RemoteKeyOption = Annotated[
     list[str] | None,
-    repeatable("--remote-key", "[ID=]FILE", "The private key (PEM) of encrypted remote segments."),
+    repeatable(
+        "--remote-key",
+        "[ID=]FILE",
+        "PEM file with the private key of encrypted remote segments; ID names its key pair.",
+    ),
 ]
 
 
@@ -228,7 +232,7 @@ OffsetOption = Annotated[
     option(
         "--offset",
         "OFFSET",
-        "An offset, -N for N offsets before the end, earliest or latest.",
+        "An offset, earliest, latest, or -N for N offsets before the end of the log.",
         short="-o",
     ),
 ]
@@ -258,14 +262,25 @@ SkipCorruptOption = Annotated[
 # -- planning
 
 DryRunOption = Annotated[
-    bool, flag("--dry-run", "Show what would be done; take no lock, never write.")
+    bool, flag("--dry-run", "Show what would be done. Takes no lock and writes nothing.")
 ]
 NowOption = Annotated[
     str | None,
-    option("--now", "TIME", f"Plan as if it were this time (dry runs only): {TIME_HELP}."),
+    option(
+        "--now", "TIME", f"Plan as if it were this time: {TIME_HELP}. Default: the current time."
+    ),
+]
+DryRunNowOption = Annotated[
+    str | None,
+    option(
+        "--now",
+        "TIME",
+        f"With --dry-run or --explain, plan as if it were this time: {TIME_HELP}. "
+        "Default: the current time.",
+    ),
 ]
 DefaultsOption = Annotated[
-    bool, flag("--defaults", "Apply Kafka's default limits if the broker's are unknown.")
+    bool, flag("--defaults", "If the broker's limits are unknown, apply Kafka's defaults.")
 ]
 
 # -- settings
@@ -284,8 +299,8 @@ CreateInBrokerDirOption = Annotated[
     bool,
     flag(
         "--create-in-broker-dir",
-        "Create partitions even in the directory of a Kafka broker. At startup the broker "
-        "renames partitions that its cluster does not have to -stray.",
+        "Create partitions even if this is the directory of a Kafka broker. When the broker "
+        "starts, it adds -stray to the names of partitions that its cluster does not have.",
     ),
 ]
 ServerPropertiesOption = Annotated[
@@ -293,7 +308,9 @@ ServerPropertiesOption = Annotated[
     typer.Option(
         "--server-properties",
         metavar="FILE",
-        help="The broker's server.properties, for its topic defaults and metadata.log.dir.",
+        help=(
+            "The broker's server.properties file: its topic defaults and metadata.log.dir are used."
+        ),
     ),
 ]
 MetadataLogDirOption = Annotated[
@@ -301,8 +318,8 @@ MetadataLogDirOption = Annotated[
     typer.Option(
         "--metadata-log-dir",
         metavar="DIR",
-        help="The directory with the cluster's metadata (__cluster_metadata-0), if it is not in "
-        "one of the log directories.",
+        help="The directory that contains the cluster's metadata (__cluster_metadata-0), if it "
+        "is not one of the log directories.",
     ),
 ]
 

@@ -32,21 +32,21 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         list[Path],
         argument(
             "DIR... URI",
-            "Log directories, and where their backups are: a URI (s3://bucket/prefix) or a "
+            "Log directories, then the place for their backups: a URI (s3://bucket/prefix) or a "
             "directory.",
             parser=location,
         ),
     ],
     storage_option: StorageOption = None,
-    list_: Annotated[bool, flag("--list", "List the backups at URI instead; give no DIR.")] = False,
+    list_: Annotated[bool, flag("--list", "List the backups at URI. Takes no DIR.")] = False,
     keep: Annotated[
         int | None,
         typer.Option(
             "--keep",
             metavar="N",
             min=1,
-            help="Afterwards remove all but the N newest backups, and what only those needed. "
-            "Without DIR, do only that.",
+            help="After the backup, remove all but the N newest backups. Without DIR, only "
+            "remove them.",
             show_default=False,
         ),
     ] = None,
@@ -54,14 +54,16 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         bool,
         flag(
             "--read-all",
-            "Read files even if their inode, size and time are those of the last backup.",
+            "Read all files again. Default: skip a file if its inode, size and modification time "
+            "are the same as in the last backup.",
         ),
     ] = False,
     verify: Annotated[
         bool,
         flag(
             "--verify",
-            "Read everything back and compare checksums. Without DIR, that of the newest backup.",
+            "After the backup, read all of it back and compare checksums. Without DIR, verify "
+            "the newest backup.",
         ),
     ] = False,
     *,
@@ -70,13 +72,15 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 ) -> None:
     """Copy log directories, live or stopped, into an object store or another directory.
 
-    Only what is not there yet is sent: files are cut into pieces that are named by their checksums.
-    A manifest is written last and names exactly the files of one point in time, so a backup that is
-    killed changes nothing, and running it again continues it. A broker may go on writing meanwhile:
-    logs are copied up to their last complete batch, consumer offsets before all others.
+    Only new data is sent: files are divided into pieces, each piece is named by its checksum, and
+    pieces that URI already has are not sent again. The manifest, which lists the files of one point
+    in time, is written last. If a backup is killed, earlier backups are unaffected; run it again to
+    continue. A broker may keep writing during a backup: logs are copied up to their last complete
+    batch, and consumer offsets before everything else.
 
-    Run one backup at a time for each URI. Runs on threads, or on Spark with --master; then all
-    workers need access to the log directories and to URI. `stratalog restore` is the way back.
+    Run one backup at a time for each URI. The command runs on threads, or on Spark with --master;
+    all Spark workers need access to the log directories and to URI. `stratalog restore` restores a
+    backup.
 
     \b
     Examples:
@@ -86,14 +90,15 @@ def run(  # noqa: PLR0913  # a parameter is a flag
       stratalog backup s3://backups/broker-1 --list
       stratalog backup s3://backups/broker-1 --keep 3
 
-    With --json there is one object per partition with the offset up to which it was copied, one of
-    kind pruned with --keep, and a last one of kind summary; with --list one object per backup.
+    With --json, the command prints one object per partition, with the offset up to which it was
+    copied. With --keep, an object of kind pruned follows. The last object is of kind summary. With
+    --list, it prints one object per backup.
     """
     spark.check()
     *dirs, where = paths
     if list_:
         if dirs or keep is not None or verify:
-            raise typer.BadParameter("--list takes a URI, and no other option")
+            raise typer.BadParameter("--list takes a URI only; omit DIR, --keep and --verify")
         _print_list(where, as_json=as_json)
         return
     if not dirs and keep is None and not verify:

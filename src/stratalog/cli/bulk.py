@@ -27,7 +27,14 @@ MasterOption = Annotated[
         show_default=False,
     ),
 ]
-ConfOption = Annotated[list[str] | None, repeatable("--conf", "KEY=VALUE", "Set a Spark setting.")]
+ConfOption = Annotated[
+    list[str] | None,
+    repeatable(
+        "--conf",
+        "KEY=VALUE",
+        "A Spark setting, for example spark.executor.memory=4g. Requires --master.",
+    ),
+]
 
 
 class SparkOptions(NamedTuple):

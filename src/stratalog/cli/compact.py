@@ -18,9 +18,9 @@ import typer
 from stratalog.cli.arguments import (
     ConfigOption,
     DirectoryArgument,
+    DryRunNowOption,
     DryRunOption,
     JsonOption,
-    NowOption,
     SettingsFiles,
     TopicsArgument,
     flag,
@@ -104,32 +104,39 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     dry_run: DryRunOption = False,
     explain: Annotated[
         bool,
-        flag("--explain", "Show for each partition what would be compacted, and why; never write."),
+        flag(
+            "--explain", "Show for each partition what would be compacted, and why. Writes nothing."
+        ),
     ] = False,
     key: Annotated[
         str | None,
         option(
             "--key",
             "KEY",
-            "Show where the records of a key are, and what compaction does to each; never write.",
+            "Show where the records of a key are, and what compaction would do to each. Writes "
+            "nothing.",
         ),
     ] = None,
     key_format: Annotated[KeyFormat, typer.Option(help="Format of KEY.")] = "utf-8",
-    now: NowOption = None,
+    now: DryRunNowOption = None,
     config: ConfigOption = None,
     *,
     settings_files: SettingsFiles,
     force: Annotated[
-        bool, flag("--force", "Compact all dirty partitions, even if not eligible yet.")
+        bool,
+        flag(
+            "--force",
+            "Compact all partitions with dirty segments, even if they are not eligible yet.",
+        ),
     ] = False,
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Compact topics by key: keep the last record of each key.
 
-    Without topics, all topics whose cleanup.policy includes compact are compacted. --dry-run and
-    --explain list all topics, and why each is eligible or not. --dry-run also reads the eligible
-    partitions and shows what compaction would free.
+    If you name no topics, all topics whose cleanup.policy includes compact are compacted. --dry-run
+    and --explain list all topics, and why each is eligible or not. --dry-run also reads the
+    eligible partitions and shows how much space compaction would free.
 
     A cleaning pass starts where the last one ended. It stops at the active segment, at the first
     open transaction, or at the first segment younger than min.compaction.lag.ms. A partition is
@@ -139,9 +146,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     --dry-run, --explain and --key take no lock and never write, so they are safe on the directory
     of a running broker. Otherwise the directory is locked, and logs are recovered if necessary.
 
-    Settings of topics are read from the cluster's metadata. If it is missing or does not have the
-    topic, nothing is compacted: name the topics and give --config cleanup.policy=compact.
-    --explain shows the source of each setting.
+    Topic settings are read from the cluster's metadata. A topic whose settings are unknown is not
+    compacted, unless you name it and give --config cleanup.policy=compact. --explain shows the
+    source of each setting.
 
     \b
     Examples:
@@ -151,8 +158,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog compact /var/lib/kafka/data customers -c cleanup.policy=compact --force
       stratalog compact /mnt/shared/data --master spark://host:7077
 
-    With --json there is one object of kind partition for each partition and, except with --key, a
-    last one of kind summary.
+    With --json, the command prints one object of kind partition for each partition. The last object
+    is of kind summary, except with --key.
     """
     spark.check()
     is_read_only = dry_run or explain or key is not None

@@ -17,20 +17,20 @@ _OTHER_MODULES = ("stratalog.dump.render", "stratalog.dump.words")
 
 
 def run(as_json: JsonOption = False) -> None:
-    """Compile all kernels for this machine, so that no later command has to wait.
+    """Compile the inner loops for this machine ahead of time, so that no command has to wait.
 
-    The inner loops of Stratalog are compiled when they are first needed, which takes up to a
-    minute in all, and kept in a cache: beside the package or, if that is read-only, in
-    ~/.cache/stratalog. This command does it ahead of time, for example while a container image is
-    built. If they are compiled already, it only checks that and takes a second. NUMBA_CACHE_DIR
-    names another place for the cache.
+    Stratalog compiles its inner loops when it first needs them. This takes up to a minute in total.
+    They are cached in the package directory or, if that is read-only, in ~/.cache/stratalog; set
+    NUMBA_CACHE_DIR to use another directory. Run this command to compile them ahead of time, for
+    example when you build a container image. If they are already compiled, it takes a second.
 
     \b
     Examples:
       stratalog compile-kernels
       stratalog compile-kernels --json
 
-    With --json there is one object: compiled, loaded (which were cached), seconds, cacheDir.
+    With --json, the command prints one object: compiled (number of kernels), loaded (how many were
+    cached), seconds, cacheDir.
     """
     from stratalog.format.kernels import jit  # noqa: PLC0415 - loads numba
 

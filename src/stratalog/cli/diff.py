@@ -47,12 +47,12 @@ def run(
 ) -> None:
     """Compare two copies of a partition or of a log directory.
 
-    Copies may be replicas of two brokers, a backup and its original, or a log before and after a
-    change. This shows the offsets of each, corrupt bytes, the offset from which leader epochs
-    diverge, ranges of offsets with different batches, records that differ, and indexes, snapshots
-    and other files that differ. Partitions of log directories are compared by their names.
+    The copies can be replicas on two brokers, a backup and its original, or a log before and after
+    a change. The command shows the offsets of each copy, corrupt bytes, the offset at which leader
+    epochs diverge, offset ranges with different batches, records that differ, and indexes,
+    snapshots and other files that differ. Partitions of two log directories are matched by name.
 
-    This takes no lock and never writes, so it is safe on the directory of a running broker.
+    The command takes no lock and never writes, so it is safe on the directory of a running broker.
 
     \b
     Examples:

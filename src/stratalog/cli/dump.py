@@ -124,21 +124,30 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, flag("--deep-iteration", "Print records, not only batches.")
     ] = False,
     print_data_log: Annotated[
-        bool, flag("--print-data-log", "Also print keys and values. Implied by decoders.")
+        bool,
+        flag("--print-data-log", "Also print keys and values. Implied by the decoder options."),
     ] = False,
     verify_index_only: Annotated[
         bool, flag("--verify-index-only", "Check indexes without printing them.")
     ] = False,
     index_sanity_check: Annotated[
-        bool, flag("--index-sanity-check", "Only do the quick check that a broker does at startup.")
+        bool,
+        flag("--index-sanity-check", "Only run the quick check that a broker runs at startup."),
     ] = False,
     skip_record_metadata: Annotated[
-        bool, flag("--skip-record-metadata", "Print only keys and values of records.")
+        bool,
+        flag(
+            "--skip-record-metadata",
+            "Print records without offsets, timestamps and other metadata.",
+        ),
     ] = False,
     max_bytes: Annotated[
         int,
         typer.Option(
-            "--max-bytes", min=0, metavar="BYTES", help="Read at most this much of each log."
+            "--max-bytes",
+            min=0,
+            metavar="BYTES",
+            help=("Read at most this many bytes of each log."),
         ),
     ] = MAX_BYTES_DEFAULT,
     max_message_size: Annotated[
@@ -147,7 +156,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--max-message-size",
             min=0,
             metavar="BYTES",
-            help="Size of the largest batch that an index entry may point to.",
+            help="Largest batch, in bytes, that an index entry may point to.",
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
@@ -181,7 +190,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         int | None, option("--from-offset", "OFFSET", "Start at this offset.")
     ] = None,
     to_offset: Annotated[
-        int | None, option("--to-offset", "OFFSET", "Stop before this offset.")
+        int | None, option("--to-offset", "OFFSET", "Stop before this offset (exclusive).")
     ] = None,
     from_time: Annotated[
         str | None,
@@ -207,9 +216,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Print the contents of log segments, indexes, snapshots and checkpoints.
 
-    Flags and output are those of Kafka's dump tool, kafka-dump-log, byte for byte. Problems are
-    printed to standard error. Unlike Kafka's tool, this one continues after a corrupt batch or
-    file, prints text checkpoints, too, and does not list the offset gaps of compacted topics.
+    Options and output are those of Kafka's own tool, kafka-dump-log, byte for byte. Problems are
+    printed to standard error. Unlike Kafka's tool, this command continues after a corrupt batch or
+    file, also prints text checkpoints, and does not list the offset gaps of compacted topics.
 
     \b
     Examples:
@@ -221,7 +230,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --json, each object has a file and a kind: batch, record, offset-entry, time-entry,
     aborted-transaction, producer, leader-epoch, checkpointed-offset, sanity or trailing (bytes
-    after the last batch). Records have header values, too.
+    after the last batch). Records include the values of their headers.
     """
     decoder, notices = _decoder(
         (

@@ -55,11 +55,11 @@ def run(
     value_format: ValueFormatOption = "utf-8",
     as_json: JsonOption = False,
 ) -> None:
-    """Show each step of the lookup of an offset or time.
+    """Show how Kafka looks up an offset or time, step by step.
 
     The steps are those of a Kafka broker that serves a fetch or a list-offsets request: choose the
     segment, search its sparse indexes, scan a few batch headers, decode the records of one batch.
-    An index that is missing or wrong is first rebuilt in memory, and the step says so.
+    If an index is missing or wrong, it is first rebuilt in memory, and the step says so.
 
     \b
     Examples:
@@ -68,8 +68,8 @@ def run(
       stratalog explain /var/lib/kafka/data/orders-3 -o 123456 --json | jq .step
 
     With --json, each object has a step: segment, index, scan, record, and finally total and found.
-    Of a log in a store, the requests follow, with step fetch.
-    If the lookup meets a corrupt file, the last object is an error with file, position and reason.
+    For a log in an object store, objects with step fetch follow, one per request. If a file is
+    corrupt, the last object is an error with file, position and reason.
     """
     query = lookup.query()
     printer = LocationPrinter(key_format, value_format)

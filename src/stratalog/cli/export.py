@@ -62,8 +62,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option(
             "--to",
             metavar="DIR",
-            help="Output directory, or its URI (s3://…); must be new or empty. - prints JSON lines "
-            "to standard output.",
+            help="Output directory, or its URI (s3://…). It must be new or empty, except with "
+            "--append or --incremental. Use - to print JSON lines to standard output.",
             parser=location,
         ),
     ] = ...,  # type: ignore[assignment]  # required
@@ -79,19 +79,24 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool, flag("--text", "Write keys and values as strings, not bytes (Parquet only).")
     ] = False,
     headers: Annotated[
-        bool, typer.Option("--headers/--no-headers", help="Write record headers, or omit them.")
+        bool, typer.Option("--headers/--no-headers", help="Write the headers of records.")
     ] = True,
     since: Annotated[
-        str | None, option("--since", "TIME", f"Start at this time: {TIME_HELP}.")
+        str | None,
+        option(
+            "--since", "TIME", f"Start at this time: {TIME_HELP}. Default: the start of the log."
+        ),
     ] = None,
-    until: Annotated[str | None, option("--until", "TIME", "Stop before this time.")] = None,
+    until: Annotated[
+        str | None, option("--until", "TIME", "Stop before this time. Default: the end of the log.")
+    ] = None,
     committed: Annotated[
         bool, flag("--read-committed", "Omit records of aborted and open transactions.")
     ] = False,
     skip_corrupt: SkipCorruptOption = False,
     option: Annotated[
         list[str] | None,
-        repeatable("--option", "KEY=VALUE", "Any option of spark.read.format('stratalog')."),
+        repeatable("--option", "KEY=VALUE", "An option of spark.read.format('stratalog')."),
     ] = None,
     append: Annotated[
         bool, flag("--append", "Add to an output directory that already has files.")
@@ -100,22 +105,25 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         bool,
         flag(
             "--incremental",
-            "Export only what earlier runs with --incremental have not exported to DIR.",
+            "Export only records that earlier --incremental runs did not export to DIR.",
         ),
     ] = False,
     skip_lost: Annotated[
         bool,
         flag(
             "--skip-lost",
-            "With --incremental: continue if records were deleted before they were exported, "
-            "list them on standard error, and exit with status 1.",
+            "With --incremental: if records were deleted before they were exported, list them on "
+            "standard error, export the rest, and exit with status 1.",
         ),
     ] = False,
     by_date: Annotated[
         bool,
         typer.Option(
             "--by-date/--no-by-date",
-            help="One directory per day (UTC), or all records in offset order.",
+            help=(
+                "Write one directory per day (UTC), or keep all records of a partition in "
+                "offset order."
+            ),
         ),
     ] = True,
     *,
@@ -124,19 +132,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Write topics as Parquet or JSON lines, in directories by topic and day.
 
-    Runs on threads, or on Spark with --master; then all workers need access to the log directories
-    and to DIR. Files are moved into place when all of them are written, and _SUCCESS is written
-    last; in an object store too, which copies them by itself. Internal topics are exported only if
-    you name them.
+    The command runs on threads, or on Spark with --master; all Spark workers need access to the log
+    directories and to DIR. Files are moved into place once all of them are written, and _SUCCESS is
+    written last. In an object store, they are copied within the store. Internal topics are exported
+    only if you name them.
 
-    With --incremental, DIR remembers the next offset of each partition, in a file that is replaced
-    when all files are written: a run that is killed is completed or repeated by the next one, so
-    each record is exported once. --since applies to topics that DIR has no records of. If records
-    were deleted before they were exported (retention), or a topic was deleted and created again,
-    nothing is exported, unless you give --skip-lost.
+    With --incremental, a state file in DIR holds the next offset of each partition. It is replaced
+    once all files are written. If a run is killed, the next one completes or repeats it, so each
+    record is exported exactly once. --since applies only to topics that were not exported to DIR
+    before. If retention deleted records before they were exported, or if a topic was deleted and
+    created again, the command fails and exports nothing, unless you give --skip-lost.
 
-    With --to -, records are printed as JSON lines, partition by partition, in the order of offsets.
-    These are the lines of `stratalog read --json`; `stratalog ingest -` restores the records.
+    With --to -, records are printed as JSON lines, partition by partition, in offset order. The
+    lines are the same as those of `stratalog read --json`, and `stratalog ingest -` reads them
+    back.
 
     \b
     Examples:
@@ -149,9 +158,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog export orders -d /data --to s3://lake/kafka --storage-option s3.region=eu-west-1
       stratalog export /mnt/backup --to /mnt/lake --master spark://host:7077
 
-    With --json there is one object per file, one per partition with the offsets that were exported
-    (endOffset is the next one), one of kind loss for what --skip-lost has skipped, one of kind
-    corrupt for what --skip-corrupt has skipped, and a last one of kind summary.
+    With --json, the command prints one object per file and one per partition, with the offsets that
+    were exported (endOffset is exclusive). Objects of kind loss list what --skip-lost skipped, and
+    objects of kind corrupt what --skip-corrupt skipped. The last object is of kind summary.
     """
     clock = Clock()
     from stratalog.bulk.export import FileSpec, plan_export, run_export  # noqa: PLC0415 - heavy
@@ -171,7 +180,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if skip_lost and not incremental:
         raise typer.BadParameter("--skip-lost requires --incremental")
     if append and incremental:
-        raise typer.BadParameter("--incremental adds to the directory by itself; omit --append")
+        raise typer.BadParameter("--incremental already appends to the directory; omit --append")
     spec = FileSpec(format_ or "parquet", codec, text, by_date, headers, append)
     options = _read_options(
         targets_of(where, log_dir),

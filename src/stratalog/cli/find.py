@@ -80,8 +80,8 @@ def run(
 ) -> None:
     """Find the file, position and record of an offset or time.
 
-    If compaction removed the offset, the next record is found. If the target has several
-    partitions, each of them is searched.
+    If no record has the offset, for example after compaction, the next record is found. If a target
+    has several partitions, each of them is searched.
 
     \b
     Examples:
@@ -89,8 +89,9 @@ def run(
       stratalog find orders:3 -d /var/lib/kafka/data --time 2024-05-01T12:30:00
       stratalog find orders -d /disk1 -d /disk2 --max-timestamp --json
 
-    With --json there is one object per partition, with topic, partition, asked, file, batch and
-    record. The fields of batch and record have the names of dump. What was not found is null.
+    With --json, the command prints one object per partition: topic, partition, asked, file, batch
+    and record. Fields of batch and record have the same names as in dump. A value that was not
+    found is null.
     """
     query = lookup.query(is_max_timestamp=max_timestamp)
     printer = LocationPrinter(key_format, value_format)

@@ -38,13 +38,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="Files, directories or glob patterns, or - for lines from standard input.",
+            help="Files, directories or glob patterns; - reads lines from standard input.",
         ),
     ],
     to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory to write to.")],
     topic: Annotated[
         str | None,
-        option("--topic", "TOPIC", "The topic, unless each row names its own.", short="-t"),
+        option(
+            "--topic",
+            "TOPIC",
+            "The topic to write to. Omit it if each row names its topic.",
+            short="-t",
+        ),
     ] = None,
     format_: Annotated[
         FormatName | None,
@@ -53,7 +58,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     key: Annotated[
-        str | None, option("--key", "FIELD", "Column or JSON field with the key.")
+        str | None, option("--key", "FIELD", "Column or JSON field with the key. Default: no key.")
     ] = None,
     value: Annotated[
         str | None,
@@ -64,15 +69,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         option(
             "--timestamp",
             "FIELD",
-            "Column or JSON field with the timestamp, in milliseconds or as a date.",
+            "Column or JSON field with the timestamp, in milliseconds since 1970 or as a date. "
+            "Default: the current time.",
         ),
     ] = None,
     allow_missing: Annotated[
         bool,
         flag(
             "--allow-missing",
-            "Accept rows without a named FIELD: no key, a null value or the current time. The "
-            "summary counts them.",
+            "Accept rows that lack a named FIELD: they get no key, a null value or the current "
+            "time. The summary counts them.",
         ),
     ] = False,
     partitions: Annotated[
@@ -81,18 +87,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     create_in_broker_dir: CreateInBrokerDirOption = False,
     repartition: Annotated[
         bool,
-        flag("--repartition", "Choose partitions by key, even if the rows of an export name them."),
+        flag("--repartition", "Choose partitions by key, even if rows name a partition."),
     ] = False,
     codec: Annotated[
         CodecName, typer.Option("--codec", help="Compression of record batches.")
     ] = "none",
     topic_config: Annotated[
         list[str] | None,
-        repeatable("--topic-config", "KEY=VALUE", "A setting of topics that are created."),
+        repeatable("--topic-config", "KEY=VALUE", "A setting for topics that the command creates."),
     ] = None,
     option: Annotated[
         list[str] | None,
-        repeatable("--option", "KEY=VALUE", "Any option of df.write.format('stratalog')."),
+        repeatable("--option", "KEY=VALUE", "An option of df.write.format('stratalog')."),
     ] = None,
     delimiter: Annotated[
         str, typer.Option("--delimiter", metavar="CHAR", help="Separator of CSV columns.")
@@ -103,26 +109,28 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Write JSON lines, CSV, Parquet or text files into topics.
 
-    Each line of a JSON or text file becomes the value of a record; --key, --value and --timestamp
-    select fields of JSON lines, or columns. A row of CSV or Parquet becomes a JSON object of its
-    columns; if it has a column `value`, that is the value, and columns `key`, `timestamp`, `topic`,
-    `partition` and `headers` are used, too. Lines and CSV may be compressed (.gz, .bz2, .zst,
-    .lz4). Records without a partition are distributed as by Kafka's producer.
+    Each line of a JSON or text file becomes the value of a record. Use --key, --value and
+    --timestamp to select fields of JSON lines, or columns. A row of CSV or Parquet becomes a JSON
+    object of its columns. If it has a column `value`, that column is the value, and columns `key`,
+    `timestamp`, `topic`, `partition` and `headers` are used as well. Lines and CSV may be
+    compressed (.gz, .bz2, .zst, .lz4). Records without a partition are assigned to one as by
+    Kafka's producer.
 
-    Files written by `stratalog export`, and the output of `stratalog read --json`, are restored as
-    the records they were, in the same partitions unless you give --repartition; with --format json
-    their lines become values. Files are read in the order of their names, so the order of records
-    within a partition is kept only for exports with --no-by-date or --to -, or if no partition has
-    records of several days.
+    From files written by `stratalog export` and from the output of `stratalog read --json`, the
+    command restores the original records: in the same partitions unless you give --repartition.
+    With --format json, each line becomes a value instead. Files are read in the order of their
+    names. So the order of records within a partition is kept only if the export used --no-by-date
+    or --to -, or if no partition has records from more than one day.
 
-    Each row is written exactly once, even if tasks fail and are retried. Running the command again
-    appends the rows again. If a row lacks a named FIELD, its timestamp cannot be parsed, or the row
-    is malformed, the command fails and nothing is written. A null FIELD is a null key or value.
+    Each row is written exactly once, even if tasks fail and are retried. If you run the command
+    again, it appends the rows again. If a row is malformed, lacks a named FIELD, or has a timestamp
+    that cannot be parsed, the command fails and writes nothing. A null FIELD becomes a null key or
+    value.
 
-    With --partitions, the directory and missing topics are created; an existing topic named with
-    --topic must have this many partitions. In the directory of a Kafka broker (it has a
-    meta.properties file), topics are created only with --create-in-broker-dir. The log directory
-    is locked, so this fails while a broker is running.
+    With --partitions, the directory and missing topics are created. If the topic of --topic exists,
+    it must have this many partitions. In the directory of a Kafka broker (it has a meta.properties
+    file), topics are created only with --create-in-broker-dir. The log directory is locked, so the
+    command fails while a broker is running.
 
     \b
     Examples:

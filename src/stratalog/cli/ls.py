@@ -94,7 +94,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     segments: Annotated[bool, flag("--segments", "Also list segments.", short="-s")] = False,
     epochs: Annotated[bool, flag("--epochs", "Also list leader epochs.")] = False,
     producers: Annotated[
-        bool, flag("--producers", "Also list the state of each producer.")
+        bool, flag("--producers", "Also list the state of each producer id.")
     ] = False,
     transactions: Annotated[
         bool, flag("--transactions", "Also list aborted transactions and the last stable offset.")
@@ -102,9 +102,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     everything: Annotated[
         bool, flag("--all", "Same as --segments --epochs --producers --transactions.", short="-a")
     ] = False,
-    count: Annotated[
-        bool, flag("--count", "Also count records, for which the logs are read.")
-    ] = False,
+    count: Annotated[bool, flag("--count", "Also count records. This reads the logs.")] = False,
     settings: Annotated[
         bool, flag("--settings", "Also list the settings of topics and their sources.")
     ] = False,
@@ -112,25 +110,32 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     settings_files: SettingsFiles,
     sort: Annotated[
         SortBy,
-        typer.Option("--sort", help="Sort topics or partitions; all but name: largest first."),
+        typer.Option(
+            "--sort",
+            help=(
+                "Sort topics or partitions by this column. Except for name, "
+                "the largest comes first."
+            ),
+        ),
     ] = SortBy.NAME,
     as_json: JsonOption = False,
 ) -> None:
     """List topics, partitions and segments of log directories.
 
-    For a log directory this lists its topics, for a topic its partitions, for a partition its
-    segments. SIZE is the size of the .log files; DISK is the space that all files take, as du
-    counts it, and OTHER what of that is indexes, snapshots, .deleted and staged files. START is the
-    log start offset, END the log end offset (the offset of the next record). RECORDS is the number
-    of records, where it is known (--count). OLDEST is the time of the first batch, NEWEST the
+    For a log directory, the command lists its topics; for a topic, its partitions; for a partition,
+    its segments. SIZE is the size of the .log files. DISK is the disk space of all files, as du
+    counts it; OTHER is the part of it that indexes, snapshots, .deleted and staged files take.
+    START is the log start offset, END the log end offset (the offset of the next record). RECORDS
+    is the number of records, with --count. OLDEST is the time of the first batch, NEWEST the
     largest timestamp, CODEC the compression of the first batch. HIGH WM (high watermark), RECOVERY
-    (recovery point) and CLEANED (first dirty offset) are from the checkpoint files. INDEXES has
-    what is wrong with an index at first sight; `stratalog verify` checks every entry.
+    (recovery point) and CLEANED (first dirty offset) are read from the checkpoint files. INDEXES
+    shows problems of index files that are visible without reading every entry; `stratalog verify`
+    checks every entry.
 
-    The first line says whether a process has locked the directory, and whether the last one shut
-    down cleanly.
+    The first line shows whether a process has locked the directory, and whether the last writer
+    shut down cleanly.
 
-    This takes no lock and never writes, so it is safe on the directory of a running broker.
+    The command takes no lock and never writes, so it is safe on the directory of a running broker.
 
     \b
     Examples:
@@ -141,17 +146,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog ls /var/lib/kafka/data orders --count
       stratalog ls /var/lib/kafka/data --segments --json | jq 'select(.kind == "segment")'
 
-    With --remote it lists the segments of tiered topics, local and remote ones side by side, with
-    what their objects take in the store. ROLE is local, remote or both for segments of the log;
-    unreachable for a complete copy that no leader epoch of the log leads to, incomplete for one
-    that was never finished, orphan for objects that no metadata names.
+    With --remote, the command lists the local and remote segments of tiered topics side by side,
+    with the size of their objects in the store. For segments of the log, ROLE is local, remote or
+    both. It is unreachable for a complete copy that belongs to no leader epoch of the log,
+    incomplete for a copy that was never finished, and orphan for objects that are not in the
+    metadata.
 
-    If transactions were aborted in a segment and its .txnindex file is missing, a warning is
-    printed to standard error, and with --json an object of kind missing-index.
+    If a segment has aborted transactions but no .txnindex file, the command prints a warning to
+    standard error; with --json, an object of kind missing-index.
 
     With --json, each object has a kind: log-dir, topic, partition, unreadable-partition, segment,
     missing-index, file, leader-epoch, producer, aborted-transaction or directory. Sizes are in
-    bytes, times in milliseconds; null is unknown.
+    bytes, times in milliseconds; null means unknown.
     """
     if remote is not None:
         list_tier([*(where or []), *(topic or [])], log_dir or [], as_json=as_json)

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[Mapping[str, str]] = {
     "ls": "List topics, partitions and segments of log directories.",
-    "read": "Print records from an offset or time on; follow a growing log.",
+    "read": "Print records, starting at an offset or time; follow a growing log.",
     "find": "Find the file, position and record of an offset or time.",
-    "explain": "Show each step of the lookup of an offset or time.",
+    "explain": "Show how Kafka looks up an offset or time, step by step.",
     "dump": "Print log segments, indexes and snapshots as kafka-dump-log does.",
-    "stats": "Count records, keys and sizes of topics; estimate savings.",
+    "stats": "Count the records, keys and sizes of topics; estimate savings.",
     "tune": "Recommend topic settings; simulate others on a log's own batches.",
-    "report": "Write a page with charts and tables about log directories.",
+    "report": "Write an HTML page with charts and tables on log directories.",
     "verify": "Check every CRC, record, index entry, snapshot and checkpoint.",
     "diff": "Compare two copies of a partition or log directory.",
     "recover": "Recover logs after an unclean shutdown; show what is truncated.",
     "reindex": "Rebuild missing or wrong indexes from the logs.",
-    "repair": "Quarantine corrupt bytes, restore from copies, undo.",
+    "repair": "Remove corrupt bytes, restore from copies; can be undone.",
     "retain": "Delete expired segments as a broker does; explain what is kept.",
     "compact": "Compact topics by key; explain what is eligible, and why.",
     "maintain": "Run retention and compaction in the background, or once.",
@@ -54,7 +54,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "export": "Write topics as Parquet or JSON lines.",
     "backup": "Copy log directories into an object store, incrementally.",
     "restore": "Restore log directories from a backup, whole or up to a time.",
-    "compile-kernels": "Compile all kernels now, so that no later command has to wait.",
+    "compile-kernels": "Compile the inner loops ahead of time, so that no command waits.",
 }
 _FAILS_WHEN: Final = "anything could not be found, read or done"
 _EPILOG: Final = (
@@ -63,7 +63,8 @@ _EPILOG: Final = (
 )
 _GROUP_EPILOG: Final = (
     "'stratalog COMMAND --help' lists all options, with examples. With --json, every command "
-    "prints one JSON object per line: names in camelCase, times in milliseconds, null is unknown."
+    "prints one JSON object per line: names are in camelCase, times in milliseconds, and null "
+    "means unknown."
 )
 
 

@@ -50,7 +50,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     directories: Annotated[list[Path], argument("DIR", "Log directories.")],
     once: Annotated[bool, flag("--once", "Run retention and compaction once, then exit.")] = False,
     every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.01, help="How often to report what was done.")
+        float, typer.Option(metavar="SECONDS", min=0.01, help="Interval of reports, in seconds.")
     ] = 60,
     config: Annotated[
         list[str] | None,
@@ -68,22 +68,23 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     missing_dirs: Annotated[
         MissingDirs,
         typer.Option(
-            help="If other log directories of this set are not given: refuse to start, treat them "
-            "as offline, or forget them (their partitions are created again, empty).",
+            help="What to do if log directories that belong to this set are not given: refuse to "
+            "start, treat them as offline, or forget them (their partitions are created "
+            "again, empty).",
         ),
     ] = "refuse",
     as_json: JsonOption = False,
 ) -> None:
     """Run retention and compaction on log directories, as a broker does in the background.
 
-    Runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. Settings of topics are those
-    saved by Stratalog, or those in the Kafka cluster's metadata; --config and --server-properties
-    set broker defaults and intervals. Topics whose settings are unknown are not touched unless you
-    give --config cleanup.policy=...
+    The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. Topic settings are
+    read from what Stratalog has saved, or from the Kafka cluster's metadata; --config and
+    --server-properties set broker defaults and intervals. Topics whose settings are unknown are
+    left alone unless you give --config cleanup.policy=...
 
-    If a partition fails, the others continue. The error is printed to standard error; with --json
-    the object of the partition has its traceback. The directories are locked, so this fails while
-    a broker is running.
+    If a partition fails, the others continue. The error is printed to standard error; with --json,
+    the partition's object includes the traceback. The directories are locked, so the command fails
+    while a broker is running.
 
     \b
     Examples:
@@ -91,8 +92,9 @@ def run(  # noqa: PLR0913  # a parameter is a flag
       stratalog maintain data -c log.retention.check.interval.ms=60000
       stratalog maintain /disk1 /disk2 -c log.cleaner.threads=2 --json | jq .failures
 
-    The first lines show the settings of topics and their sources. With --json these are objects of
-    kind topic, followed by one of kind partition for each change, and a last one of kind summary.
+    The first lines show the settings of topics and their sources. With --json, these are objects of
+    kind topic. An object of kind partition follows for each change; the last object is of kind
+    summary.
     """
     from stratalog.log_dir import LogDir  # noqa: PLC0415  # heavy
 
@@ -150,8 +152,8 @@ def _note_unknown(logs: LogDir, given: Overrides) -> None:
     if given.of_topics and not any(ConfigSource.GIVEN in info.sources.values() for info in topics):
         names = ", ".join(given.of_topics)
         raise typer.BadParameter(
-            f"{names}: topic settings apply only to topics whose own settings are unknown, and "
-            "there is none; use broker settings"
+            f"{names}: a topic setting applies only to topics whose own settings are unknown, and "
+            "there is no such topic; use a broker setting"
         )
     for info in topics:
         if info.unknown is not None:

@@ -70,16 +70,20 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         list[str] | None,
         argument(
             "WHERE",
-            "Topics or partitions (TOPIC, TOPIC:PARTITION) in a log directory that is given "
-            "first or with --log-dir, or with their path (DIR/TOPIC); partition directories; .log "
-            "files. With --key or --grep also entire log directories.",
+            "Topics or partitions (TOPIC, TOPIC:PARTITION), with their log directory before "
+            "them, in --log-dir, or as a path (DIR/TOPIC). Also partition directories and .log "
+            "files; with --key or --grep, entire log directories.",
         ),
     ] = None,
     log_dir: LogDirOption = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", "--from-offset", "-o", metavar="POINT", help=f"Where to start: {POINT_HELP}."
+            "--from",
+            "--from-offset",
+            "-o",
+            metavar="POINT",
+            help=(f"Where to start: {POINT_HELP}. Default: earliest."),
         ),
     ] = None,
     end: Annotated[
@@ -88,11 +92,14 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             "--to",
             "--to-offset",
             metavar="POINT",
-            help="Where to stop (exclusive); same forms as --from.",
+            help=(
+                "Where to stop (exclusive); takes the same forms as --from. Default: the end of "
+                "the log."
+            ),
         ),
     ] = None,
     from_time: Annotated[
-        str | None, option("--from-time", "TIME", f"Start at a time: {TIME_HELP}.")
+        str | None, option("--from-time", "TIME", f"Start at this time: {TIME_HELP}.")
     ] = None,
     to_time: Annotated[
         str | None,
@@ -100,7 +107,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     key: Annotated[
         str | None,
-        option("--key", "KEY", "Only records with this key, written as in --key-format."),
+        option("--key", "KEY", "Only records with this key, given in the format of --key-format."),
     ] = None,
     grep: Annotated[
         str | None,
@@ -112,7 +119,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     ignore_case: Annotated[
-        bool, flag("--ignore-case", "For --grep: ignore upper and lower case.", short="-i")
+        bool, flag("--ignore-case", "With --grep: ignore case.", short="-i")
     ] = False,
     max_messages: Annotated[
         int | None,
@@ -124,7 +131,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         Isolation,
         typer.Option(
             "--isolation-level",
-            help="read_committed omits aborted transactions and stops at the first open one.",
+            help=(
+                "read_committed omits aborted transactions and stops at the first open transaction."
+            ),
         ),
     ] = "read_uncommitted",
     follow: Annotated[
@@ -148,24 +157,29 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = "raw",
     headers: Annotated[bool, flag("--headers", "Also print record headers.")] = False,
     fields: Annotated[
-        str | None, option("--print", "FIELD,...", f"Fields to print: {', '.join(FIELD_NAMES)}.")
+        str | None,
+        option(
+            "--print",
+            "FIELD,...",
+            f"Fields to print, separated by commas: {', '.join(FIELD_NAMES)}.",
+        ),
     ] = None,
     separator: Annotated[
-        str, typer.Option("--separator", metavar="TEXT", help="Text between fields.")
+        str, typer.Option("--separator", metavar="TEXT", help="Separator between fields.")
     ] = "\\t",
     format_text: Annotated[
         str | None, option("--format", "TEMPLATE", f"Output template, as kcat's -f: {TOKENS_HELP}.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print records from an offset or time on; follow a growing log.
+    """Print records, starting at an offset or time; follow a growing log.
 
-    Each line is the value of a record, as in Kafka's console consumer; on a terminal also offset,
-    time and key. A null key or value is printed as null. Several partitions are read one after the
-    other, or in turn with --follow.
+    Each line is the value of a record, as in Kafka's console consumer. On a terminal, the line also
+    has offset, time and key. A null key or value is printed as null. Several partitions are read
+    one after the other, or in turn with --follow.
 
-    Reading from a time starts at the first record at or after it. If timestamps are out of order,
-    older records may follow, as with Kafka's consumers.
+    If you start at a time, the first record at or after that time is the first one printed. If
+    timestamps are out of order, older records may follow, as with Kafka's consumers.
 
     \b
     Examples:
@@ -180,12 +194,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog read /backup/orders-0 --json | jq .value
       stratalog read /backup orders --json | stratalog ingest - --to /data --partitions 3
 
-    --key and --grep read the whole range and print what matches; if a log directory is given
-    without topics, all its topics are searched except internal ones.
+    With --key or --grep, the whole range is read and only matching records are printed. If you give
+    a log directory without topics, all its topics are searched except internal ones.
 
     With --json, each object has topic, partition, offset, timestamp (milliseconds), timestampType,
-    key, value and headers (a list of key and value). Bytes that are not UTF-8 are an object with
-    their base64, unless you choose a format. `stratalog export` writes the same lines, and
+    key, value and headers (a list of key and value). Bytes that are not UTF-8 become an object
+    {"base64": "…"}, unless you choose a format. `stratalog export` writes the same lines, and
     `stratalog ingest` restores the records from them.
     """
     style = _Style(

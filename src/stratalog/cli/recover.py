@@ -41,14 +41,16 @@ def run(
 ) -> None:
     """Recover logs as a broker does at startup, or show what it would truncate.
 
-    After an unclean shutdown, each log is read from its recovery point on and truncated at the
-    first batch that is incomplete or corrupt; later segments are deleted. Readable records after a
-    corrupt batch are lost, too; this command counts them. To save them first, use `stratalog read
-    --skip-corrupt`, or restore the partition from a replica. A segment whose offsets are too far
-    above its base offset for its index is split; no record of it is lost.
+    After an unclean shutdown, recovery reads each log from its recovery point and truncates it at
+    the first batch that is incomplete or corrupt. Later segments are deleted. Readable records
+    after a corrupt batch are lost as well; the command counts them. To keep them, use `stratalog
+    repair` instead, save them first with `stratalog export --skip-corrupt`, or restore the
+    partition from a replica. A segment whose offsets are too far above its base offset for its
+    index is split; this loses no record.
 
-    --dry-run takes no lock and never writes. Otherwise the directory is locked. If all logs were
-    recovered, it is marked as cleanly shut down; if you name topics, other logs are not recovered.
+    --dry-run takes no lock and never writes. Otherwise the directory is locked. Once all logs are
+    recovered, the directory is marked as cleanly shut down. If you name topics, only their logs are
+    recovered.
 
     \b
     Examples:
@@ -56,8 +58,9 @@ def run(
       stratalog recover /var/lib/kafka/data orders:3 --dry-run --json
       stratalog recover /var/lib/kafka/data
 
-    With --json there is one object of kind truncation for each log that loses bytes, with --dry-run
-    one of kind split for each segment to be split, and a last one of kind summary.
+    With --json, the command prints one object of kind truncation for each log that loses bytes and,
+    with --dry-run, one of kind split for each segment to be split. The last object is of kind
+    summary.
     """
     dirs = open_dirs(directory)
     specs = tuple(map(TopicSpec.parse, topics or ()))

@@ -43,11 +43,12 @@ def run(  # noqa: PLR0913  # a parameter is a flag
             "--index-interval-bytes",
             min=0,
             metavar="BYTES",
-            help="The topic's index.interval.bytes, as recovery would use it.",
+            help="The topic's index.interval.bytes: bytes of log between two index entries.",
         ),
     ] = 4096,
     force: Annotated[
-        bool, flag("--force", "Also replace indexes that are right but differ from recovery's.")
+        bool,
+        flag("--force", "Also replace valid indexes that differ from what recovery would write."),
     ] = False,
     *,
     spark: SparkOptions,
@@ -55,10 +56,10 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 ) -> None:
     """Rebuild .index, .timeindex and .txnindex files from the logs, as recovery does.
 
-    Files that are missing or wrong are replaced atomically. A file that is right is not touched,
-    even if recovery would write a different one; use --force to replace it, too. The log directory
-    is locked, so this fails while a broker is running. A segment with a corrupt batch is not
-    touched, and the exit status is 1.
+    Index files that are missing or wrong are replaced atomically. A valid index is kept, even if
+    recovery would write a different one; use --force to replace it as well. The log directory is
+    locked, so the command fails while a broker is running. If a segment has a corrupt batch, its
+    indexes are left alone, and the exit status is 1.
 
     \b
     Examples:
@@ -66,8 +67,9 @@ def run(  # noqa: PLR0913  # a parameter is a flag
       stratalog reindex orders -d /var/lib/kafka/data
       stratalog reindex /var/lib/kafka/data --master 'local[*]'
 
-    With --json there is one object per index file that is replaced, or would be with --force (path,
-    change, bytesBefore, bytesAfter), one per corrupt segment, and a last one of kind summary.
+    With --json, the command prints one object per index file that is replaced, or would be with
+    --force (path, change, bytesBefore, bytesAfter), and one per corrupt segment. The last object is
+    of kind summary.
     """
     spark.check()
     started = time.perf_counter()
@@ -167,7 +169,9 @@ def _print(
         report_error(f"not reindexed: {segment.failure}; for details run {advice}")
     verb = "to change" if is_dry_run else "changed"
     amount = rate_text(0, size_bytes, seconds)
-    others = f", {len(kept):,} right but different from recovery's (see --force)" if kept else ""
+    others = (
+        f", {len(kept):,} valid but not as recovery would write them (see --force)" if kept else ""
+    )
     print(
         f"{counted(len(segments), 'segment')}, {amount}: "
         f"{counted(len(changes), 'file')} {verb}{others}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.repair.plan import RepairPlan
 
 FAILS_WHEN: Final = (
-    "records are lost, a fault is left, something could not be done, or there is something to "
+    "records are lost, an error remains, something could not be done, or there is something to "
     "repair and --yes is not given"
 )
 
@@ -36,40 +36,43 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
     log_dir: LogDirOption = None,
     yes: Annotated[
-        bool, flag("--yes", "Carry out the plan. Without it, only show it.", short="-y")
+        bool, flag("--yes", "Carry out the plan. Default: only show it.", short="-y")
     ] = False,
     copies: Annotated[
         list[Path] | None,
         repeatable(
             "--from",
             "DIR",
-            "A copy of the partition, or a log directory that has one: a backup, or a "
+            "A copy of the partition, or a log directory that contains one: a backup, or a "
             "replica of another broker. Its valid batches replace what is corrupt or missing.",
         ),
     ] = None,
     undo: Annotated[bool, flag("--undo", "Undo the last repair of each partition.")] = False,
     forget: Annotated[
         bool,
-        flag("--forget", "Delete the kept files of earlier repairs; these can then not be undone."),
+        flag(
+            "--forget",
+            "Delete the files kept by earlier repairs. These repairs can then no longer be undone.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair partitions: quarantine corrupt bytes, restore from copies, rebuild what is derived.
+    """Repair partitions: remove corrupt bytes, restore records from copies, rebuild indexes.
 
-    Without --yes the plan is shown, no lock is taken and nothing is written. A corrupt range in the
-    middle of a segment is removed, and the batches after it are kept; a torn tail is truncated;
-    indexes, transaction indexes, producer snapshots and leader epochs that are wrong or missing are
-    rebuilt from the log. Every loss is listed by offset. (`stratalog recover` does what a broker
-    does: it truncates the log at the first corrupt batch.)
+    Without --yes, the command only shows the plan: it takes no lock and writes nothing. A corrupt
+    range in the middle of a segment is removed (quarantined), and the batches after it are kept. A
+    torn tail is truncated. Indexes, transaction indexes, producer snapshots and leader epochs that
+    are wrong or missing are rebuilt from the log. Every loss is listed by offset. (`stratalog
+    recover` does what a broker does: it truncates the log at the first corrupt batch.)
 
     With --from, valid batches of copies replace what is corrupt or missing. If copies have
-    different batches for an offset, the newest leader epoch decides, then the majority. From where
-    the leader epochs of a copy differ from those of the log, the copy is not used: a follower would
-    have to truncate it there. Gaps that compaction left stay as they are.
+    different batches for an offset, the newest leader epoch wins, then the majority. A copy is used
+    only up to the offset at which its leader epochs diverge from those of the log; a follower would
+    truncate it there. Gaps left by compaction are kept.
 
-    Replaced files are kept, as hard links, in a directory repair-TIME in the partition directory,
-    which brokers ignore. --undo restores them, unless the log was written to since; --forget
-    deletes them.
+    The files that a repair replaces are kept as hard links in a directory repair-TIME inside the
+    partition directory. Brokers ignore this directory. --undo restores the files, unless the log
+    was written to since; --forget deletes them.
 
     \b
     Examples:

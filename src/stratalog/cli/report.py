@@ -29,7 +29,9 @@ from stratalog.cli.targets import log_bytes_of, targets_of
 
 OutputOption = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="FILE", help="The page to write.", show_default=False),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="The HTML file to write.", show_default=False
+    ),
 ]
 
 
@@ -50,12 +52,13 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 ) -> None:
     """Write a report on log directories: one HTML page with charts and tables.
 
-    Topics and partitions by size and growth, segments over time, gaps and disorder of offsets and
-    timestamps, index density, compression, sizes, keys, compaction and retention, producers and
-    transactions (open and overdue ones first), the findings of verify and the advice of tune.
+    The page shows topics and partitions by size and growth, segments over time, gaps and disorder
+    of offsets and timestamps, index density, compression, batch and record sizes, keys, compaction
+    and retention, producers and transactions (open and overdue ones first), the findings of
+    `stratalog verify` and the advice of `stratalog tune`.
 
     The page is self-contained: it needs no other file and no network. It is written completely or
-    not at all. No lock is taken, and the logs are not changed.
+    not at all. The command takes no lock and does not change the logs.
 
     \b
     Examples:

@@ -45,7 +45,9 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     dirs: Annotated[
         list[Path],
         argument(
-            "DIR", "A new or empty directory for each log directory of the backup, in its order."
+            "DIR",
+            "New or empty directories, one for each log directory of the backup, in the "
+            "same order.",
         ),
     ],
     storage_option: StorageOption = None,
@@ -54,7 +56,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         option(
             "--backup",
             "ID",
-            "The backup to restore, as --list of stratalog backup names it. Default: the newest.",
+            "ID of the backup to restore; stratalog backup URI --list shows the IDs. Default: "
+            "the newest backup.",
         ),
     ] = None,
     topic: Annotated[
@@ -66,17 +69,22 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         option(
             "--until",
             "TIME",
-            f"Truncate every log at its first record of this time or later: {TIME_HELP}.",
+            f"Truncate every log at its first record at or after this time: {TIME_HELP}.",
         ),
     ] = None,
     to_offset: Annotated[
         list[str] | None,
-        repeatable("--to-offset", "TOPIC:PARTITION:OFFSET", "Truncate this log at the offset."),
+        repeatable(
+            "--to-offset",
+            "TOPIC:PARTITION:OFFSET",
+            "Drop the records of this partition from this offset on.",
+        ),
     ] = None,
     as_is: Annotated[
         bool,
         flag(
-            "--as-is", "Leave the files as they were copied; a broker recovers the logs if need be."
+            "--as-is",
+            "Leave the files as they were copied. The broker then recovers the logs if necessary.",
         ),
     ] = False,
     *,
@@ -86,16 +94,17 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     """Restore log directories from a backup, for a broker to start on.
 
     Every piece is checked against its checksum. If the directory was in use when it was backed up,
-    or logs are truncated, the logs are then opened and closed as a broker does, so that nothing is
-    left to recover. Otherwise the files are, byte for byte, those that were backed up.
+    or if logs are truncated, the command then opens and closes the logs as a broker does, so that
+    nothing is left to recover. Otherwise the restored files are byte for byte those that were
+    backed up.
 
-    Until all is complete there is a directory restore.incomplete in DIR, and no broker starts on
-    it. Run an interrupted restore again with the same arguments to continue it.
+    Until the restore is complete, DIR contains a directory restore.incomplete, and no broker starts
+    on it. If a restore is interrupted, run it again with the same arguments to continue it.
 
     With --until and --to-offset, batches are kept or dropped as a whole: a log ends with the last
-    batch that is entirely before. Committed offsets above the new end of a log are set back to it,
-    if __consumer_offsets is restored too. --until also truncates internal topics, so that groups
-    and transactions are as they were at that time.
+    batch that lies entirely before the limit. If __consumer_offsets is restored as well, committed
+    offsets above the new end of a log are reset to it. --until also truncates internal topics, so
+    that groups and transactions are as they were at that time.
 
     \b
     Examples:
@@ -104,8 +113,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog restore /mnt/backups/broker-1 /tmp/look --to-offset orders:3:120000
       stratalog restore s3://backups/broker-1 /data/kafka-1 /data/kafka-2
 
-    With --json there is one object per partition, one of kind offset for each committed offset that
-    was set back, and a last one of kind summary.
+    With --json, the command prints one object per partition and one of kind offset for each
+    committed offset that was reset. The last object is of kind summary.
     """
     spark.check()
     clock = Clock()

@@ -14,10 +14,10 @@ import typer
 from stratalog.cli.arguments import (
     ConfigOption,
     DefaultsOption,
+    DryRunNowOption,
     DryRunOption,
     JsonOption,
     LogDirOption,
-    NowOption,
     SettingsFiles,
     WhereArgument,
     flag,
@@ -73,30 +73,30 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     log_dir: LogDirOption = None,
     dry_run: DryRunOption = False,
     explain: Annotated[
-        bool, flag("--explain", "Show for each segment why it is deleted or kept; never write.")
+        bool, flag("--explain", "Show for each segment why it is deleted or kept. Writes nothing.")
     ] = False,
     config: ConfigOption = None,
     *,
     settings_files: SettingsFiles,
     defaults: DefaultsOption = False,
-    now: NowOption = None,
+    now: DryRunNowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete old segments, as a Kafka broker does by retention.ms and retention.bytes.
 
-    Segments are deleted oldest first: those below the log start offset, then those beyond
-    retention.bytes, then those whose newest record is older than retention.ms. The first segment
-    that is kept also keeps all later ones. With cleanup.policy=compact, only segments below the log
-    start offset are deleted.
+    Segments are deleted from the oldest on: first those below the log start offset, then those in
+    excess of retention.bytes, then those whose newest record is older than retention.ms. Once a
+    segment is kept, all later segments are kept as well. With cleanup.policy=compact, only segments
+    below the log start offset are deleted.
 
     --dry-run and --explain take no lock and never write, so they are safe on the directory of a
     running broker. Otherwise the directory is locked, logs are recovered if necessary, and files
     are deleted immediately.
 
-    Settings of topics are read from the cluster's metadata. Limits that it does not have are read
-    from --server-properties, or are Kafka's defaults with --defaults; otherwise they do not apply.
-    If the metadata is missing or does not have the topic, nothing is deleted unless you give
-    --config cleanup.policy=... --explain shows the source of each setting.
+    Topic settings are read from the cluster's metadata. If it lacks a limit, the limit is taken
+    from --server-properties or, with --defaults, from Kafka's defaults; otherwise there is no
+    limit. If the settings of a topic are unknown, nothing is deleted unless you give --config
+    cleanup.policy=... --explain shows the source of each setting.
 
     \b
     Examples:

@@ -32,25 +32,28 @@ DEFAULT_PORT = 9092
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directories: Annotated[
         list[Path],
-        argument("DIR", "Log directories; created if missing, unless --read-only is given."),
+        argument("DIR", "Log directories. Missing ones are created, unless you give --read-only."),
     ],
     port: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=65535,
-            help="Port to listen on; 0 lets the system choose one. Default: that of the configured "
-            f"listeners, or {DEFAULT_PORT}.",
+            help="Port to listen on; with 0, the system chooses a free one. Default: the port of "
+            f"the configured listeners, or {DEFAULT_PORT}.",
         ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on. Default: loopback.")
+        str | None, typer.Option(help="Address to listen on. Default: the loopback interface.")
     ] = None,
     listeners: Annotated[
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Kafka's setting listeners, instead of --host and --port: SASL_SSL://0.0.0.0:9093,...",
+            help=(
+                "Kafka's setting listeners, such as SASL_SSL://0.0.0.0:9093,... Replaces --host "
+                "and --port."
+            ),
         ),
     ] = None,
     read_only: Annotated[
@@ -73,10 +76,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     server_properties: ServerPropertiesOption = None,
     users: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Users of SASL listeners: one NAME=PASSWORD per line."),
+        typer.Option(
+            metavar="FILE",
+            help=("File with the users of SASL listeners: one NAME=PASSWORD per line."),
+        ),
     ] = None,
     acls: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Enforce the ACLs in this file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=("Enforce the ACLs in this file. Default: no authorization.")
+        ),
     ] = None,
     allow_anonymous: Annotated[
         bool, flag("--allow-anonymous", "Allow other machines to connect without authentication.")
@@ -84,25 +93,28 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Serve /metrics (Prometheus) and /health on this port."
+            min=0,
+            max=65535,
+            help=("Serve /metrics (Prometheus) and /health on this port. Default: not served."),
         ),
     ] = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Format of what is logged.")
+        Literal["text", "json"], typer.Option(help="Format of the broker's log lines.")
     ] = "text",
     as_json: JsonOption = False,
 ) -> None:
     """Serve log directories to Kafka clients, as a cluster of one broker.
 
     Producers, consumers, groups, transactions and admin clients work as with Apache Kafka, and the
-    files are Kafka's own. Runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down cleanly. The
-    directories are locked, so this fails while a broker is running. With --read-only it does not:
-    producers then get an error, and offsets that groups commit are kept in memory only.
+    files are in Kafka's format. The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down
+    cleanly. The directories are locked, so the command fails while a broker is running. With
+    --read-only, no lock is needed; producers then get an error, and offsets that groups commit are
+    kept in memory only.
 
-    Settings are Kafka's broker settings; --config overrides --server-properties. By default only
-    the loopback interface is served. For --host or --listeners with an address that other machines
-    can reach, configure authentication or use --allow-anonymous. Errors and warnings go to standard
-    error.
+    Settings are Kafka's broker settings; --config overrides --server-properties. By default, the
+    broker listens on the loopback interface only. To listen on an address that other machines can
+    reach (--host, --listeners), configure authentication or use --allow-anonymous. Errors and
+    warnings are printed to standard error.
 
     \b
     Examples:
@@ -112,7 +124,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog serve data -c num.partitions=3 -c group.initial.rebalance.delay.ms=3000
       stratalog serve data --listeners SASL_PLAINTEXT://0.0.0.0:9092 --users users.properties
 
-    With --json there is one object of kind broker once clients can connect.
+    With --json, the command prints one object of kind broker as soon as clients can connect.
     """
     from stratalog.broker.broker import Broker  # noqa: PLC0415  # heavy
     from stratalog.broker.log_lines import log_to_stderr  # noqa: PLC0415

@@ -60,8 +60,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         option(
             "--what-if",
             "KEY=VALUE",
-            "Show what this setting would free now: retention.ms, retention.bytes, "
-            "cleanup.policy or a setting of compaction. Repeatable; each is shown alone.",
+            "Show how much space this setting would free now: retention.ms, retention.bytes, "
+            "cleanup.policy or a compaction setting. Repeatable; each is evaluated on its own.",
         ),
     ] = None,
     *,
@@ -74,14 +74,14 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 ) -> None:
     """Count records, keys and sizes of topics; estimate what other settings would save.
 
-    SUPERSEDED is the share of records that have a later record with the same key. COMPACTED
-    estimates the size of the log after compaction, ZSTD and LZ4 its size with that
+    SUPERSEDED is the share of records that have a later record with the same key. COMPACTED is the
+    estimated size of the log after compaction; ZSTD and LZ4 are its estimated sizes with that
     compression.type. Keys are counted by 64-bit hashes.
 
-    --what-if shows what each setting would free now, with all other settings of the topic as they
-    are: what `stratalog retain --dry-run` and, for cleanup.policy=compact, `stratalog compact
-    --dry-run` show with this setting as --config. If the cleanup.policy of a topic is unknown,
-    delete is assumed.
+    --what-if shows how much space each setting would free now, with all other settings of the topic
+    unchanged. The result is the same as that of `stratalog retain --dry-run` or, for
+    cleanup.policy=compact, of `stratalog compact --dry-run` with this setting as --config. If the
+    cleanup.policy of a topic is unknown, delete is assumed.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
       stratalog stats orders -d /var/lib/kafka/data --histograms
       stratalog stats orders:3 -d /data --what-if retention.ms=1d
 
-    With --json there is one object per partition, and a last one of kind summary.
+    With --json, the command prints one object per partition. The last object is of kind summary.
     """
     clock = Clock()
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy

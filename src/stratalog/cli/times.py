@@ -18,8 +18,8 @@ _EARLIEST: Final = {"earliest", "beginning", "start"}
 _LATEST: Final = {"latest", "end"}
 
 POINT_HELP: Final = (
-    "an offset, -N for N offsets before the end, earliest, latest, or a time: 2024-05-01T12:30:00, "
-    "14:05, now, -1h30m, @1714566600000"
+    "an offset, earliest, latest, -N for N offsets before the end, or a time: "
+    "2024-05-01T12:30:00, 14:05, now, -1h30m, @1714566600000"
 )
 
 Kind: TypeAlias = Literal["offset", "from_end", "time"]

@@ -83,7 +83,7 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     A log directory given with --log-dir is created if it does not exist. The topic keeps the
     settings given with --config; all others have Kafka's defaults. In the directory of a Kafka
     broker (it has a meta.properties file), topics are created only with --create-in-broker-dir.
-    The log directory is locked, so this fails while a broker is running.
+    The log directory is locked, so the command fails while a broker is running.
 
     \b
     Examples:
@@ -123,16 +123,18 @@ def alter(
     delete_config: Annotated[
         list[str] | None,
         repeatable(
-            "--delete-config", "NAME", "A setting to remove from the topic: its default applies."
+            "--delete-config",
+            "NAME",
+            "A setting to remove from the topic, so that its default applies.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change settings of a topic.
 
-    Other settings stay as they are. The settings of topics of a Kafka cluster are in its metadata,
-    and can only be changed there (kafka-configs.sh). The log directory is locked, so this fails
-    while a broker is running.
+    Other settings stay as they are. If a topic belongs to a Kafka cluster, its settings are in the
+    cluster's metadata and can be changed only there (kafka-configs.sh). The log directory is
+    locked, so the command fails while a broker is running.
 
     \b
     Examples:
@@ -165,9 +167,7 @@ def add_partitions(
     topic: TopicArgument,
     partitions: Annotated[
         int,
-        partitions_option(
-            "The new number of partitions, those that exist included.", show_default=False
-        ),
+        partitions_option("The new total number of partitions.", show_default=False),
     ],
     log_dir: LogDirOption = None,
     create_in_broker_dir: CreateInBrokerDirOption = False,
@@ -175,9 +175,9 @@ def add_partitions(
 ) -> None:
     """Add partitions to a topic.
 
-    Records stay where they are; new records of a key may go to another partition than its old
-    ones. The number of partitions cannot be reduced. The log directory is locked, so this fails
-    while a broker is running.
+    Existing records stay where they are. New records of a key may go to a different partition than
+    its earlier ones. The number of partitions cannot be reduced. The log directory is locked, so
+    the command fails while a broker is running.
 
     \b
     Examples:
@@ -204,8 +204,9 @@ def delete(
 ) -> None:
     """Delete a topic and its files.
 
-    Asks for confirmation, unless you give --yes. Topics of a Kafka cluster can only be deleted
-    there (kafka-topics.sh). The log directory is locked, so this fails while a broker is running.
+    The command asks for confirmation unless you give --yes. If a topic belongs to a Kafka cluster,
+    it can be deleted only there (kafka-topics.sh). The log directory is locked, so the command
+    fails while a broker is running.
 
     \b
     Examples:
@@ -240,19 +241,24 @@ def describe(
         list[str] | None,
         argument(
             "TOPIC",
-            "Topics in --log-dir (default: the current directory), or DIR/TOPIC. Default: "
-            "all topics.",
+            "Topics in --log-dir (default: the current directory), or DIR/TOPIC. If omitted, all "
+            "topics.",
         ),
     ] = None,
     log_dir: LogDirOption = None,
     show_all: Annotated[
-        bool, flag("--all", "Show all settings, not only those that are not default.", short="-a")
+        bool,
+        flag(
+            "--all",
+            "Show all settings. Default: only those that differ from their defaults.",
+            short="-a",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show partitions, offsets, sizes and settings of topics.
 
-    Never writes and takes no lock. Settings are shown with their source.
+    The command takes no lock and never writes. Settings are shown with their source.
 
     \b
     Examples:

@@ -83,24 +83,33 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         int | None, _size_option(f"Mean size of a stored record: {SIZE_HELP}.")
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, help="Records a second, of all partitions of the topic.")
+        float | None,
+        typer.Option(min=0, help=("Records per second, in all partitions of the topic together.")),
     ] = None,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Partitions of the topic.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help=("Number of partitions of the topic."))
+    ] = None,
     retention: Annotated[
         int | None,
         typer.Option(
             parser=_duration, metavar="TIME", help=f"How long to keep records: {_DURATION_HELP}."
         ),
     ] = None,
-    retention_bytes: Annotated[int | None, _size_option("How much of a partition to keep.")] = None,
+    retention_bytes: Annotated[
+        int | None, _size_option("How much of each partition to keep, in the same units.")
+    ] = None,
     lookups: Annotated[
-        float | None, typer.Option(min=0, help="Lookups by offset a second: seeks, old fetches.")
+        float | None,
+        typer.Option(
+            min=0,
+            help=("Lookups by offset per second: consumers that start, seek or fetch old data."),
+        ),
     ] = None,
     time_lookups: Annotated[
-        float | None, typer.Option(min=0, help="Lookups by time a second.")
+        float | None, typer.Option(min=0, help="Lookups by time per second.")
     ] = None,
     segment_bytes: Annotated[
-        int | None, _size_option("Use this segment.bytes, and advise on the rest.")
+        int | None, _size_option("Use this segment.bytes, and recommend the other settings.")
     ] = None,
     batch_bytes: Annotated[int | None, _size_option("Mean size of a stored batch.")] = None,
     compacted: Annotated[
@@ -108,15 +117,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         typer.Option("--compacted", help="The topic is compacted.", show_default=False),
     ] = None,
     broker_partitions: Annotated[
-        int | None, typer.Option(min=1, help="Partitions of all topics on a broker.")
+        int | None, typer.Option(min=1, help="Number of partitions of all topics on a broker.")
     ] = None,
     simulate: Annotated[
         list[str] | None,
         option(
             "--simulate",
             "CONFIG",
-            "Replay the batches under these settings: NAME=VALUE,NAME=VALUE,…, or current, or "
-            "advised. Give it twice to compare.",
+            "Simulate the log with these settings: NAME=VALUE,NAME=VALUE,…, current or advised. "
+            "Give it twice to compare two simulations.",
         ),
     ] = None,
     keys: Annotated[
@@ -129,17 +138,17 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Recommend topic settings, from numbers, from a log directory, or both; simulate them.
+    """Recommend topic settings, based on figures that you give, on logs, or on both; simulate them.
 
-    Each recommendation has its reason, the arithmetic behind it and the trade-off. Traps are
-    settings with surprising effects, alone or together with the data. Numbers given on the command
+    Each recommendation comes with its reason, the arithmetic behind it and the trade-off. Traps are
+    settings that have surprising effects, on their own or with this data. Figures on the command
     line override what the log shows.
 
-    --simulate reads batch headers only, and computes with the rules of a real log how it would be
-    stored: segments and what rolled each, index sizes, bytes scanned per lookup, the error of a
-    lookup by time, how long records outlive their retention, disk use over time, and what
-    compaction would do. Nothing is written. Each batch counts as one append; record time is the
-    clock.
+    --simulate reads batch headers only. With the rules that write real logs, it computes how the
+    log would be stored: segments and what rolled each, index sizes, bytes scanned per lookup, the
+    error of a lookup by time, how long records outlive their retention, disk use over time, and
+    what compaction would do. Nothing is written. Each batch counts as one append, and record
+    timestamps serve as the clock.
 
     \b
     Examples:
@@ -148,7 +157,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
       stratalog tune orders -d /data --time-lookups 20 --simulate current --simulate advised
       stratalog tune orders -d /data --simulate segment.bytes=64MiB,index.interval.bytes=1024
 
-    With --json there is one object per recommendation, trap and simulated partition.
+    With --json, the command prints one object per recommendation, trap and simulated partition.
     """
     spark.check()
     numbers: dict[str, object] = {

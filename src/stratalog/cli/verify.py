@@ -48,14 +48,14 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     remote: RemoteOption = None,
     *,
     settings_files: SettingsFiles,
-    notes: Annotated[bool, flag("--notes", "Show notes, not only their number.")] = False,
+    notes: Annotated[bool, flag("--notes", "List notes. Default: only count them.")] = False,
     threads: Annotated[
         int | None,
         typer.Option(
             "--threads",
             metavar="N",
             min=1,
-            help="Number of threads without --master. Default: one per core.",
+            help="Number of threads. Default: one per core. Not with --master.",
         ),
     ] = None,
     spark: SparkOptions,
@@ -65,17 +65,17 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 
     An error is data that cannot be read, or that would give readers a wrong result. A warning is a
     problem that a broker repairs by itself, or that is normal only if the topic is compacted. A
-    note is something unusual that Kafka itself leaves behind. Each finding has a file, a position
-    and what to do.
+    note is something unusual that Kafka itself leaves behind. Each finding names a file and a
+    position, and says what to do.
 
     Whether a topic is compacted is read from its settings or the cluster's metadata; the first
     lines of output show the cleanup.policy of each topic and its source.
 
-    With --remote the remote segments of tiered topics are checked, and only these: that the log of
-    each partition is complete, every object is there, and every batch has its CRC. Objects that are
-    part of no log are notes.
+    With --remote, only the remote segments of tiered topics are checked: whether the log of each
+    partition is complete, every object exists, and the CRC of every batch matches. Objects that are
+    not part of any log are notes.
 
-    This takes no lock, so it is safe on the directory of a running broker.
+    The command takes no lock, so it is safe on the directory of a running broker.
 
     \b
     Examples:
@@ -84,8 +84,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
       stratalog verify /var/lib/kafka/data/orders-3 --notes
       stratalog verify /mnt/backup --master spark://host:7077 --json
 
-    With --json there is one object per finding (severity, code, path, position, what, advice;
-    position is null if the finding is about the entire file), and a last one of kind summary, with
+    With --json, the command prints one object per finding: severity, code, path, position (null if
+    the finding concerns the entire file), what and advice. The last object is of kind summary, with
     the cleanup.policy of each topic and its source.
     """
     if threads is not None and spark.master is not None:

@@ -26,8 +26,8 @@ _UNIT_MS: Final = {
 }
 
 TIME_HELP: Final = (
-    "2024-05-01, 2024-05-01T12:30:00.250 (UTC unless it ends with Z or an offset such as +02:00), "
-    "14:05 (the last one, UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
+    "2024-05-01, 2024-05-01T12:30:00.250 (UTC, unless it has an offset such as +02:00), 14:05 "
+    "(the latest one, in UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
 )
 
 
