@@ -88,7 +88,7 @@ def test_each_record_once(tmp_path: Path, seaweed: S3Server) -> None:
         assert export(reading(logs), where, incremental=True).records == count
     assert offsets(where) == [(number, offset) for number in (0, 1) for offset in range(8)]
     assert not [name for name in names(where) if name.startswith(STAGING_PREFIX)]
-    with pytest.raises(ConfigError, match="is for incremental exports"):
+    with pytest.raises(ConfigError, match="has incremental exports"):
         export(reading(logs), where)
 
 

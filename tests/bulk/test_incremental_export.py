@@ -217,11 +217,11 @@ def test_the_target_belongs_to_one_kind_of_export(tmp_path: Path) -> None:
     logs, target = tmp_path / "logs", tmp_path / "out"
     append(logs, 1)
     export(reading(logs), tmp_path / "plain")
-    with pytest.raises(ConfigError, match="is not empty, and its files are not of incremental"):
+    with pytest.raises(ConfigError, match="is not empty, and was not written by incremental"):
         run(logs, tmp_path / "plain")
     run(logs, target)
     for appends in (False, True):
-        with pytest.raises(ConfigError, match="is for incremental exports"):
+        with pytest.raises(ConfigError, match="has incremental exports"):
             export(reading(logs), target, FileSpec(appends=appends))
     for other in (FileSpec("jsonl"), FileSpec(by_date=False), FileSpec(is_text=True)):
         with pytest.raises(ConfigError, match="use the same options"):
@@ -237,7 +237,7 @@ def test_one_export_at_a_time(tmp_path: Path) -> None:
     append(logs, 1)
     with (
         IncrementalTarget(target, FileSpec().layout),
-        pytest.raises(LockedError, match="another incremental export writes to it"),
+        pytest.raises(LockedError, match="another incremental export is writing to it"),
     ):
         run(logs, target)
     assert run(logs, target).records == 1

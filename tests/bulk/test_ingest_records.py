@@ -121,7 +121,7 @@ def test_files_of_both_kinds(logs: Path, tmp_path: Path) -> None:
     inside("export", logs, "--to", tmp_path / "out", "--format", "jsonl", "--no-by-date")
     (tmp_path / "mine.jsonl").write_text('{"a": 1}\n')
     files = [*(tmp_path / "out").rglob("*.jsonl"), tmp_path / "mine.jsonl"]
-    with pytest.raises(ConfigError, match="give the format records or json"):
+    with pytest.raises(ConfigError, match="use the format records or json"):
         inside("ingest", *files, "--to", tmp_path / "new", "-t", "u", "-p", "1")
     assert not (tmp_path / "new").exists()
 
@@ -184,7 +184,7 @@ def test_other_partitions_than_the_topic_has(tmp_path: Path) -> None:
     assert done.status == 2
     assert done.stderr == (
         "stratalog: error: --partitions: 7 were requested, but topic 't' has 2; "
-        "leave it out to write to the topic as it is\n"
+        "omit it to write to the existing topic\n"
     )
     inside(*args, "-p", "2")
     assert len(records_in(new)) == 2

@@ -89,11 +89,14 @@ def test_times(field: Any, time_ms: int | None) -> None:
             '{"k": "a", "t": 1.5}',
             "field 't' is not a timestamp, in ms since 1970 or as a date: 1.5",
         ),
-        ('{"k": "\\ud800", "t": 1}', "field 'k' is an incomplete character"),
+        (
+            '{"k": "\\ud800", "t": 1}',
+            "field 'k' has an unpaired surrogate, which is not valid text",
+        ),
         ("", "not JSON: Expecting value at character 1"),
         ("[1]", "not a JSON object"),
         ('{"k": NaN, "t": 1}', "not JSON: NaN is not JSON"),
-        ("[" * 100_000, "not JSON: too deep"),
+        ("[" * 100_000, "not JSON: nested too deeply"),
         (b'{"k": "\xff"}', "not JSON: not UTF-8"),
     ],
 )

@@ -74,10 +74,10 @@ def test_mistakes(tmp_path: Path) -> None:
     for args, status, what in (
         (("backup", logs), 2, "give log directories and the URI"),
         (("backup", logs, where, "--list"), 2, "--list takes a URI"),
-        (("backup", where, "--list"), 1, "there is no backup"),
+        (("backup", where, "--list"), 1, "no backup found"),
         (("backup", logs, where, "--conf", "a=b"), 2, "--conf requires --master"),
         (("backup", tmp_path / "none", where), 1, "no such directory"),
-        (("restore", where, tmp_path / "out"), 1, "there is no backup"),
+        (("restore", where, tmp_path / "out"), 1, "no backup found"),
         (("restore", where, tmp_path / "out", "--to-offset", "x"), 2, "TOPIC:PARTITION:OFFSET"),
     ):
         result = stratalog(*args)

@@ -142,8 +142,8 @@ def test_records_and_epochs(tmp_path: Path) -> None:
     result = inside("diff", a, b)
     assert result.lines[1:] == [
         "  leader epochs diverge at offset 4: 1 in A, 2 in B",
-        "  offsets 4 to 8: other batches (2 in A, 1 in B)",
-        *(f"  record {offset}: other value" for offset in range(4, 9)),
+        "  offsets 4 to 8: different batches (2 in A, 1 in B)",
+        *(f"  record {offset}: different value" for offset in range(4, 9)),
         "  leader-epoch-checkpoint: epoch 1 starts at 4 in A, is missing in B",
         "1 partition: 1 with differences",
     ]
@@ -157,7 +157,7 @@ def test_headers_and_missing_records(tmp_path: Path) -> None:
     b = _log(tmp_path / "b" / "t-0", encode_batch([records[0]._replace(headers=(), timestamp=2)]))
     found = compare_partitions(a, b)
     assert [tuple(each) for each in found.records] == [
-        (0, "other timestamp, headers"), (1, "only in A"),
+        (0, "different timestamp, headers"), (1, "only in A"),
     ]  # fmt: skip
 
 

@@ -119,8 +119,8 @@ def test_what_recovery_truncates_is_reported(log_dir: Path, args: tuple[str, ...
     (line,) = [line for line in result.stderr.splitlines() if "warning" in line]
     assert line.startswith(f"stratalog: warning: {log_dir / 'hurt-0' / LOG}: truncated at byte ")
     assert (
-        f"{(BATCHES - BAD - 1) * RECORDS_IN_BATCH} records in {BATCHES - BAD - 1} batches, up to "
-        f"offset {BATCHES * RECORDS_IN_BATCH - 1}, still readable" in line
+        f"{(BATCHES - BAD - 1) * RECORDS_IN_BATCH} readable records in "
+        f"{BATCHES - BAD - 1} batches, up to offset {BATCHES * RECORDS_IN_BATCH - 1}" in line
     )
     assert (log_dir / "hurt-0" / LOG).stat().st_size == row["position"]
 
@@ -198,7 +198,7 @@ def test_a_torn_tail_has_nothing_readable(log_dir: Path) -> None:
     with table.open("ab") as file:
         file.write(table.read_bytes()[:30])
     result = stratalog("recover", log_dir, "table", "--dry-run")
-    assert "30 bytes dropped: no readable record among them" in result.lines[0]
+    assert "30 bytes dropped; no readable record is lost" in result.lines[0]
 
 
 def test_a_log_dir_lists_what_it_recovered(log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

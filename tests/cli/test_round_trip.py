@@ -74,7 +74,7 @@ def test_standard_input(tmp_path: Path) -> None:
     ]  # fmt: skip
     unclear = _ingested(b"one\n", logs, "-t", "t")
     assert unclear.status == 2
-    assert "unclear from standard input; give json, text or records" in unclear.stderr
+    assert "cannot be detected from standard input; use json, text or records" in unclear.stderr
     broken = _ingested(b'{"id":1}\n{"id"\n', logs, "-t", "t", "--key", "id")
     assert broken.status == 1
     assert "line 2: not JSON" in broken.stderr

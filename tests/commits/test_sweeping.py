@@ -128,6 +128,6 @@ def test_an_abort_waits_for_the_lock(logs_dir: Path, caplog: pytest.LogCaptureFi
         abandon_runs(target, mine)
         abandon_job(target, JOB)
         assert staged_in(logs_dir) == 2
-    assert "left for a later sweep" in caplog.text
+    assert "a later job removes them" in caplog.text
     abandon_runs(target, mine)
     assert staged_in(logs_dir) == 0

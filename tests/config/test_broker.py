@@ -263,11 +263,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     [
         (
             {"retention.ms": "1"},
-            "retention.ms: is a topic's name; a broker's name for it is 'log.retention.ms'",
+            "retention.ms: is the name of a topic setting; the broker setting is "
+            "'log.retention.ms'",
         ),
         (
             {"remote.storage.enable": "true"},
-            "remote.storage.enable: is a topic's name; a broker has no default for it",
+            "remote.storage.enable: is a topic setting; a broker has no default for it",
         ),
         (
             {"lisetners": "x"},
@@ -301,12 +302,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
             "offsets.topic.replication.factor: '40000' does not fit in 16 bits; "
             "allowed: short (at least 1)",
         ),
-        ({"log.dirs": " , "}, "log.dirs: is empty; a broker needs a log directory"),
-        ({"log.dirs": "/a,/b,/a"}, "log.dirs: names '/a' twice"),
+        ({"log.dirs": " , "}, "log.dirs: is empty; a broker needs at least one log directory"),
+        ({"log.dirs": "/a,/b,/a"}, "log.dirs: lists '/a' twice"),
         (
             {"log.cleaner.threads": "128"},
-            "log.cleaner.dedupe.buffer.size: 134217728 is not more than 1048576 "
-            "for each of 128 log.cleaner.threads",
+            "log.cleaner.dedupe.buffer.size: 134217728 is too small: each of the "
+            "128 log.cleaner.threads needs more than 1048576 bytes",
         ),
         (
             {"log.cleaner.min.compaction.lag.ms": 2, "log.cleaner.max.compaction.lag.ms": 1},

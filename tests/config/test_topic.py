@@ -268,7 +268,8 @@ def test_levels_belong_to_codecs() -> None:
         (
             {"log.retention.hours": 1},
             "log.retention.hours",
-            "log.retention.hours: is a broker's name; a topic's name for it is 'retention.ms'",
+            "log.retention.hours: is the name of a broker setting; the topic setting is "
+            "'retention.ms'",
         ),
         ({"zzz": 1}, "zzz", "zzz: unknown topic config"),
         (

@@ -497,7 +497,7 @@ def test_what_is_cut_off_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"{damaged}: truncated at byte {damaged.stat().st_size}, offset 6: ")
     assert warning.endswith(
-        "1 later segment deleted: 4 records in 2 batches, up to offset 11, still readable"
+        "1 later segment deleted; lost with them: 4 readable records in 2 batches, up to offset 11"
     )
 
 

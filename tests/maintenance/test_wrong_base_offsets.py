@@ -66,4 +66,4 @@ def test_recovery_counts_what_is_readable_below_a_wrong_offset(tmp_path: Path) -
         (dropped,) = logs.recovery
         assert dropped.first_offset == 69
         assert dropped.readable_records == 5
-        assert "5 records in 5 batches, up to offset 9, still readable" in dropped.text()
+        assert "5 readable records in 5 batches, up to offset 9" in dropped.text()

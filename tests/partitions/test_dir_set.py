@@ -277,7 +277,7 @@ def test_a_lost_directory_is_forgotten(dirs: list[Path], caplog: pytest.LogCaptu
     lost = dirs[1].with_name("lost")
     dirs[1].rename(lost)
     with open_logs(dirs[0], missing_dirs="forget") as logs:
-        assert "topic 'orders' has lost partitions" in caplog.text
+        assert "partitions of topic 'orders' are lost" in caplog.text
         assert logs.topic("orders").partitions == (0, 1, 2, 3)
         values = committed(logs)
         assert 0 < len(values) < 44

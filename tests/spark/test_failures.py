@@ -71,8 +71,8 @@ READ = (
         (f"{CALL}{READ}{AT}", "/in/a.gz: cannot be read: it is corrupt"),
         (
             f"{CALL}{LOST}SparkException: Python worker exited unexpectedly (crashed).{AT}",
-            "a Python worker of Spark died in the middle of a task: it crashed or was killed, "
-            "maybe for lack of memory",
+            "a Python worker of Spark died during a task; it crashed or was killed, "
+            "possibly because it ran out of memory",
         ),
         (
             f"{CALL}{LOST}SparkRuntimeException: [USER_RAISED_EXCEPTION] /a: x SQLSTATE: P01{AT}",

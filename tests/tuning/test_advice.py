@@ -154,7 +154,7 @@ def test_codecs() -> None:
     done = advice_of(codec_ratios=ratios, codecs={"none": 0.1, "lz4": 0.9})["compression.type"]
     assert (done.value, done.reason) == (
         "producer",
-        "Producers compress already: 90% of the log, mostly lz4.",
+        "Producers already compress: 90% of the log, mostly lz4.",
     )
     assert advice_of()["compression.type"].value == "producer"
 

@@ -168,7 +168,7 @@ def backup(
     clock = Clock()
     workers = workers or ThreadWorkers()
     if keep is not None and keep < 1:
-        raise BackupError(f"keep={keep}: at least one backup is kept")
+        raise BackupError(f"keep is {keep}; it must be 1 or more")
     dirs = [_checked_dir(each) for each in paths]
     store = BackupStore.at(where)
     _check_target(store.path, dirs)
@@ -225,7 +225,7 @@ def _read_back(task: tuple[str, int], *, store: BackupStore) -> None:
 def _checked_dir(where: Path | str) -> Path:
     path = location(where).absolute()
     if isinstance(path, RemotePath):
-        raise NotALogDirError(f"{path}: only log directories on a disk are backed up")
+        raise NotALogDirError(f"{path}: only log directories on a local disk can be backed up")
     scan_log_dir(path)
     return path
 
@@ -284,8 +284,9 @@ def _settled(live: Sequence[Path]) -> tuple[dict[Path, _Moment], bool]:
             return moments, True
         time.sleep(0.0002 * attempt)
     _log.warning(
-        "%s: transactions began or ended each time that the logs were looked at; some that were "
-        "ending may be incomplete in this backup",
+        "%s: transactions started or ended each time the logs were listed, so transactions that "
+        "were ending may be incomplete in this backup; to be safe, run another backup at a "
+        "quieter time",
         ", ".join(map(str, live)),
     )
     return moments, False
@@ -426,7 +427,9 @@ def _retried(path: Path) -> list[_Planned]:
             ]
         except (SegmentGoneError, FileNotFoundError):
             continue
-    raise BackupError(f"{path}: its files change too quickly to be copied")
+    raise BackupError(
+        f"{path}: its files were replaced faster than they could be copied; run the backup again"
+    )
 
 
 def _cut_partition(
@@ -441,7 +444,10 @@ def _cut_partition(
             continue
         finally:
             _release(listing.segments)
-    raise BackupError(f"{listed.path}: its files change too quickly to be copied")
+    raise BackupError(
+        f"{listed.path}: its files were replaced faster than they could be copied; "
+        "run the backup again"
+    )
 
 
 def _release(segments: Iterable[SegmentView]) -> None:
@@ -636,7 +642,10 @@ class _Run:
                 break
             cut = self._cut_again(cut, gone, saved)
         else:
-            raise BackupError(f"{cut.path}: its files change too quickly to be copied")
+            raise BackupError(
+                f"{cut.path}: its files were replaced faster than they could be "
+                "copied; run the backup again"
+            )
         planned = {each.path for each in cut.files}
         files = tuple(saved[path] for path in sorted(planned))
         ends = tuple(sorted(p.saved for p in cut.partitions.values() if p.saved is not None))
@@ -830,12 +839,12 @@ def list_backups(where: Path | str) -> list[Manifest]:
     store = BackupStore.at(where)
     ids = store.backup_ids()
     if not ids:
-        raise BackupError(f"{store.path}: there is no backup")
+        raise BackupError(f"{store.path}: no backup found")
     return [store.read_manifest(each) for each in ids]
 
 
 def prune(where: Path | str, keep: int) -> Pruned:
     """Remove all but the newest `keep` backups, and objects that none of those needs."""
     if keep < 1:
-        raise BackupError(f"keep={keep}: at least one backup is kept")
+        raise BackupError(f"keep is {keep}; it must be 1 or more")
     return BackupStore.at(where).prune(keep)

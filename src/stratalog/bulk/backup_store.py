@@ -187,7 +187,7 @@ def decode_manifest(data: bytes) -> Manifest:
         body, _, end = data.decode().rpartition(',"checksum":"')
         content = json.loads(body + "}")
         if content["version"] != VERSION:
-            raise UnsupportedError(f"a backup of version {content['version']!r}")
+            raise UnsupportedError(f"backup version {content['version']!r} is not supported")
         if end != f'{object_name(f"{body}}}".encode())}"}}\n':
             raise BackupError("its checksum does not match its content")
         return Manifest(
@@ -270,7 +270,7 @@ class BackupStore:
         try:
             return decode_manifest(read_file(path))
         except (FileNotFoundError, NotADirectoryError):
-            raise BackupError(f"{self.path}: there is no backup {backup_id!r}") from None
+            raise BackupError(f"{self.path}: no backup {backup_id!r}") from None
         except BackupError as error:
             raise BackupError(f"{path}: {error}") from None
 
@@ -306,9 +306,9 @@ class BackupStore:
         try:
             data = read_file(path)
         except (FileNotFoundError, NotADirectoryError):
-            raise BackupError(f"{path}: missing, although a backup names it") from None
+            raise BackupError(f"{path}: this object of a backup is missing") from None
         if len(data) != size_bytes or object_name(data) != name:
-            raise BackupError(f"{path}: its content is not what was backed up (checksum mismatch)")
+            raise BackupError(f"{path}: checksum mismatch: the content is not what was backed up")
         return data
 
     def _write(self, directory: str, name: str, data: bytes) -> None:

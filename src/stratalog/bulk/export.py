@@ -640,7 +640,10 @@ def _check_target(target: Path, spec: FileSpec) -> None:
     if not target.is_dir():
         raise ConfigError("target", f"{target} is not a directory")
     if is_incremental(target):
-        raise ConfigError("target", f"{target} is for incremental exports; use incremental=True")
+        raise ConfigError(
+            "target",
+            f"{target} has incremental exports; use incremental=True, or another directory",
+        )
     if spec.appends:
         return
     is_used = has_files(target) if isinstance(target, RemotePath) else any(target.iterdir())

@@ -131,7 +131,7 @@ def decode_state(data: bytes) -> ExportState:
 
 def _state_of(content: Any) -> ExportState:
     if content["version"] != VERSION:
-        raise UnsupportedError(f"{STATE_FILE} of version {content['version']!r}")
+        raise UnsupportedError(f"version {content['version']!r} of {STATE_FILE} is not supported")
     partitions = {
         TopicPartition(as_text(row["topic"]), as_count(row["partition"])): ExportedUpTo(
             id_of(row["topicId"]), as_count(row["nextOffset"])
@@ -164,7 +164,9 @@ class IncrementalTarget:
             try:
                 stack.enter_context(locked(self._disk, self.path / LOCK_FILE))
             except LockedError:
-                raise LockedError(f"{self.path}: another incremental export writes to it") from None
+                raise LockedError(
+                    f"{self.path}: another incremental export is writing to it; wait until it ends"
+                ) from None
             self.state = self._read(layout)
             self._finish()
             self._lock = stack.pop_all()
@@ -271,7 +273,9 @@ def _check_files(path: Path) -> None:
     is_used = has_files if isinstance(path, RemotePath) else _has_any
     if not is_incremental(path) and is_used(path):
         raise ConfigError(
-            "target", f"{path} is not empty, and its files are not of incremental exports"
+            "target",
+            f"{path} is not empty, and was not written by incremental exports; use an "
+            "empty directory",
         )
 
 
@@ -323,7 +327,9 @@ def next_range(
     if topic_id is not None and saved.topic_id not in {None, topic_id}:
         assert saved.topic_id is not None
         what = recreated(topic_partition.topic, saved.topic_id, topic_id)
-        what = f"{what} (or this is another log directory); {topic_partition} was exported up to"
+        what = (
+            f"{what}, or this is another log directory; {topic_partition} was exported up to offset"
+        )
         lost = LostRecords(topic_partition, start, None, f"{what} {start}")
         return _range_from(first, topic_partition, view, options), lost
     if start < first:

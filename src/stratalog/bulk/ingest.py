@@ -146,7 +146,9 @@ def _plan_stdin(source: FileSource) -> IngestPlan:
     if len(source.paths) > 1:
         raise ConfigError("paths", "standard input (-) cannot be combined with files")
     if source.format in {"csv", "parquet"}:
-        raise ConfigError("format", f"{source.format} is not read from standard input; use a file")
+        raise ConfigError(
+            "format", f"{source.format} cannot be read from standard input; use a file"
+        )
     start = stdin.peek(EXPORTED_BYTES_MAX)
     chosen = source.format
     if chosen is None:
@@ -155,7 +157,9 @@ def _plan_stdin(source: FileSource) -> IngestPlan:
         elif start.lstrip().startswith(b"{") or not start:
             chosen = "json"
         else:
-            raise ConfigError("format", "unclear from standard input; give json, text or records")
+            raise ConfigError(
+                "format", "cannot be detected from standard input; use json, text or records"
+            )
     lines = _line_rows(source, chosen)
     part = TextRange(STDIN, 0, max(1, len(start)), is_compressed=True)  # its size is not known
     parts = (part,) if start else ()
@@ -165,7 +169,7 @@ def _plan_stdin(source: FileSource) -> IngestPlan:
 def _line_rows(source: FileSource, chosen: Format) -> LineRows:
     if source.mapping.given and chosen != "json":
         have = "fields of their own" if chosen == "records" else "no fields"
-        raise ConfigError("key", f"lines of {chosen} have {have}; give the format json")
+        raise ConfigError("key", f"lines in the format {chosen} have {have}; use the format json")
     if chosen == "records":
         return RecordLines(source.keeps_partitions, source.allows_missing)
     if source.mapping.given:
@@ -183,8 +187,8 @@ def _are_exported(files: Sequence[InputFile]) -> bool:
     if len(found) > 1:
         raise ConfigError(
             "format",
-            f"{found[True]} has records as export writes them, {found[False]} has not; give the "
-            "format records or json",
+            f"{found[True]} has records as written by export, but {found[False]} has other JSON; "
+            "use the format records or json",
         )
     return True in found
 

@@ -115,7 +115,10 @@ def compression_of(path: str) -> str | None:
     suffix = Path(path).suffix.lower()
     if suffix in _OTHER_COMPRESSION:
         known = ", ".join(_COMPRESSION)
-        raise ConfigError("paths", f"{path}: {suffix} cannot be read, only {known}; decompress it")
+        raise ConfigError(
+            "paths",
+            f"{path}: {suffix} files are not supported, only {known}; decompress the file first",
+        )
     return _COMPRESSION.get(suffix)
 
 
@@ -206,7 +209,7 @@ def _check_names(directory: Path, names: Iterable[str]) -> None:
                     f"'stratalog read {directory}' prints the records, and 'stratalog export "
                     f"{directory} --to DIR' writes files that can be ingested"
                 )
-            raise ConfigError("paths", f"{directory / name}: a file of a Kafka log; {advice}")
+            raise ConfigError("paths", f"{directory / name} is a file of a Kafka log; {advice}")
 
 
 def format_of(files: Sequence[InputFile]) -> Format:
@@ -216,7 +219,7 @@ def format_of(files: Sequence[InputFile]) -> Format:
     if only is None:
         raise ConfigError(
             "format",
-            "unclear from the names of the files; give json, csv, parquet, text or records",
+            "cannot be detected from the file names; use json, csv, parquet, text or records",
         )
     return only
 
@@ -264,7 +267,9 @@ def _local_paths(text: str) -> list[Path]:
 def _file(path: Path) -> InputFile:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise InputFileError(f"{path}: not a regular file, and tasks may read it more than once")
+        raise InputFileError(
+            f"{path}: not a regular file; copy it to one, because tasks may read it more than once"
+        )
     return InputFile(str(path), found.st_size)
 
 

@@ -357,7 +357,9 @@ class _Columns:
         try:
             self._found[kind].append(_bytes_of(name, field, line))
         except UnicodeEncodeError:
-            raise LineError(self.index, f"field {name!r} is an incomplete character") from None
+            raise LineError(
+                self.index, f"field {name!r} has an unpaired surrogate, which is not valid text"
+            ) from None
         return None
 
     def _miss(self, kind: str, reason: str) -> None:
@@ -388,7 +390,7 @@ def _parsed(line: bytes, index: int) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise LineError(index, f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise LineError(index, f"not JSON: {reason}") from None
     if not isinstance(found, dict):
         raise LineError(index, "not a JSON object")

@@ -181,7 +181,11 @@ def topic_id_of(partition: PartitionView | Path) -> uuid.UUID | None:
             return partition.topic_id
         return read_topic_id(partition)
     except (CorruptError, AccessDeniedError) as error:
-        _log.warning("the topic id is unknown and is not compared: %s", error)
+        _log.warning(
+            "cannot check whether the topic was deleted and created again, because its "
+            "id is unknown: %s",
+            error,
+        )
         return None
 
 

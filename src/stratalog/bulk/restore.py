@@ -206,16 +206,16 @@ def plan_restore(
     store = BackupStore.at(where)
     manifest = store.latest() if backup_id is None else store.read_manifest(backup_id)
     if manifest is None:
-        raise BackupError(f"{store.path}: there is no backup")
+        raise BackupError(f"{store.path}: no backup found")
     targets = tuple(location(each).absolute() for each in dirs)
     if len(targets) != len(manifest.dirs):
         paths = ", ".join(each.path for each in manifest.dirs)
         raise BackupError(
-            f"the backup is of {len(manifest.dirs)} log directories ({paths}): give as many "
-            f"directories, not {len(targets)}"
+            f"the backup has {len(manifest.dirs)} log directories ({paths}): give one directory "
+            f"for each, not {len(targets)}"
         )
     if as_is and selection.truncates:
-        raise BackupError("files cannot be left as they are if their logs are truncated")
+        raise BackupError("as_is cannot be combined with a truncation by time or offset")
     _check_selection(manifest, selection)
     files = tuple(tuple(_selected(each, selection)) for each in manifest.dirs)
     plan = RestorePlan(store, manifest, targets, selection, files, as_is)
@@ -232,9 +232,12 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             raise BackupError(f"backup {manifest.backup_id} has no {name}")
     for at, offset in selection.to_offsets:
         if at not in known or not selection.has(at):
-            raise BackupError(f"{at.topic}:{at.partition} is not restored")
+            raise BackupError(
+                f"{at.topic}:{at.partition} is to be truncated, but is not among "
+                "the restored partitions"
+            )
         if offset < 0:
-            raise BackupError(f"{at.topic}:{at.partition}:{offset}: an offset is 0 or more")
+            raise BackupError(f"{at.topic}:{at.partition}:{offset}: the offset must be 0 or more")
 
 
 def _selected(saved: SavedDir, selection: Selection) -> Iterable[SavedFile]:
@@ -283,7 +286,7 @@ def _is_after(name: str, end: int, first_base: int) -> bool:
 
 def _check_target(plan: RestorePlan, target: Path) -> None:
     if isinstance(target, RemotePath):
-        raise BackupError(f"{target}: a log directory is restored to a disk")
+        raise BackupError(f"{target}: log directories can be restored only to a local disk")
     if not target.exists():
         return
     if not target.is_dir():
@@ -457,7 +460,10 @@ def _fetch_file(task: _FetchTask, *, store: BackupStore) -> int:
         for name, size_bytes in task.pieces:
             file.write(store.read_object(name, size_bytes))
         if file.size_bytes != task.file.size_bytes:
-            raise BackupError(f"{task.file.path}: the backup has {file.size_bytes} bytes of it")
+            raise BackupError(
+                f"{task.file.path}: the backup has {file.size_bytes} of its "
+                f"{task.file.size_bytes} bytes"
+            )
         file.fsync()
     disk.set_mtime_ms(temporary, task.file.mtime_ms)
     disk.rename(temporary, task.target)

@@ -259,7 +259,7 @@ def _check_partitions(options: WriteOptions, topic: StagedTopic) -> None:
         raise ConfigError(
             "topicPartitions",
             f"{wanted.partition_count} were requested, but topic {topic.name!r} has "
-            f"{topic.partition_count}; leave it out to write to the topic as it is",
+            f"{topic.partition_count}; omit it to write to the existing topic",
         )
 
 
@@ -313,4 +313,7 @@ def _abandon(
         with target.lock():
             remove_staged_files(Disk(), target.paths, directories, job=job, names=names)
     except StratalogError as error:
-        _log.warning("staged files of a failed job are left for a later sweep: %s", error)
+        _log.warning(
+            "cannot remove the staged files of a failed job now; a later job removes them: %s",
+            error,
+        )

@@ -187,7 +187,7 @@ def _batches_text(first: int, following: int, counts: tuple[int, int]) -> str:
         return f"{span}: {counted(a, 'batch')} only in A"
     if not a:
         return f"{span}: {counted(b, 'batch')} only in B"
-    return f"{span}: other batches ({a} in A, {b} in B)"
+    return f"{span}: different batches ({a} in A, {b} in B)"
 
 
 def _rows(

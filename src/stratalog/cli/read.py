@@ -535,7 +535,8 @@ class Tail:
             self.position = start
         elif self.position > end:
             self._notice(
-                f"the log was truncated to offset {end}; offset {self.position} was reached before"
+                f"the log was truncated to offset {end}, but was already read up to offset "
+                f"{self.position}"
             )
             self.position = end
 

@@ -310,7 +310,7 @@ def _lines(plan: RepairPlan, repair: Repair | None) -> Iterator[str]:
 
 def _log_steps(plan: RepairPlan) -> Iterator[tuple[str, str]]:
     for name in plan.interrupted:
-        yield "finish", f"{name}: it was interrupted; it is completed or dropped first"
+        yield "finish", f"{name} was interrupted; it is completed or rolled back first"
     for corrupt in plan.quarantined:
         place = f"{corrupt.path.name} at byte {corrupt.position}"
         size = counted(corrupt.size_bytes, "byte")

@@ -398,7 +398,9 @@ def _check_own(view: TopicsView, info: TopicInfo) -> None:
 
 def _confirm(place: Place, facts: DescribedTopic) -> None:
     if not sys.stdin.isatty():
-        raise typer.BadParameter("give --yes to delete without confirmation (no terminal to ask)")
+        raise typer.BadParameter(
+            "cannot ask for confirmation without a terminal; use --yes to delete without it"
+        )
     question = f"Delete topic {place.topic} in {place.where}: {facts.amount}?"
     if not typer.confirm(question, err=True):
         report_line("stratalog: nothing was deleted")

@@ -235,7 +235,7 @@ def decode_journal(data: bytes) -> Journal:
 
 def _journal_of(content: Any) -> Journal:
     if content["version"] not in _VERSIONS:
-        raise UnsupportedError(f"{JOURNAL_FILE} of version {content['version']!r}")
+        raise UnsupportedError(f"version {content['version']!r} of {JOURNAL_FILE} is not supported")
     identity = content["identity"]
     if identity is not None:
         identity = CommitIdentity(as_text(identity["writer"]), as_count(identity["number"]))

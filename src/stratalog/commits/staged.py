@@ -214,7 +214,8 @@ def _directory(topic: StagedTopic, partition: int) -> Path:
             return path
     here = ", ".join(str(number) for number, _ in topic.dirs[:10])
     raise UnknownTopicOrPartitionError(
-        f"no partition {topic.name}-{partition}; {topic.name!r} has these partitions here: {here}"
+        f"no partition {topic.name}-{partition}; topic {topic.name!r} has partitions {here} in "
+        "this directory"
     )
 
 

@@ -329,9 +329,9 @@ def unknown_broker_config(name: str) -> ConfigError:
     if definition is None:
         return unknown_name(name, "broker config", _NAMES | IGNORED_SETTINGS)
     if not definition.synonyms:
-        return ConfigError(name, "is a topic's name; a broker has no default for it")
+        return ConfigError(name, "is a topic setting; a broker has no default for it")
     broker_name = definition.synonyms[0].name
-    reason = f"is a topic's name; a broker's name for it is {broker_name!r}"
+    reason = f"is the name of a topic setting; the broker setting is {broker_name!r}"
     return ConfigError(name, reason, suggestions=(broker_name,))
 
 
@@ -353,15 +353,20 @@ def _in_broker_words(error: ConfigError) -> ConfigError:
 
 def _check_dirs(log_dirs: tuple[str, ...]) -> None:
     if not log_dirs:
-        raise ConfigError("log.dirs", "is empty; a broker needs a log directory", value=log_dirs)
+        raise ConfigError(
+            "log.dirs", "is empty; a broker needs at least one log directory", value=log_dirs
+        )
     repeated = next((path for path in log_dirs if log_dirs.count(path) > 1), None)
     if repeated is not None:
-        raise ConfigError("log.dirs", f"names {repeated!r} twice", value=log_dirs)
+        raise ConfigError("log.dirs", f"lists {repeated!r} twice", value=log_dirs)
 
 
 def _check_cleaner(config: BrokerConfig) -> None:
     threads = config.log_cleaner_threads
     size = config.log_cleaner_dedupe_buffer_size
     if threads > 0 and size // threads <= _MIB:
-        reason = f"{size} is not more than 1048576 for each of {threads} log.cleaner.threads"
+        reason = (
+            f"{size} is too small: each of the {threads} log.cleaner.threads needs more than "
+            "1048576 bytes"
+        )
         raise ConfigError("log.cleaner.dedupe.buffer.size", reason, value=size)

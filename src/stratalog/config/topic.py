@@ -417,6 +417,6 @@ def unknown_topic_config(name: str) -> ConfigError:
     """The error for an unknown topic setting; recognizes the broker's names."""
     for definition in TOPIC_DEFINITIONS.values():
         if any(synonym.name == name for synonym in definition.synonyms):
-            reason = f"is a broker's name; a topic's name for it is {definition.name!r}"
+            reason = f"is the name of a broker setting; the topic setting is {definition.name!r}"
             return ConfigError(name, reason, suggestions=(definition.name,))
     return unknown_name(name, "topic config", TOPIC_DEFINITIONS)

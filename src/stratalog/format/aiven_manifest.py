@@ -67,7 +67,9 @@ def decode_manifest(raw: bytes) -> AivenManifest:
     try:
         found = json.loads(raw)
         if found["version"] != "1":
-            raise UnsupportedError(f"version {found['version']} of a segment manifest")
+            raise UnsupportedError(
+                f"version {found['version']} of a segment manifest is not supported"
+            )
         indexes = {
             name: (int(place["position"]), int(place["size"]))
             for name, place in found["segmentIndexes"].items()

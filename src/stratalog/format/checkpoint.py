@@ -76,7 +76,7 @@ def _entry_lines(buf: Buffer) -> list[Line]:
         return []
     version = _int_line(lines[0])
     if version != VERSION:
-        raise UnsupportedError(f"checkpoint of version {version}")
+        raise UnsupportedError(f"checkpoint version {version} is not supported")
     if len(lines) == 1:
         return []
     count = _int_line(lines[1])

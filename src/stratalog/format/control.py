@@ -87,10 +87,10 @@ def read_end_marker(record: Record, *, position: int = 0) -> EndMarker | None:
     if not control_type.ends_transaction:
         return None
     if record.value is None or len(record.value) < END_MARKER_VALUE_BYTES:
-        raise _wrong(record, position, "end of transaction is too short")
+        raise _wrong(record, position, "transaction marker is too short")
     version, coordinator_epoch = _END_MARKER_VALUE.unpack_from(record.value)
     if version < 0:
-        raise _wrong(record, position, f"end of transaction has version {version}")
+        raise _wrong(record, position, f"transaction marker has version {version}")
     return EndMarker(control_type, coordinator_epoch)
 
 
@@ -105,7 +105,7 @@ def encode_end_marker(
 ) -> bytes:
     """The batch a coordinator writes to end the producer's transaction: 78 bytes, one record."""
     if not marker.type.ends_transaction:
-        raise ValueError(f"{marker.type.name} ends no transaction")
+        raise ValueError(f"{marker.type.name} does not end a transaction")
     record = Record(
         offset,
         timestamp,

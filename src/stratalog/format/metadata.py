@@ -103,7 +103,7 @@ def decode_meta_properties(buf: Buffer) -> MetaProperties:
     properties = decode_properties(buf)
     version = _int_property(properties, "version") if "version" in properties else 0
     if version not in {0, 1}:
-        raise UnsupportedError(f"meta.properties of version {version}")
+        raise UnsupportedError(f"version {version} of meta.properties is not supported")
     node_key = "node.id" if version else "broker.id"
     node_id = _int_property(properties, node_key) if version or node_key in properties else None
     cluster_id = properties.get("cluster.id")
@@ -151,7 +151,7 @@ def decode_quorum_state(buf: Buffer) -> QuorumState:
     fields = _json_object(buf)
     version = _int_field(fields, "data_version", bits=16)
     if version not in {0, 1}:
-        raise UnsupportedError(f"quorum-state of version {version}")
+        raise UnsupportedError(f"version {version} of quorum-state is not supported")
     leader_id, leader_epoch, voted_id = (
         _int_field(fields, name, bits=32) for name in ("leaderId", "leaderEpoch", "votedId")
     )

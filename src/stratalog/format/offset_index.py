@@ -123,7 +123,9 @@ def check_entries(buf: Buffer, entries: int, *, log_bytes: int) -> None:
         return
     relative_offset, position = _ENTRY.unpack_from(buf, 0)
     if relative_offset < 0 or position < 0:
-        raise CorruptIndexError(f"slot 0 is ({relative_offset}, {position})")
+        raise CorruptIndexError(
+            f"slot 0 has a negative value: relative offset {relative_offset}, position {position}"
+        )
     last_at = (entries - 1) * ENTRY_BYTES
     position = _ENTRY.unpack_from(buf, last_at)[1]
     if position >= log_bytes:

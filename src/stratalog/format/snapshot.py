@@ -107,7 +107,7 @@ def decode_snapshot(buf: Buffer) -> tuple[ProducerEntry, ...]:
         raise CorruptSnapshotError(f"{len(buf)} bytes are too few for a producer snapshot")
     header = SnapshotHeader._make(_HEADER.unpack_from(buf))
     if header.version > VERSION:
-        raise UnsupportedError(f"producer snapshot of version {header.version}")
+        raise UnsupportedError(f"producer snapshot version {header.version} is not supported")
     if header.version < VERSION:
         raise CorruptSnapshotError(f"version is {header.version}")
     entries = memoryview(buf)[HEADER_BYTES:]

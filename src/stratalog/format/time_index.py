@@ -134,7 +134,10 @@ def check_entries(buf: Buffer, entries: int) -> None:
     if entries > 0:
         timestamp, relative_offset = _ENTRY.unpack_from(buf, 0)
         if timestamp < 0 or relative_offset < 0:
-            raise CorruptIndexError(f"slot 0 is ({timestamp}, {relative_offset})")
+            raise CorruptIndexError(
+                f"slot 0 has a negative value: timestamp {timestamp}, "
+                f"relative offset {relative_offset}"
+            )
 
 
 def check_sanity(buf: Buffer, base_offset: int) -> None:

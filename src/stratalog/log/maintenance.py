@@ -189,7 +189,9 @@ class LogMaintenance:
         try:
             with self._guard:
                 if self._truncations.is_past(truncation_epoch):
-                    raise CleaningAbortedError(self._segments.path, "it was truncated meanwhile")
+                    raise CleaningAbortedError(
+                        self._segments.path, "the log was truncated meanwhile"
+                    )
                 slot = self._slot_of_neighbours(bases, old_bytes)
                 self._swap(slot, slot + len(bases), new)
         except (CleaningAbortedError, LogOfflineError):  # nothing was renamed
@@ -304,9 +306,9 @@ class LogMaintenance:
         )
         if sizes.exceed(limit):
             _log.warning(
-                "%s: segment.index.bytes is unknown, and assumed to be no more than "
-                "%d; the index files of the last segment have up to %d bytes, which its broker "
-                "might not be able to open, so a new segment is created after it",
+                "%s: segment.index.bytes is unknown and assumed to be at most %d. The index "
+                "files of the last segment have up to %d bytes; its broker might not be able to "
+                "open them, so a new segment is rolled",
                 self._topic_partition,
                 max(limit),
                 max(sizes),

@@ -178,7 +178,7 @@ def _check_header(header: EntryHeader, assign: Assignment) -> None:
         and assign.origin is AppendOrigin.CLIENT
         and header.base_offset != 0
     ):
-        raise InvalidRecordError(f"base offset is {header.base_offset}, clients send 0")
+        raise InvalidRecordError(f"base offset is {header.base_offset}; clients must send 0")
 
 
 def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
@@ -189,7 +189,7 @@ def check_together(batches: Sequence[SentBatch], origin: AppendOrigin) -> None:
         raise InvalidRecordError(f"{len(batches)} batches in a request, expected one")
     for entry, header in batches:
         if entry.magic != first:
-            raise InvalidRecordError(f"batches of magic {first} and {entry.magic} together")
+            raise InvalidRecordError(f"one request has batches of magic {first} and {entry.magic}")
         if isinstance(header, BatchHeader):
             _check_batch(header, origin)
 
@@ -198,14 +198,14 @@ def _check_batch(header: BatchHeader, origin: AppendOrigin) -> None:
     """Kafka checks coordinators less; no coordinator's batch fails these checks."""
     count, delta = header.record_count, header.last_offset_delta
     if count <= 0 or delta + 1 != count:
-        raise InvalidRecordError(f"last offset delta is {delta} and record count {count}")
+        raise InvalidRecordError(f"last offset delta {delta} does not match record count {count}")
     if origin is not AppendOrigin.CLIENT:
         return
     if header.is_control:
         raise InvalidRecordError("clients may not write control batches")
     if header.has_producer and header.base_sequence < 0:
         raise InvalidRecordError(
-            f"base sequence is {header.base_sequence} with producer id {header.producer_id}"
+            f"base sequence {header.base_sequence} is invalid for producer id {header.producer_id}"
         )
 
 
@@ -223,7 +223,9 @@ def sent_records(data: Buffer, batch: SentBatch) -> list[Record]:
 def _legacy_records(data: Buffer, at: int, header: LegacyHeader) -> list[Record]:
     """A set must hold messages of its own magic, each with a valid CRC."""
     if not inner_magics(data, at, header) <= {header.magic}:
-        raise InvalidRecordError(f"a set of magic {header.magic} holds messages of another")
+        raise InvalidRecordError(
+            f"a message set of magic {header.magic} contains messages of another magic"
+        )
     list(decode_legacy_records(data, at, header, check_crc=False))  # structure first, as Kafka
     try:
         return list(decode_legacy_records(data, at, header, check_crc=True))
@@ -473,7 +475,7 @@ def validate_readably(data: Buffer, rules: AppendRules, assign: Assignment) -> V
         append = _assigned(data, batches, rules, assign)
     if len(append.data) > rules.segment_bytes:
         raise RecordListTooLargeError(
-            f"{len(append.data)} bytes do not fit a segment of {rules.segment_bytes} bytes"
+            f"{len(append.data)} bytes do not fit into a segment of {rules.segment_bytes} bytes"
         )
     return append
 

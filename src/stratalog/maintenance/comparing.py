@@ -208,7 +208,7 @@ def _differing_records(
         else:
             fields = [name for name in _FIELDS if getattr(record, name) != getattr(other, name)]
             if fields:
-                yield RecordDifference(record.offset, f"other {', '.join(fields)}")
+                yield RecordDifference(record.offset, f"different {', '.join(fields)}")
             record, other = next(left, None), next(right, None)
 
 

@@ -77,16 +77,16 @@ class Truncation(NamedTuple):
         deleted = ""
         if self.deleted_segments:
             deleted = f", {_counted(self.deleted_segments, 'later segment')} deleted"
-        lost = "no readable record among them"
+        lost = "no readable record is lost"
         if self.readable_batches:
             lost = (
-                f"{_counted(self.readable_records, 'record')} in {self.readable_batches} "
-                f"batch{'es' * (self.readable_batches != 1)}, up to offset {self.end_offset - 1}, "
-                "still readable"
+                f"lost with them: {_counted(self.readable_records, 'readable record')} in "
+                f"{self.readable_batches} batch{'es' * (self.readable_batches != 1)}, up to "
+                f"offset {self.end_offset - 1}"
             )
         return (
             f"{self.path}: {done} at byte {self.position}, offset {self.first_offset}: "
-            f"{self.reason}; {self.dropped_bytes} bytes dropped{deleted}: {lost}"
+            f"{self.reason}; {self.dropped_bytes} bytes dropped{deleted}; {lost}"
         )
 
     def __str__(self) -> str:

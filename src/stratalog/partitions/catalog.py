@@ -145,7 +145,10 @@ class TopicCatalog:
             if not numbers:
                 continue
             _log.warning(
-                "topic %r has lost partitions %s with a log directory", name, sorted(numbers)
+                "partitions of topic %r are lost with their log directory, and created again, "
+                "empty: %s",
+                name,
+                sorted(numbers),
             )
             if info is not None:
                 lost.append(PendingCreate(name, info.topic_id, 0, count))
@@ -211,7 +214,8 @@ class TopicCatalog:
                 self.check_complete(f"use partition {topic_partition}")
             here = ", ".join(map(str, info.partitions[:10]))
             raise UnknownTopicOrPartitionError(
-                f"no partition {topic_partition}; {info.name!r} has these partitions here: {here}"
+                f"no partition {topic_partition}; topic {info.name!r} has partitions {here} in "
+                "this directory"
             )
         return slot
 

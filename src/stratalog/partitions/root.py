@@ -245,7 +245,7 @@ class LogRoot:
         a log starts with its first segment."""
 
         def warn(error: StratalogError) -> None:
-            _log.warning("%s: ignored: %s", self.path / file.value, error)
+            _log.warning("%s: cannot be read and is ignored: %s", self.path / file.value, error)
 
         try:
             return read_offset_checkpoint(

@@ -252,7 +252,7 @@ def decode_state(data: bytes) -> SavedState:
 
 def _state_of(content: Any) -> SavedState:
     if content["version"] != VERSION:
-        raise UnsupportedError(f"{STATE_FILE} of version {content['version']!r}")
+        raise UnsupportedError(f"version {content['version']!r} of {STATE_FILE} is not supported")
     topics = {
         as_text(name): SavedTopic(
             id_of(topic["topic_id"]),

@@ -80,7 +80,7 @@ class RemoteTier:
         log = None if place is None else self.log_of(place)
         if place is None or log is None or not log.live:
             if local is None:
-                raise TieredLogError(f"{at}: nothing complete in {self.store.root}")
+                raise TieredLogError(f"{at}: no complete remote segment in {self.store.root}")
             return PartitionView(local)
         directory = self.store.directory(*place)
         lineage = None

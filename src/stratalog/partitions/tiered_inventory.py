@@ -259,10 +259,12 @@ def _unused(tier: RemoteTier, entry: TierEntry) -> Finding:
     )
     path = f"{directory}/{entry.base_offset:020d}-{entry.segment_id}"
     reasons = {
-        "unreachable": "complete, but no leader epoch of the log leads to it",
+        "unreachable": "complete, but of no leader epoch of the log",
         "incomplete": "a copy that was never finished",
         "orphan": "in the store, but in no metadata",
     }
     what = f"{reasons[entry.role]}; {entry.stored_bytes} bytes"
-    advice = "nothing: readers never see it; the broker deletes it with the log around it"
+    advice = (
+        "nothing to do: readers never see it, and the broker deletes it with the segments around it"
+    )
     return Finding(Severity.NOTE, f"remote-{entry.role}", path, NO_POSITION, what, advice)

@@ -330,7 +330,7 @@ class TransactionLog:
                 states = self._partition(partition)
             except StratalogError as error:
                 self.has_unreadable = True
-                _log.warning("the transactions of this partition are unknown: %s", error)
+                _log.warning("cannot read the transactions of this partition: %s", error)
             else:
                 yield from list(states.items())
 

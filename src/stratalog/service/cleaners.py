@@ -379,7 +379,9 @@ class CleanerManager:
                 slot.root.set_cleaner_offset(slot, selection.first_dirty_offset)
         except Exception as error:
             if self._catalog.has(slot):
-                _log.exception("%s: planning its cleaning failed", slot.topic_partition)
+                _log.exception(
+                    "%s: cannot plan the cleaning of this partition", slot.topic_partition
+                )
                 is_failed = not isinstance(error, LogOfflineError)
                 self._locks.record_error(task, error, is_failed=is_failed)
             return None
@@ -424,7 +426,11 @@ class CleanerManager:
         except Exception as error:  # the other logs must still be cleaned
             if not self._catalog.has(slot):
                 return None
-            _log.exception("%s: cleaning failed; it is not cleaned again", topic_partition)
+            _log.exception(
+                "%s: cleaning failed; the partition is not cleaned again until its "
+                "directory is reopened",
+                topic_partition,
+            )
             self._locks.record_error(task, error, is_failed=True)
             return PassReport(topic_partition, selection, None, error)
         self._locks.record_pass(task, self._now_ms())

@@ -132,8 +132,8 @@ def message_of(error: BaseException) -> str:
         return f"{path}: cannot be read: {causes[-1] if causes else 'it is corrupt'}"
     if _WORKER_DIED.search(text):
         return (
-            "a Python worker of Spark died in the middle of a task: it crashed or was killed, "
-            "maybe for lack of memory"
+            "a Python worker of Spark died during a task; it crashed or was killed, possibly "
+            "because it ran out of memory"
         )
     return _line_of(text) or type(error).__name__
 

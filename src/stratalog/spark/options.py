@@ -469,7 +469,7 @@ def _warn_of_ignored(options: Mapping[str, str], known: tuple[str, ...]) -> None
 def _warn(ignored: tuple[str, ...]) -> None:
     """Once in a process: Spark asks for a writer in every micro-batch."""
     _log.warning(
-        "options that have no effect here, because they concern brokers or only reads or only "
+        "these options have no effect here, because they are for brokers, or only for reads or "
         "writes: %s",
         ", ".join(ignored),
     )

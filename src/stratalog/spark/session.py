@@ -160,7 +160,8 @@ def _builder(title: str, master: str, conf: dict[str, str]) -> Any:
             from pyspark.sql import SparkSession  # noqa: PLC0415 - loads seconds' worth of modules
     except ImportError:
         raise SparkStartError(
-            "Spark is not installed; pip install 'stratalog[spark]' and have Java 17 or newer"
+            "Spark is not installed; run pip install 'stratalog[spark]', and install Java 17 or "
+            "later"
         ) from None
     builder: Any = SparkSession.builder.appName(title).master(master)
     for name, value in settings.items():

@@ -325,7 +325,7 @@ class _Cipher:
         try:
             return self._aes.decrypt(data[:_IV_BYTES], data[_IV_BYTES:], self._aad)
         except InvalidTag:
-            reason = "the encrypted bytes do not have their authentication tag"
+            reason = "authentication tag mismatch: the encrypted bytes are corrupt"
             raise CorruptError(reason, path=self._path) from None
 
 
@@ -349,8 +349,7 @@ def _private_key(encryption: Encryption, keys: Sequence[tuple[str, bytes]], path
         return load_pem_private_key(content, password=None)
     except (ValueError, TypeError):
         raise TieredLogError(
-            f"{path}: what was given as the key of {encryption.key_id!r} is not a private key in "
-            "PEM form"
+            f"{path}: the key given for {encryption.key_id!r} is not a private key in PEM form"
         ) from None
 
 

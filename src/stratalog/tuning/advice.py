@@ -128,8 +128,8 @@ def settings_of(found: Iterable[Recommendation], base: LogConfig) -> LogConfig:
 
 def _segment_bytes(workload: Workload) -> Recommendation:
     trade_off = (
-        "Smaller segments free space sooner, recover and compact in smaller steps; each costs four "
-        "files, two memory maps and an open file."
+        "Smaller segments free space sooner and are recovered and compacted in smaller steps. "
+        "Each segment costs four files, two memory maps and an open file."
     )
     if workload.segment_bytes is not None:
         size = min(workload.segment_bytes, (1 << 31) - 1)
@@ -138,17 +138,20 @@ def _segment_bytes(workload: Workload) -> Recommendation:
             str(size),
             "As given."
             if size == workload.segment_bytes
-            else "As given, as far as Kafka takes it.",
+            else "As given, within the range that Kafka accepts.",
             f"{human_size(size)} a segment",
             trade_off,
         )
     rate = workload.bytes_per_second
     retained = _retained_bytes(workload)
     if retained is None:
-        reason = "Kafka's default: without a rate and a retention there is no reason for another."
+        reason = (
+            "Kafka's default: without a rate and a retention time, there is no reason to change it."
+        )
         if workload.is_compacted:
             reason = (
-                "Kafka's default: nothing expires, and segment.ms bounds what waits for a pass."
+                "Kafka's default: nothing expires, and segment.ms limits how long records wait "
+                "for a cleaning pass."
             )
         return Recommendation(
             "segment.bytes",
@@ -173,7 +176,8 @@ def _segment_bytes(workload: Workload) -> Recommendation:
     else:
         arithmetic += ", rounded down to a power of two"
     reason = (
-        "Retention deletes whole segments: about ten of them keep at most a tenth more than asked."
+        "Retention deletes whole segments. With about ten of them, at most a tenth more is kept "
+        "than requested."
     )
     return Recommendation("segment.bytes", str(size), reason, arithmetic, trade_off)
 
@@ -203,11 +207,12 @@ def _segment_ms(workload: Workload, segment_bytes: int) -> Iterator[Recommendati
     rolls_by_time = fills_ms > limit_ms
     if rolls_by_time:
         reason = (
-            "Size alone would roll too late: the active segment is neither deleted nor compacted."
+            "By size alone, segments would roll too late: the active segment is neither deleted "
+            "nor compacted."
         )
     else:
         reason = (
-            "Segments fill before it, so it only bounds the age of a segment when traffic drops."
+            "Segments fill up earlier, so this only limits the age of a segment when traffic drops."
         )
     value = limit_ms if rolls_by_time else 7 * DAY_MS
     yield Recommendation(
@@ -215,18 +220,19 @@ def _segment_ms(workload: Workload, segment_bytes: int) -> Iterator[Recommendati
         str(value),
         reason,
         f"{fills}, limit {duration_text(limit_ms)}",
-        "A shorter time makes more, smaller segments in quiet partitions. It counts record time, "
-        "so an idle partition never rolls.",
+        "A shorter time gives quiet partitions more and smaller segments. It is measured in "
+        "record time, so an idle partition never rolls.",
     )
     if rolls_by_time and workload.partitions >= JITTER_PARTITIONS_MIN:
         jitter_ms = value // 10
         yield Recommendation(
             "segment.jitter.ms",
             str(jitter_ms),
-            f"All {workload.partitions:,} partitions roll by time: without jitter, all at once.",
+            f"All {workload.partitions:,} partitions roll by time; without jitter, they all roll "
+            "at once.",
             f"{counted(workload.partitions, 'roll')} spread over {duration_text(jitter_ms)} are "
             f"{workload.partitions / jitter_ms * 1000:.2g} a second",
-            "Segments live up to a tenth less.",
+            "Segments roll up to a tenth earlier.",
         )
 
 
@@ -236,13 +242,16 @@ def _index_interval(workload: Workload) -> Recommendation:
     value = default
     if batch is not None and batch > default:
         reason = (
-            f"Kafka's default. Batches of {human_size(round(batch))} get an entry each; a smaller "
-            "interval adds none."
+            f"Kafka's default. Each batch of {human_size(round(batch))} already gets an index "
+            "entry, so a smaller interval adds none."
         )
     elif not workload.lookups:
-        reason = "Kafka's default: no lookups were given that a denser index would make faster."
+        reason = "Kafka's default: no lookup rate was given that would justify a denser index."
     elif message > SMALL_MESSAGE_BYTES:
-        reason = "Kafka's default: large messages would get an entry each, for little to scan."
+        reason = (
+            "Kafka's default: with large messages, a smaller interval adds entries but "
+            "saves little scanning."
+        )
     else:
         likely = batch or message * 2
         value = int(max(INTERVAL_MIN, min(default / 2, _power_of_two_below(likely))))
@@ -262,7 +271,8 @@ def _index_interval(workload: Workload) -> Recommendation:
         str(value),
         reason,
         arithmetic,
-        "A denser index makes lookups scan less, takes more page cache, and fills sooner.",
+        "With a denser index, lookups scan less, but the index takes more page cache and fills "
+        "up sooner.",
     )
 
 
@@ -275,7 +285,10 @@ def _segment_index_bytes(
     value = max(default, _power_of_two_above(needed * INDEX_HEADROOM))
     value = value if needed * INDEX_HEADROOM > default else default
     if value > default:
-        reason = "With the default the time index is full before the segment, which rolls early."
+        reason = (
+            "With the default, the time index fills up before the segment does, so the "
+            "segment rolls early."
+        )
     else:
         reason = "Kafka's default has room for a full segment."
     per_entry = entry_spacing(interval_bytes, workload.batch_bytes)
@@ -287,7 +300,7 @@ def _segment_index_bytes(
         f"{human_size(entries * offset_index.ENTRY_BYTES)} of offset index at "
         f"{offset_index.ENTRY_BYTES} bytes, {human_size(needed)} of time index at "
         f"{time_index.ENTRY_BYTES}",
-        "Each active segment reserves this much address space twice, on disk as a sparse file.",
+        "Each active segment reserves this much address space twice, as sparse files on disk.",
     )
 
 
@@ -304,20 +317,21 @@ def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendatio
         yield Recommendation(
             "retention.ms",
             str(retention_ms),
-            "As long as was asked.",
+            "As requested.",
             arithmetic,
-            "Counted from the newest record of a segment: older ones stay as long as it does.",
+            "The age is that of the newest record of a segment, so older records in it stay "
+            "longer.",
         )
     if workload.retention_bytes is not None:
         yield Recommendation(
             "retention.bytes",
             str(workload.retention_bytes),
-            "As much as was asked.",
+            "As requested.",
             f"{human_size(max(0, workload.retention_bytes))} * "
             f"{counted(workload.partitions, 'partition')} = "
             f"{human_size(max(0, workload.retention_bytes) * workload.partitions)} a replica, and "
             f"up to {human_size(segment_bytes)} more in each",
-            "Per partition. Whichever limit is reached first deletes.",
+            "The limit is per partition. Segments are deleted when either limit is reached.",
         )
     elif rate and retention_ms is not None and retention_ms > 0 and not workload.is_compacted:
         expected = rate * retention_ms / 1000
@@ -326,24 +340,27 @@ def _retention(workload: Workload, segment_bytes: int) -> Iterator[Recommendatio
         yield Recommendation(
             "retention.bytes",
             str(guard),
-            "A guard: a burst, or a record from the future, does not fill the disk.",
+            "A safeguard: neither a burst nor a record with a future timestamp can fill the disk.",
             f"{human_size(round(expected))} expected in a partition, half as much again or two "
             "segments more",
-            "If traffic grows for good, it deletes before retention.ms does: raise it in time.",
+            "If traffic grows permanently, this limit deletes records before retention.ms does; "
+            "raise it in time.",
         )
 
 
 def _compaction(workload: Workload) -> Iterator[Recommendation]:
     superseded = workload.superseded
     ratio = 0.5
-    reason = "Kafka's default: a pass is made when half of the log is new."
+    reason = "Kafka's default: a log is cleaned when half of it is dirty."
     arithmetic = "log <= compacted size / (1 - 0.5) = twice the compacted size before a pass"
     if superseded is not None:
         if superseded < 0.2:
-            reason = "Few records are superseded: a pass rewrites much and frees little."
+            reason = (
+                "Few records are superseded, so a cleaning pass rewrites much and frees little."
+            )
             ratio = 0.7
         elif superseded > 0.8:
-            reason = "Most records are superseded: an early pass keeps the log small."
+            reason = "Most records are superseded, so early cleaning keeps the log small."
             ratio = 0.3
         arithmetic = (
             f"{superseded:.0%} superseded; a pass at {ratio} reads 1 / {ratio} = "
@@ -354,14 +371,16 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
         f"{ratio:g}",
         reason,
         arithmetic,
-        "Lower: less space and fresher reads. Higher: less reading and rewriting.",
+        "A lower ratio saves space and removes old values sooner; a higher one saves reading and "
+        "rewriting.",
     )
     yield Recommendation(
         "max.compaction.lag.ms",
         str(7 * DAY_MS),
-        "Bounds how long a superseded or deleted value can stay, also in a quiet partition.",
+        "Limits how long a superseded or deleted value can stay, even in a quiet partition.",
         f"a segment rolls after {duration_text(7 * DAY_MS)} at the latest, and is then compacted",
-        "A shorter time costs more passes; the default, unlimited, keeps old values for ever.",
+        "A shorter time costs more cleaning passes. With the default, no limit, old values can "
+        "stay forever.",
     )
     if workload.keys:
         slots = int(DEDUPE_BUFFER_BYTES // DEDUPE_SLOT_BYTES * DEDUPE_LOAD)
@@ -370,7 +389,7 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
             yield Recommendation(
                 "log.cleaner.dedupe.buffer.size",
                 str(_power_of_two_above(needed)),
-                "All keys of a partition fit one pass. This is a setting of the broker.",
+                "All keys of a partition fit into one cleaning pass. This is a broker setting.",
                 f"{workload.keys:,} keys * {DEDUPE_SLOT_BYTES} bytes / {DEDUPE_LOAD} = "
                 f"{human_size(needed)}; the default holds {slots:,} keys",
                 "Memory of the broker, shared by all cleaner threads.",
@@ -379,15 +398,16 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
 
 def _codec(workload: Workload) -> Iterator[Recommendation]:
     trade_off = (
-        "`producer` stores batches as they come. A codec here makes the broker compress them "
-        "again, which costs its CPU; where you can, set compression.type of producers instead."
+        "`producer` stores batches as they are sent. With any other codec, the broker compresses "
+        "them again, which costs CPU; if you can, set compression.type in the producers instead."
     )
     if not workload.codecs and not workload.codec_ratios:
         yield Recommendation(
             "compression.type",
             "producer",
             "Kafka's default: producers compress once, and brokers store what they get.",
-            "JSON and logs often shrink to a tenth or a third; a log directory shows what yours do",
+            "JSON and log lines often shrink to between a tenth and a third; give a log "
+            "directory to measure yours",
             trade_off,
         )
     compressed = 1 - workload.codecs.get("none", 0.0) if workload.codecs else None
@@ -396,7 +416,7 @@ def _codec(workload: Workload) -> Iterator[Recommendation]:
         yield Recommendation(
             "compression.type",
             "producer",
-            f"Producers compress already: {compressed:.0%} of the log, mostly {used}.",
+            f"Producers already compress: {compressed:.0%} of the log, mostly {used}.",
             ", ".join(f"{name} {share:.0%}" for name, share in workload.codecs.items()),
             trade_off,
         )

@@ -77,8 +77,8 @@ def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         yield Trap(
             "index-full-early",
             TrapSeverity.WARNING,
-            f"Segments roll at {human_size(limit.segment_bytes)}, not at {human_size(size)}: the "
-            "indexes are full by then.",
+            f"Segments roll at {human_size(limit.segment_bytes)}, not at {human_size(size)}, "
+            "because their indexes are full.",
             f"{human_size(index_bytes)} / 8 bytes = {index_bytes // 8:,} offset entries, "
             f"* {spacing} = {human_size(limit.offset_index_bytes)}",
             "Raise segment.index.bytes or index.interval.bytes, or lower segment.bytes.",
@@ -91,7 +91,7 @@ def _of_indexes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             " of log, if every entry has a newer timestamp.",
             f"{human_size(index_bytes)} / {time_index.ENTRY_BYTES} bytes - 1 = {slots:,} time "
             f"entries, * {spacing} = {human_size(limit.time_index_bytes)}",
-            f"segment.index.bytes needs {time_index.ENTRY_BYTES} bytes an entry, not 8.",
+            f"Allow {time_index.ENTRY_BYTES} bytes per entry in segment.index.bytes, not 8.",
         )
 
 
@@ -107,7 +107,7 @@ def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             "offset.",
             f"{human_size(config.segment_bytes)} / {workload.message_bytes:.2f} bytes a record = "
             f"{records:,.0f} records, more than {RELATIVE_OFFSET_MAX:,}",
-            "Lower segment.bytes to what 2^31 records take.",
+            "Lower segment.bytes to the size of 2^31 records.",
         )
 
 
@@ -146,12 +146,12 @@ def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         yield Trap(
             "future-timestamps",
             TrapSeverity.WARNING,
-            "Records are from the future: their segment, and all after it, stay until that time is "
-            "past by retention.ms.",
+            "Records have timestamps in the future: their segment and all later ones are kept "
+            "until retention.ms after that time.",
             f"{duration_text(workload.future_ms)} ahead; message.timestamp.after.max.ms is "
             f"{_limit_text(config.message_timestamp_after_max_ms)}",
-            "Set message.timestamp.after.max.ms, correct the producer's clock or its unit "
-            "(seconds, microseconds), and limit retention.bytes meanwhile.",
+            "Set message.timestamp.after.max.ms, and correct the producer's clock or its unit "
+            "(seconds, microseconds). Until then, set retention.bytes.",
         )
     if workload.late_share > LATE_SHARE_MIN and is_create_time:
         rolls = workload.late_ms > config.effective_segment_ms
@@ -159,10 +159,10 @@ def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
             "create-time-disorder",
             TrapSeverity.WARNING if rolls else TrapSeverity.NOTE,
             "CreateTime is out of order: a lookup by the time of a late record finds an earlier "
-            "offset" + (", and old and new records in turn roll segments." if rolls else "."),
+            "offset" + (", and alternating old and new records roll segments." if rolls else "."),
             f"{workload.late_share:.1%} of records are late, by up to "
             f"{duration_text(workload.late_ms)}",
-            "If arrival counts, use message.timestamp.type=LogAppendTime.",
+            "If the time of arrival matters, use message.timestamp.type=LogAppendTime.",
         )
     if workload.append_time_share is not None and is_create_time == (
         workload.append_time_share > 0.5
@@ -170,12 +170,12 @@ def _of_times(workload: Workload, config: LogConfig) -> Iterator[Trap]:
         yield Trap(
             "timestamp-type-changed",
             TrapSeverity.NOTE,
-            "The log was written with another message.timestamp.type than it has now: rolls, "
-            "retention and lookups change their meaning in the middle.",
+            "The log was written with a different message.timestamp.type than it has now, so "
+            "rolling, retention and lookups by time are based on two clocks.",
             f"{workload.append_time_share:.0%} of batches have LogAppendTime, the setting is "
             f"{config.message_timestamp_type.kafka_name}",
-            "With CreateTime producers decide when segments roll and expire; with LogAppendTime "
-            "the broker's clock does.",
+            "With CreateTime, producers decide when segments roll and expire; with "
+            "LogAppendTime, the broker's clock decides.",
         )
 
 
@@ -223,7 +223,7 @@ def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> I
             "The broker needs more memory maps than Linux allows a process by default; it fails "
             "with OutOfMemoryError: Map failed.",
             f"{text} * {MAPS_PER_SEGMENT} = {maps:,} maps > vm.max_map_count {MAP_COUNT_MAX:,}",
-            f"sysctl vm.max_map_count={max(262_144, 2 * maps)}, or larger segments.",
+            f"Set sysctl vm.max_map_count={max(262144, 2 * maps)}, or use larger segments.",
         )
     if files > OPEN_FILES_MAX:
         yield Trap(
@@ -231,7 +231,7 @@ def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> I
             TrapSeverity.WARNING,
             "The broker has more files than the usual limit of open files.",
             f"{text} * {FILES_PER_SEGMENT} = {files:,} files > {OPEN_FILES_MAX:,}",
-            f"ulimit -n {max(262_144, 2 * files)}, or larger segments.",
+            f"Set ulimit -n {max(262144, 2 * files)}, or use larger segments.",
         )
 
 
@@ -240,11 +240,11 @@ def _of_batches(workload: Workload) -> Iterator[Trap]:
         return
     share = HEADER_BYTES / workload.batch_bytes
     if share > HEADER_SHARE_MAX:
-        outweigh = "outweigh" if share > 0.5 else "are a large part of"
+        outweigh = "outweigh" if share > 0.5 else "are large compared with"
         yield Trap(
             "tiny-batches",
             TrapSeverity.WARNING if share > 0.5 else TrapSeverity.NOTE,
-            f"Batches are so small that their headers {outweigh} the records, and hardly compress.",
+            f"Batches are small: their headers {outweigh} the records, and they hardly compress.",
             f"{HEADER_BYTES} of {workload.batch_bytes:.0f} bytes = {share:.0%} header",
             "Raise linger.ms (5 to 100) and batch.size of the producers.",
         )

@@ -169,7 +169,7 @@ def test_a_replacement_for_segments_that_are_gone_is_refused(tmp_path: Path) -> 
             (bases[-1:], size[-1], now, "deleted or truncated meanwhile"),
             (bases[3:], size[3] + size[4], now, "deleted or truncated meanwhile"),
             ([bases[-1] + 1], 0, now, "deleted or truncated meanwhile"),
-            (bases[:1], size[0], before, "it was truncated meanwhile"),
+            (bases[:1], size[0], before, "the log was truncated meanwhile"),
         ]:
             new = CleanedSegment(log.maintenance.disk, log.path, 0, CONFIG).finish(0)
             assert new.path.exists()

@@ -116,7 +116,7 @@ def test_an_index_that_recovery_will_rebuild_is_a_warning(
     _shorten_time_index(root / "multiseg-0", base_offset)
     (finding,) = found(root, Fault.INDEX_SHORT)
     assert finding.severity is severity
-    assert ("opening the log" in finding.advice) == (severity is Severity.WARNING)
+    assert ("the index is rebuilt" in finding.advice) == (severity is Severity.WARNING)
     with LogDir.open(root, create=False, background=False) as logs:
         logs.partition("multiseg", 0)
     assert bool(found(root, Fault.INDEX_SHORT)) == (severity is Severity.ERROR)
@@ -151,7 +151,7 @@ def test_an_abort_that_is_not_yet_in_the_index_after_a_kill(
     }
     assert not [each for each in findings if each.severity is Severity.ERROR]
     (advice,) = {each.advice for each in findings if "txn-index" in each.code}
-    assert "until then read_committed may show records of an aborted transaction" in advice
+    assert "until the log is recovered after this unclean shutdown" in advice
     with LogDir.open(root, create=False, background=False) as logs:
         logs.partition("txn", 0)
     assert last.read_bytes() == entries

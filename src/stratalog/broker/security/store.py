@@ -104,7 +104,9 @@ def decode_security(data: bytes) -> SecurityState:
 
 def _state_of(content: Any) -> SecurityState:
     if content["version"] != VERSION:
-        raise UnsupportedError(f"{SECURITY_FILE} of version {content['version']!r}")
+        raise UnsupportedError(
+            f"version {content['version']!r} of {SECURITY_FILE} is not supported"
+        )
     credentials = {
         (as_text(user), SCRAM_MECHANISMS[name]): parse_credential(as_text(text))
         for user, by_mechanism in content["scram"].items()

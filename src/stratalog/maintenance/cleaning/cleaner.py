@@ -80,7 +80,7 @@ class Cleaner:
         """Both steps."""
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "it was truncated since it was selected")
+            raise CleaningAbortedError(log.path, "the log was truncated after it was selected")
         sources = source_segments(log, selection)
         with BatchReader() as reader:
             dirty = [source for source in sources if source.end_offset > first_dirty]

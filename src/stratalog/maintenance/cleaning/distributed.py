@@ -294,7 +294,7 @@ class _DistributedPass:
         log, selection = self._log, self._selection
         first_dirty, bound = selection.first_dirty_offset, selection.first_uncleanable_offset
         if bound > log.last_stable_offset:
-            raise CleaningAbortedError(log.path, "it was truncated since it was selected")
+            raise CleaningAbortedError(log.path, "the log was truncated after it was selected")
         sources = source_segments(log, selection)
         secret = random_secret()
         parts = runner.map_all(

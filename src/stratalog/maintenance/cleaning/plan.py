@@ -505,5 +505,5 @@ def abort_if_truncated(log: PartitionLog, truncation_epoch: int) -> Iterator[Non
         yield
     except (CorruptError, SegmentGoneError) as error:
         if isinstance(error, SegmentGoneError) or log.truncated_since(truncation_epoch):
-            raise CleaningAbortedError(log.path, "it was truncated meanwhile") from error
+            raise CleaningAbortedError(log.path, "the log was truncated meanwhile") from error
         raise

@@ -94,8 +94,8 @@ def _check(plan: RepairPlan, new: Path) -> None:
     for finding in verify_partition(new).findings:
         if finding.severity is Severity.ERROR and finding.code not in plan.errors:
             raise RepairError(
-                f"{plan.path}: nothing was changed, because the repaired files would not be right: "
-                f"{Path(finding.path).name}: {finding.what}"
+                f"{plan.path}: nothing was changed, because the repaired files would fail "
+                f"verification: {Path(finding.path).name}: {finding.what}"
             )
 
 
@@ -264,7 +264,7 @@ def _copy(piece: Piece, target: AppendFile) -> None:
         while at < piece.end:
             data = os.pread(source.fileno(), min(_COPY_BYTES, piece.end - at), at)
             if not data:
-                raise RepairError(f"{piece.path}: shorter than when it was read")
+                raise RepairError(f"{piece.path}: truncated during the repair; try again")
             target.write(data)
             at += len(data)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _LENGTH_AT: Final = 8
 _NO_SEGMENT: Final = "no segment has them: compaction leaves such gaps, and so does a missing file"
 _NO_START: Final = (
-    "leader-epoch-checkpoint begins there: a file is missing, or deleting it was interrupted"
+    "leader-epoch-checkpoint starts there: a file is missing, or its deletion was interrupted"
 )
 
 
@@ -378,7 +378,7 @@ class RepairedLog:
             known = max(end, last.next_offset or 0)
             self.lost[-1] = last._replace(next_offset=known)
         else:
-            reason = f"the log ends before them, but {file} knows of them"
+            reason = f"the log ends before them, but {file} is past them"
             self.lost.append(Lost(path, self.next_offset, end, reason))
 
     def _close(self) -> None:

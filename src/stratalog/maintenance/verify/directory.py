@@ -174,7 +174,9 @@ def _check_checkpoint(
             what = f"{topic_partition} is not in this directory"
             findings.add(Fault.CHECKPOINT_UNKNOWN_PARTITION, path, what)
     elif offset < 0:
-        findings.add(Fault.BAD_CHECKPOINT, path, f"{topic_partition} has offset {offset}")
+        findings.add(
+            Fault.BAD_CHECKPOINT, path, f"{topic_partition} has the negative offset {offset}"
+        )
     elif offset > end:
         what = f"{topic_partition}: offset {offset} is past the log end offset {end}"
         _report_past_end(RootFile(path.name), path, what, findings)

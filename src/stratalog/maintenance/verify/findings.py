@@ -37,13 +37,18 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
-_RECOVER = "a broker would truncate the log here; keep what follows: stratalog repair {partition}"
-_REINDEX = "rebuild it: stratalog reindex {partition}"
-_SELF = "nothing: the broker repairs it when it opens the log"
-_NOTHING = "nothing: this is normal"
-_REBUILT = "nothing: opening the log after this unclean stop rebuilds the index"
-_WRITER = "readers fail here; remove this batch: stratalog repair {partition}"
-_COMPACTION = "nothing if the topic is compacted; else restore the partition from a replica"
+_RECOVER = (
+    "a broker would truncate the log here; to keep the batches after it, run stratalog "
+    "repair {partition}"
+)
+_REINDEX = "to rebuild the index, run stratalog reindex {partition}"
+_SELF = "nothing to do: the broker repairs it when it opens the log"
+_NOTHING = "nothing to do: this is normal"
+_REBUILT = "nothing to do: the index is rebuilt when the log is opened after this unclean shutdown"
+_WRITER = "readers fail here; to remove this batch, run stratalog repair {partition}"
+_COMPACTION = (
+    "nothing to do if the topic is compacted; otherwise restore the partition from a replica"
+)
 
 
 class Fault(enum.Enum):
@@ -56,18 +61,27 @@ class Fault(enum.Enum):
     BAD_MAX_TIMESTAMP = (
         "bad-max-timestamp",
         Severity.ERROR,
-        "lookups by time are wrong here; the records themselves can be read",
+        (
+            "the records are readable, but lookups by time may be wrong here; restore the "
+            "partition from a replica"
+        ),
     )
     BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
     OFFSETS_OUT_OF_ORDER = (
         "offsets-out-of-order",
         Severity.ERROR,
-        "no CRC covers a base offset; correct it: stratalog repair {partition}",
+        (
+            "the base offset is corrupt (no CRC covers it); to correct it, run stratalog repair "
+            "{partition}"
+        ),
     )
     OFFSET_OUTSIDE_SEGMENT = (
         "offset-outside-segment",
         Severity.ERROR,
-        "the batch is in the wrong file or its base offset is corrupt: restore it from a replica",
+        (
+            "the batch is in the wrong file, or its base offset is corrupt; restore the partition "
+            "from a replica"
+        ),
     )
     OFFSET_GAP = ("offset-gap", Severity.WARNING, _COMPACTION)
     SEQUENCE_JUMP = ("sequence-jump", Severity.WARNING, _COMPACTION)
@@ -76,7 +90,11 @@ class Fault(enum.Enum):
     ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
     GARBAGE_TAIL = ("garbage-tail", Severity.ERROR, _RECOVER)
     # -- its indexes
-    MISSING_INDEX = ("missing-index", Severity.WARNING, f"{_SELF}, or {_REINDEX}")
+    MISSING_INDEX = (
+        "missing-index",
+        Severity.WARNING,
+        f"{_SELF}; or run stratalog reindex {{partition}}",
+    )
     INDEX_SIZE = ("index-size", Severity.WARNING, _REINDEX)
     INDEX_OUT_OF_ORDER = ("index-out-of-order", Severity.ERROR, _REINDEX)
     INDEX_MISMATCH = ("index-mismatch", Severity.ERROR, _REINDEX)
@@ -87,12 +105,12 @@ class Fault(enum.Enum):
     INDEX_COARSE = (
         "index-coarse",
         Severity.NOTE,
-        "nothing: cleaners, followers and older brokers write one entry per append",
+        "nothing to do: cleaners, followers and older brokers write one index entry per append",
     )
     INDEX_SPARSE = (
         "index-sparse",
         Severity.NOTE,
-        "nothing, unless lookups are slow: stratalog reindex {partition} --force",
+        "nothing to do, unless lookups are slow: then run stratalog reindex {partition} --force",
     )
     TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
     TXN_INDEX_TORN = ("txn-index-torn", Severity.ERROR, _REINDEX)
@@ -100,14 +118,14 @@ class Fault(enum.Enum):
     TXN_INDEX_MISSING_ENTRY = (
         "txn-index-missing-entry",
         Severity.ERROR,
-        f"read_committed shows records of an aborted transaction; {_REINDEX}",
+        f"read_committed consumers see records of an aborted transaction; {_REINDEX}",
     )
     # -- producers and epochs
     BAD_SNAPSHOT = ("bad-snapshot", Severity.WARNING, _SELF)
     SNAPSHOT_MISMATCH = (
         "snapshot-mismatch",
         Severity.ERROR,
-        "rebuild it from the log: stratalog repair {partition}",
+        "to rebuild it from the log, run stratalog repair {partition}",
     )
     SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
     SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
@@ -116,46 +134,68 @@ class Fault(enum.Enum):
     BAD_EPOCHS = (
         "bad-epochs",
         Severity.ERROR,
-        "rebuild it from the log: stratalog repair {partition}",
+        "to rebuild it from the log, run stratalog repair {partition}",
     )
     EPOCH_MISMATCH = (
         "epoch-mismatch",
         Severity.ERROR,
-        "followers may truncate at a wrong offset; correct it: stratalog repair {partition}",
+        (
+            "followers may truncate their logs at a wrong offset; to correct it, run stratalog "
+            "repair {partition}"
+        ),
     )
     EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _SELF)
     MISSING_EPOCHS = ("missing-epochs", Severity.NOTE, _NOTHING)
     # -- files and directories
-    NO_SEGMENT = ("no-segment", Severity.WARNING, "a broker starts an empty log here")
-    BAD_NAME = ("bad-name", Severity.ERROR, "it stops a broker from starting: move it elsewhere")
+    NO_SEGMENT = (
+        "no-segment",
+        Severity.WARNING,
+        (
+            "a broker would create an empty log here; if "
+            "there should be records, restore the "
+            "partition from a replica"
+        ),
+    )
+    BAD_NAME = ("bad-name", Severity.ERROR, "a broker does not start with it; move it elsewhere")
     ORPHAN_INDEX = ("orphan-index", Severity.WARNING, _SELF)
     UNFINISHED_FILE = ("unfinished-file", Severity.NOTE, _SELF)
     DELETED_FILE = ("deleted-file", Severity.NOTE, _SELF)
     BAD_METADATA = ("bad-metadata", Severity.ERROR, "restore the file from another broker or copy")
-    MISSING_METADATA = ("missing-metadata", Severity.NOTE, "nothing: older brokers write none")
-    UNREADABLE = ("unreadable", Severity.ERROR, "check the health of the disk")
+    MISSING_METADATA = (
+        "missing-metadata",
+        Severity.NOTE,
+        "nothing to do: older brokers write none",
+    )
+    UNREADABLE = (
+        "unreadable",
+        Severity.ERROR,
+        ("check the disk, then restore the partition from a replica"),
+    )
     NO_PERMISSION = (
         "no-permission",
         Severity.ERROR,
-        "it was not verified: run verify as a user who may read it",
+        "it was not verified; run verify as a user who may read it",
     )
     GONE = (
         "gone",
         Severity.NOTE,
-        "nothing: a broker removed it meanwhile; verify again to be sure",
+        "nothing to do: a broker removed it meanwhile; verify again to be sure",
     )
     # -- root files
-    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing: Kafka treats it as empty")
+    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing to do: Kafka treats it as empty")
     CHECKPOINT_UNKNOWN_PARTITION = ("checkpoint-unknown-partition", Severity.NOTE, _SELF)
     CHECKPOINT_PAST_END = (
         "checkpoint-past-end",
         Severity.ERROR,
-        "records that were flushed are missing: restore the partition from a replica",
+        "flushed records are missing; restore the partition from a replica",
     )
     LOG_START_PAST_END = (
         "log-start-past-end",
         Severity.ERROR,
-        "a broker would drop the whole log: correct log-start-offset-checkpoint before it starts",
+        (
+            "a broker would drop the whole log; correct log-start-offset-checkpoint before you "
+            "start it"
+        ),
     )
     CHECKPOINT_STALE = ("checkpoint-stale", Severity.NOTE, _SELF)
     MOVED_DIRECTORY = ("moved-directory", Severity.NOTE, _NOTHING)
@@ -177,9 +217,8 @@ _EXPLAINED_BY_KILL: Final = {
     Fault.INDEX_PAST_END.code: _REBUILT,
     Fault.TXN_INDEX_TORN.code: _REBUILT,
     Fault.TXN_INDEX_MISSING_ENTRY.code: (
-        "recover the log, which rebuilds the index after this unclean stop: "
-        "stratalog recover {log_dir}; until then read_committed may show records of an aborted "
-        "transaction"
+        "read_committed consumers may see records of an aborted transaction until the log is "
+        "recovered after this unclean shutdown; run stratalog recover {log_dir}"
     ),
 }
 """What a killed process or a power loss may leave in segments that recovery reads, and what to

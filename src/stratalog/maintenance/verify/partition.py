@@ -128,13 +128,13 @@ def conclude_partition(plan: PartitionPlan, segments: Sequence[SegmentReport]) -
             before.base_offset == before.next_offset
         )  # only cleaners leave a sealed segment empty
         if before.next_offset < after.base_offset:
-            what = f"no offsets {before.next_offset} to {after.base_offset - 1}: "
-            what += "the end of this segment, or a whole one after it, is missing"
+            what = f"offsets {before.next_offset} to {after.base_offset - 1} are missing: "
+            what += "the end of this segment, or a whole segment after it, is gone"
             findings.add(Fault.OFFSET_GAP, before.path, what, position=-1)
     end = _log_end(plan, in_order)
     if end is not None and plan.epochs and plan.epochs[-1].start_offset > end:
         last = plan.epochs[-1]
-        what = f"epoch {last.epoch} begins at {last.start_offset}, the log ends at {end}"
+        what = f"epoch {last.epoch} starts at offset {last.start_offset}, but the log ends at {end}"
         where = f"{plan.path}/{FileKind.LEADER_EPOCHS.value}"
         findings.add(Fault.EPOCHS_PAST_END, where, what)
     found = [*plan.findings, *_of_segments(plan, in_order), *findings.close()]

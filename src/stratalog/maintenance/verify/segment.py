@@ -472,11 +472,16 @@ class _SegmentCheck:
             where = f"batch {row['base_offset']} to {row['last_offset']}"
             if status is BatchStatus.BAD_TIMESTAMP:
                 found = int(chunk.found["max_timestamp"][at])
-                reason = f"largest timestamp {row['max_timestamp']}, but the records' is {found}"
+                reason = (
+                    f"largest timestamp is {row['max_timestamp']}, but that of the records "
+                    f"is {found}"
+                )
             elif status is BatchStatus.BAD_OFFSETS:
-                reason = "its records' offsets do not increase, or are outside the batch"
+                reason = "the offsets of the records do not increase, or are outside the batch"
             else:
-                reason = reason_of(chunk.buf, chunk.in_buf(row)) or "records break the format"
+                reason = reason_of(chunk.buf, chunk.in_buf(row)) or (
+                    "the records cannot be decoded"
+                )
             self._add(_FAULTS[status], f"{where}: {reason}", int(row["position"]))
 
     def _check_offsets(self, rows: NDArray[Any]) -> None:
@@ -488,17 +493,21 @@ class _SegmentCheck:
         outside = np.flatnonzero(is_outside)
         for at in self._findings.take_listed(Fault.OFFSET_OUTSIDE_SEGMENT, self._path, outside):
             until = "" if task.next_base is None else f" and below {task.next_base}"
-            what = f"offsets {first[at]} to {last[at]}, where all are {task.base_offset} or above"
+            what = (
+                f"offsets {first[at]} to {last[at]} are outside the segment, whose offsets are "
+                f"{task.base_offset} or above"
+            )
             self._add(Fault.OFFSET_OUTSIDE_SEGMENT, what + until, int(rows["position"][at]))
         inside = rows[~is_outside] if is_outside.any() else rows
         for step in self._order.add(inside):
             if isinstance(step, Disorder):
                 what = (
-                    f"batch at offset {step.first_offset} is out of order ({step.expected_offset})"
+                    f"batch at offset {step.first_offset} is out of order (expected offset "
+                    f"{step.expected_offset})"
                 )
                 self._add(Fault.OFFSETS_OUT_OF_ORDER, what, step.position)
             else:
-                what = f"no offsets {step.first_offset} to {step.next_offset - 1}"
+                what = f"offsets {step.first_offset} to {step.next_offset - 1} are missing"
                 self._add(Fault.OFFSET_GAP, what, step.position)
         spans = rows["last_offset"] - rows["base_offset"] + 1
         has_holes = (rows["magic"] == MAGIC_2) & (
