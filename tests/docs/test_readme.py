@@ -90,7 +90,9 @@ def test_the_map_names_what_is_there() -> None:
     text = README.read_text(encoding="utf-8")
     tree = text[text.index("src/stratalog/\n") :]
     package = ROOT / "src" / "stratalog"
-    for name in re.findall(r"^  (\w+(?:/|\.py)) ", tree, re.MULTILINE):
+    rows = re.findall(r"^  ((?:\w+(?:/|\.py) )+) ", tree, re.MULTILINE)
+    names = [name for row in rows for name in row.split()]
+    for name in names:
         assert (package / name).exists(), name
-    there = {path.name for path in package.iterdir() if path.is_dir()} - {"__pycache__"}
-    assert there == set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE))
+    there = {f"{path.name}/" for path in package.iterdir() if path.is_dir()} - {"__pycache__/"}
+    assert there == {name for name in names if name.endswith("/")}
