@@ -1,4 +1,4 @@
-"""What a client may do. The broker's handlers ask an `Authorizer`; this one allows everything.
+"""What a client may do: the interface `Authorizer`, and the default one, which allows everything.
 
 `security/acls.py` has the one that goes by ACLs.
 """

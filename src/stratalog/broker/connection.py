@@ -1,4 +1,4 @@
-"""One client's connection: frames in, answers out, one request at a time.
+"""The connection of one client: requests in, responses out, one at a time.
 
 As in Kafka, nothing more is read from a connection until its request is answered and the answer is
 sent. Answers leave in order, and a client that does not read its answers, or sends faster than it

@@ -1,4 +1,4 @@
-"""Fetch: batches out of the log, as slices of its files.
+"""Fetch: send batches of a log to clients, as slices of its files.
 
 A request that finds less than it wants waits: until enough has been appended, or its time is over.
 The partitions it names wake it; nothing is polled.

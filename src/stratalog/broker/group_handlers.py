@@ -1,4 +1,4 @@
-"""The APIs of groups and offsets, on the group coordinator.
+"""Handlers of requests about groups and offsets; they call the group coordinator.
 
 What a client may not do is left out here, before the coordinator sees it. From version 10 on,
 topics of offsets are named by their ids.

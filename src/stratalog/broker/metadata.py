@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: what the cluster is.
+"""ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions: facts about the cluster.
 
 The cluster is this node: controller, leader and only replica of every partition.
 """

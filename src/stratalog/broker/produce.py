@@ -1,4 +1,4 @@
-"""Produce: batches of clients into the log.
+"""Produce: append the batches of clients to the log.
 
 The checks come in Kafka's order; the first that fails decides what the client gets. A batch is
 checked by its header and CRC; its records are decoded only where the topic's settings demand it.

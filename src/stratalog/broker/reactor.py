@@ -1,4 +1,4 @@
-"""The broker's thread: it waits for sockets and timers, and calls what they belong to.
+"""The event loop of the broker: one thread that waits for sockets and timers, and runs callbacks.
 
 All state of the broker is touched by this thread only, so nothing in it needs a lock. Another
 thread hands over work with `call_soon`. A callback that raises is logged; the others go on.

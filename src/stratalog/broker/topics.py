@@ -1,4 +1,4 @@
-"""Topics and their records: creating, growing and deleting them, and what tools ask of a cluster.
+"""Requests that create, extend and delete topics, delete records, and inspect the cluster.
 
 The rules are those of `partitions.catalog`, in Kafka's words. Here are the requests: each names
 many topics, and each topic has its own result.

@@ -1,4 +1,4 @@
-"""What a broker counts while it serves: requests, their times, bytes, connections.
+"""Counters of a running broker: requests, their times, bytes, connections.
 
 Everything is counted in the reactor's thread. Counting a request takes well under a microsecond.
 """

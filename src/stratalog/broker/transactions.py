@@ -1,4 +1,4 @@
-"""Transactions: InitProducerId, AddPartitionsToTxn, EndTxn and what shows and repairs them.
+"""Transactions: InitProducerId, AddPartitionsToTxn, EndTxn, and the requests of admin tools.
 
 The coordinator is that of the log directory (`producing.coordinator`): it has all states and rules.
 Here are the requests. A transaction has ended, markers included, when EndTxn is answered.

@@ -1,1 +1,1 @@
-"""Work on many partitions at once, without PySpark: planning of reads, jobs that run on threads."""
+"""Bulk work without PySpark: planning of reads, and jobs over many partitions on any workers."""

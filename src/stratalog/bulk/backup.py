@@ -1,4 +1,4 @@
-"""Backs up log directories: what is in them at one point in time, into a store or a directory.
+"""Backs up log directories, as of one point in time, into an object store or a directory.
 
 First the *cut*: a quick pass over all partitions that notes which files there are and up to which
 batch each log goes. Then tasks copy these files; a log is copied up to its cut, however far it has

@@ -1,4 +1,4 @@
-"""Where backups are: manifests and objects below one URI or directory, and what they look like.
+"""The store of backups: manifests and objects below one URI or directory, and their formats.
 
     manifests/20261118T093000.123Z-5f3a9c01.json    one per backup
     objects/<sha256>                                a piece of a file, at most `CHUNK_BYTES`

@@ -1,4 +1,4 @@
-"""What a read or a write is asked to do, as typed values. Option strings are parsed elsewhere.
+"""The options of a read or a write, as typed values. Option strings are parsed elsewhere.
 
 All values are frozen and picklable, and know nothing of what the directories hold. The names of the
 options of Spark's Kafka connector are in `stratalog.spark.options`.

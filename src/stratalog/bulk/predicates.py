@@ -1,4 +1,4 @@
-"""What the records of a query have in common: a predicate that planning prunes by.
+"""Predicates on topic, partition, offset and time, by which planning prunes a read.
 
 Conditions on topic and partition are decided for each partition directory; conditions on offset and
 timestamp are intervals. Spark's filters become a predicate in `stratalog.spark.filters`; a text

@@ -1,4 +1,4 @@
-"""Everything that a report on log directories shows, collected by the other jobs.
+"""Collects the figures of a report on log directories, with the other jobs.
 
 The inventory, plans of retention and compaction, and open transactions are looked up partition by
 partition; headers, records and CRCs are read by `survey`, `stats` and `verify` on workers.

@@ -1,4 +1,4 @@
-"""Rows in Arrow columns into staged batches: topic and partition chosen, encoded, written.
+"""Stages rows: choose topic and partition, encode Arrow columns as batches, write staged files.
 
 Which rows may be written, and to which partitions, is in `producing.columns`. Whatever the log
 would reject is rejected here, with Kafka's errors, so that a commit cannot fail because of a row.

@@ -1,4 +1,4 @@
-"""What topics hold: keys and superseded records, sizes, times, and what another config would save.
+"""Statistics of topics: keys, superseded records, sizes, times, and what other settings would save.
 
 One pass over the records, in columns. A task collects, for each key it meets, how often it occurs,
 how large its records are and which is the last one (`KEY_ROW`); the rows of one key are merged

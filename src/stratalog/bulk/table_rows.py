@@ -1,4 +1,4 @@
-"""Rows of tables, Parquet or CSV, as rows that the sink takes.
+"""Rows of Parquet and CSV files, converted to the columns of the sink.
 
 With a column `value`, a row may have the sink's other columns under their own names; a mapping
 names others. Without a value, a row becomes a JSON object of all its columns, nulls included. Keys

@@ -1,4 +1,4 @@
-"""Headers of whole partitions, counted and replayed under other settings, spread over workers.
+"""Surveys batch headers of partitions and simulates other settings, spread over workers.
 
 A partition is one task: where a segment begins depends on all batches before it. Its headers are
 read once, for the facts and for every config.

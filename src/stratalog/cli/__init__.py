@@ -1,1 +1,1 @@
-"""The `stratalog` command: argument parsing and printing. What is printed comes from below."""
+"""The `stratalog` command: argument parsing and printing. Other packages compute."""

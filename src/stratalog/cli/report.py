@@ -1,4 +1,4 @@
-"""`stratalog report`: a page about log directories."""
+"""`stratalog report`: write an HTML page about log directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stratalog restore`: log directories from a backup."""
+"""`stratalog restore`: restore log directories from a backup."""
 
 from __future__ import annotations
 

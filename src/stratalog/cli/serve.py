@@ -1,4 +1,4 @@
-"""`stratalog serve`: log directories behind Kafka's protocol, for any Kafka client."""
+"""`stratalog serve`: serve log directories to Kafka clients, as a broker does."""
 
 from __future__ import annotations
 

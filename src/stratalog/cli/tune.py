@@ -1,4 +1,4 @@
-"""`stratalog tune`: advice on topic settings, and what a log would be under other ones."""
+"""`stratalog tune`: recommend topic settings, and simulate a log with other settings."""
 
 from __future__ import annotations
 

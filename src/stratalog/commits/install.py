@@ -1,4 +1,4 @@
-"""Installing the runs of a decided commit into one partition's log, and resuming that.
+"""Installs the staged runs of a decided commit into one partition's log, or resumes that.
 
 `resume` finds out how much of the runs is in the log: nothing, all, or the first part, up to where
 it was interrupted. The log itself is the proof: a batch at its planned offset with the same size,

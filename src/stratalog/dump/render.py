@@ -1,4 +1,4 @@
-"""The kernel that writes the lines of a dump from batch bytes: the same as `text` writes.
+"""The compiled kernel that renders batches as the lines of a dump, exactly as `text` does.
 
 Reading is as strict as `record.decode_records`. What it would reject, control batches and the old
 formats are ODD: the caller renders that batch, from the current record on, with the readable code.

@@ -1,4 +1,4 @@
-"""The fixed words of a dump's lines, each in a slot of its own, so that one copy puts it."""
+"""The fixed words in the lines of a dump, in slots, so that a kernel copies each at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `.rsm-manifest` of Aiven's tiered storage plugin: how a segment was cut into chunks.
+"""The `.rsm-manifest` of Aiven's tiered storage plugin: how a segment is divided into chunks.
 
 A `.log` object is the segment in chunks of equal size, each compressed with zstd, then encrypted,
 or left as it is, and put end to end. A manifest says where each is, where the indexes are in the

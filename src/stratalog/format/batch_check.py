@@ -1,4 +1,4 @@
-"""Checking all batches of a table: headers, CRCs and every record.
+"""Checks all batches of a table: headers, CRCs and every record.
 
 The fast twin of decoding everything. Nothing is copied, so uncompressed records are checked at the
 speed of memory, compressed ones as fast as their codec. `reason_of` says why a batch is rejected.

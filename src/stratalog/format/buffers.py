@@ -1,4 +1,4 @@
-"""Buffers and checksums: what every format of this package reads from and is checked with.
+"""Buffers and checksums, for all formats of this package.
 
 CRC-32C (Castagnoli) protects magic-2 batches and producer snapshots; CRC-32 (IEEE) protects the
 older message formats."""

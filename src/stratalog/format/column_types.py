@@ -1,4 +1,4 @@
-"""The columns records can be decoded into: their names, Arrow types and meaning.
+"""The columns that records can be decoded into: their names, Arrow types and meaning.
 
 The first six have the names and types of Spark's own Kafka source. The others are fields of the
 record's batch, repeated for each record, and are decoded only if they are requested by name.

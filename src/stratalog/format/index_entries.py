@@ -1,4 +1,4 @@
-"""When a batch gets index entries: the one rule behind appending, recovery, cleaning and reindex.
+"""The rule for adding index entries, shared by appending, recovery, cleaning and reindexing.
 
 Per segment, for each batch in order:
 

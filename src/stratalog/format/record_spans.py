@@ -1,4 +1,4 @@
-"""Records of a batch as Python objects, with the fields found by a kernel: the fast twin of
+"""Builds the records of a batch from fields that a kernel has located: the fast twin of
 `decode_records`.
 
 Per record there is one slice for the key, one for the value and one tuple. Importing this module

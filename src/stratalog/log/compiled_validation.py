@@ -1,4 +1,4 @@
-"""Requests of a leader through the compiled kernels, and past them where they do not accept one.
+"""Validates appends with compiled kernels; requests that they do not accept take the readable path.
 
 The requests are copied end to end into one buffer, which the kernel patches and which is then
 written. Which checks need what:

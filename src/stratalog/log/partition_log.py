@@ -1,4 +1,4 @@
-"""One partition that is being written: its public face.
+"""`PartitionLog`: one partition that is open for writing.
 
 `maintenance.recovery.open_log` creates one, from clean state. A log is made of parts that each
 hold one idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (the way

@@ -1,4 +1,4 @@
-"""What a log knows of its producers: the transitions that each batch causes, and what is refused.
+"""The state of a log's producers: how each batch changes it, and which batches are rejected.
 
 State is a function of the batches, so there is one set of transitions for a reader that replays a
 log, a writer that appends to it, and recovery that rebuilds what was lost. They record what is in

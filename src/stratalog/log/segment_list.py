@@ -1,4 +1,4 @@
-"""The segments of one log in offset order, as a reader sees them, and which of them has what.
+"""The segments of one log in offset order, and which of them has an offset or a time.
 
 A lookup may touch thousands of segments, so only the most recently used stay open; the others close
 their file and forget what they read. Any number of threads may use a list.

@@ -1,4 +1,4 @@
-"""Parts of a log's files, for those who send batches on as they are.
+"""Slices of a log's files, for sending batches to clients unchanged.
 
 A slice is a range of one `.log` file. It begins with the batch that has the offset asked for, which
 may begin below it, and may end inside a batch: clients drop an incomplete one at the end. The file

@@ -1,4 +1,4 @@
-"""Two copies of a partition: where they differ, and in what.
+"""Compares two copies of a partition.
 
 Both logs are read once, batch headers and CRCs by columns. Batches with the same offsets, leader
 epoch, CRC and size are the same. Only where batches differ are records decoded and compared, one by

@@ -1,4 +1,4 @@
-"""Opening a log for writing: what to keep after a crash, and what to build again.
+"""Opens a log for writing, and recovers it after a crash: truncates it and rebuilds its indexes.
 
 The steps are those of Kafka's loader. Each leaves the directory in a state from which loading
 again has the same result, so a crash while loading costs nothing but time.

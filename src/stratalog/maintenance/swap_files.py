@@ -1,4 +1,4 @@
-"""Finishing or undoing what a crash interrupted: deletions, compaction, splitting a segment.
+"""Completes or rolls back what a crash interrupted: deletions, compaction, splitting a segment.
 
 Files that replace segments are renamed twice: they are `.cleaned` while they are written, `.swap`
 once all of them are complete, and get their final names when the replaced segments are deleted.

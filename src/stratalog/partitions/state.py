@@ -1,4 +1,4 @@
-"""`stratalog-state.json`: what Kafka keeps in its metadata quorum and in none of its log files.
+"""`stratalog-state.json`: topics, settings and ids; a Kafka cluster keeps them in its metadata.
 
 There is no quorum here, so the file is at the root of each log directory, where a broker ignores
 it. It holds

@@ -1,4 +1,4 @@
-"""The partitions of all log directories: which is where, opened when first used.
+"""The partitions of all log directories: where each is. A log is opened when it is first used.
 
 The table knows directories, not topics. The catalog decides what changes, and records each change
 first, so that a crash in the middle can be repaired. It also serializes the changes.

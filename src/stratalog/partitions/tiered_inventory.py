@@ -1,4 +1,4 @@
-"""What a tiered topic has where: local and remote segments side by side, and what nobody reads.
+"""The segments of a tiered topic, local and remote ones side by side, and unused objects.
 
 Operators pay for every object in the store. Some are not part of any log: copies of a leader that
 lost an election, copies that were never finished, objects that no metadata names.

@@ -1,4 +1,4 @@
-"""Rows in Arrow columns: which may become records, and in which partitions.
+"""Checks rows in Arrow columns before they are written, and chooses their partitions.
 
 The columns are those of Spark's Kafka connector: `value`, and if they are there `key`, `headers`,
 `timestamp`, `partition` and `topic`. Others are ignored. A row goes to the partition that it names,

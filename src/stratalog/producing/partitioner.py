@@ -1,4 +1,4 @@
-"""Kafka's partitioner: the partition of a record for which the producer gives none.
+"""Kafka's partitioner: chooses the partition of a record if the producer does not.
 
 The murmur2 hash of the key determines the partition, so all records of a key are in one partition,
 in order, whichever client wrote them. Records without a key stick to one partition for about a

@@ -1,4 +1,4 @@
-"""The producer: each record goes to its partition, and with others into a batch.
+"""The producer: sends each record to its partition, in a batch with others.
 
 A record waits with others for its partition until a batch is full, `linger_ms` is over, or somebody
 flushes or asks for its offset. The `Delivery` that `append` returns has the offset once the batch

@@ -1,4 +1,4 @@
-"""The options of Spark's Kafka connector, and what becomes of each when a job moves over.
+"""The options of Spark's Kafka connector: which are supported, ignored or rejected here.
 
 The connector passes options that start with `kafka.` to Kafka's consumer or producer. Most of them
 are about the connection to brokers: they are accepted and ignored, so that a job runs with the

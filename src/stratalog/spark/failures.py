@@ -1,4 +1,4 @@
-"""How failures and messages reach the user: a failure as one line, if the user can fix it.
+"""How failures are reported: as one line, if the user can fix the cause.
 
 Spark runs a data source in Python processes of its own, and shows what they raise as text, with the
 traceback, inside an exception of its own. A traceback through Spark's worker does not help somebody

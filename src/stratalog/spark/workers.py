@@ -1,4 +1,4 @@
-"""The executors of a Spark session as workers of bulk jobs, and what a Python worker does once."""
+"""Runs the tasks of bulk jobs on the executors of a Spark session."""
 
 from __future__ import annotations
 

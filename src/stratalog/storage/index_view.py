@@ -1,4 +1,4 @@
-"""A sparse index as a reader sees it: a hint, in memory, that is checked before it is believed.
+"""A sparse index as a reader sees it: a hint, whose entries are checked before they are used.
 
 An index file may be missing, empty, stale, truncated, preallocated with a zero tail, or full of
 junk, and it may change while it is read. So it is copied, never mapped (see `log_file`), and an

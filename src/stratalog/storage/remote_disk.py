@@ -1,4 +1,4 @@
-"""Changing files where a path says: on a disk, or in a store.
+"""Changes files on a disk or in an object store, depending on the path.
 
 `disk_of` returns a `Disk` for a local path and a `RemoteDisk` for one in a store. Both have the
 methods of `Files`, so that what replaces a file atomically on a disk does so in a store.

@@ -1,4 +1,4 @@
-"""One file of a store, by position: few, large requests for what code reads in many small steps.
+"""One file of an object store: turns many small reads into a few large requests.
 
 Two ways of reading, behind the interface of `LogFile`:
 

@@ -1,4 +1,4 @@
-"""Stores: S3, Google Cloud Storage, Azure, HDFS and all that fsspec knows, through `pyarrow.fs`.
+"""Stores: S3, Google Cloud Storage, Azure, HDFS and those of fsspec, through `pyarrow.fs`.
 
 A store lists directories, reads ranges of files and writes whole files. Every request goes through
 `Store._ask`, which tries again with growing delays what may succeed later (a busy server, a cut

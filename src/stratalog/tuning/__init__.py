@@ -1,4 +1,4 @@
-"""Tuning: what a log is like by its batch headers, how other settings would lay it out, advice.
+"""Tuning: figures from batch headers, simulation of other settings, and advice.
 
 Nothing here writes. The rules are those that write: `storage.roll`, `format.index_entries`,
 `maintenance.retention` and `maintenance.cleaning.plan`.

@@ -1,4 +1,4 @@
-"""What the batch headers of a log tell: sizes, codecs, offsets, times and producers.
+"""What the batch headers of a log show: sizes, codecs, offsets, times and producers.
 
 Records are neither decompressed nor checked, so this is as fast as the log can be read. Corrupt
 bytes are skipped as readers skip them, and counted. A batch from the future counts only if its CRC

@@ -1,4 +1,4 @@
-"""Traps: settings and data that together do what nobody expects.
+"""Traps: settings that, together with the data, have surprising effects.
 
 Each is found by arithmetic on a workload and a config, or seen in the headers of the log.
 """

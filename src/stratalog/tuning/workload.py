@@ -1,4 +1,4 @@
-"""The workload of a topic: numbers that a user gives, that a log shows, or both."""
+"""The workload of a topic: figures that a user gives, that a log shows, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the groups need from outside: settings, time, timers, topics, and a log for their records.
+"""What groups need from the broker: settings, time, timers, topics, and a log for their records.
 
 Everything runs on one thread. A record is in the log before the change that it records takes
 effect: if `GroupLog.append` raises, the group is as it was before.

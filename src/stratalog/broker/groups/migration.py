@@ -1,4 +1,4 @@
-"""Groups on their way from one protocol to the other, while their members read on.
+"""Upgrading and downgrading groups from one protocol to the other, while members keep consuming.
 
 The first member that uses the consumer protocol turns a classic group into a consumer group. Its
 classic members stay: JoinGroup and SyncGroup give them their part of the coordinator's assignment,

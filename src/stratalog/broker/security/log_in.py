@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate, and the rule that a log-in comes first."""
+"""SaslHandshake and SaslAuthenticate, and the rule that a client must authenticate first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels: the inner loops of `columns.py` and its kin, compiled by numba.
+"""Compiled kernels: inner loops that numba compiles, such as those of `columns.py`.
 
 Importing a module of this package compiles its kernels, or loads them from the cache on disk, so
 only such modules of `format` import it, and they are imported only where many records are read.

@@ -1,4 +1,4 @@
-"""Are the records of a batch what a writer may have written? Nothing is copied, so at memory speed.
+"""Checks that the records of a batch are valid, in place, without copying them.
 
 The structure of every record is checked, as `records.decode` does, and beyond it what only makes
 sense for the batch as a whole: offset deltas that rise within the batch's span, and a largest

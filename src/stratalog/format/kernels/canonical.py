@@ -1,4 +1,4 @@
-"""Whether records are written the one way that every encoder writes them.
+"""Checks that records have the canonical encoding: the one that every encoder produces.
 
 Varints may be longer than they need to be, a null may have any negative length, the unused
 attributes may be used: readers do not mind. Records without such freedoms come out of decoding and

@@ -1,4 +1,4 @@
-"""Magic-2 batches without the records that compaction drops: the compiled twin of `filtering`.
+"""Filters magic-2 batches for compaction: the compiled twin of `filtering`.
 
 A batch is gone through once to decide on each record, and a second time only if it has to be
 written again. What the kernel may touch, and nothing else:

@@ -1,4 +1,4 @@
-"""Records in columns into magic-2 batches: the compiled twin of `record.encode_batch`.
+"""Encodes columns of records as magic-2 batches: the compiled twin of `record.encode_batch`.
 
 Works through rows and cuts a batch where the next record would make it larger than the limit. What
 the kernel may touch, and nothing else:

@@ -1,4 +1,4 @@
-"""Lines of JSON as export writes them, into columns: no Python object a record.
+"""Parses the JSON lines that export writes into columns, without a Python object per record.
 
 Only the exact shape is taken: the fields in export's order, without blanks. Whatever else JSON
 allows (blanks, other fields, escapes beyond ASCII) is left to a parser that takes it all, and that

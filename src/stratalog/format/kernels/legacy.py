@@ -1,4 +1,5 @@
-"""Messages of magic 0 and 1 into columns: the compiled twin of `format/legacy.py`, without sets.
+"""Decodes messages of magic 0 and 1 into columns: compiled twin of `format/legacy.py`, without
+sets.
 
 Every message is one record. What a compressed set holds is left to the readable decoder.
 """

@@ -1,4 +1,4 @@
-"""Records of magic-2 batches into columns: the compiled twin of `format/record.py`.
+"""Decodes records of magic-2 batches into columns: the compiled twin of `format/record.py`.
 
 Columns are raw memory that the caller sized before. What the kernel may touch, and nothing else:
 

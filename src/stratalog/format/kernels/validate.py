@@ -1,4 +1,4 @@
-"""Batches that clients send: checked, given their offsets and stamped, in one pass each.
+"""Validates batches of clients, and assigns offsets and timestamps, in one pass over each.
 
 The compiled twin of `log/validation.py` for the one case that matters: a complete magic-2 batch
 that is stored as it came. A batch that the kernel does not accept stays as it is, for the readable

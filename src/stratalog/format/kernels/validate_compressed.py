@@ -1,4 +1,4 @@
-"""Batches that clients send, compressed with lz4 or snappy: `validate` with decompression.
+"""Validates batches of clients that are compressed with lz4 or snappy.
 
 A kernel of its own, because the decompressors take seconds to compile on a first start and most
 logs have one kind of batch.

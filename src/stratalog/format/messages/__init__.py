@@ -1,4 +1,4 @@
-"""What the records of Kafka's internal topics say: groups, transactions, cluster metadata.
+"""The records of Kafka's internal topics: groups, transactions, cluster metadata.
 
 Each module holds tables of fields; `schema.py` reads them all.
 """

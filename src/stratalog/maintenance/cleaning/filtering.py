@@ -1,4 +1,4 @@
-"""What a cleaning pass keeps of each batch, and why: the readable reference.
+"""What a cleaning pass keeps of each batch, and why: the readable reference implementation.
 
 Pure and record by record. The compiled cleaner must write the same bytes; messages of the old
 formats are cleaned by this code, and explanations take their reasons from here.

@@ -1,4 +1,4 @@
-"""Leader epochs as batches show them: where two copies of a log part ways.
+"""Leader epochs as batches show them: where two copies of a log diverge.
 
 An epoch has one leader, and a leader gives an offset to one batch only. So up to where their epochs
 differ, two copies have the same batches; from there on one of them has what a follower must

@@ -1,4 +1,4 @@
-"""What to do about a partition: decided from its files, and shown before anything is changed.
+"""The plan of a repair, made from the files of a partition and shown before anything is changed.
 
 * Bytes of a segment without a valid batch are left out; the segment goes on after them. If copies
   of the partition are given, their valid batches take the place of what is missing
