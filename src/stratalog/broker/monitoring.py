@@ -107,17 +107,17 @@ class BrokerPages:
         yield _Metric(
             "connections_accepted_total",
             "counter",
-            "Connections that were accepted.",
+            "Accepted connections.",
             [({"listener": name}, count) for name, count in traffic.accepted.items()],
         )
         yield _Metric(
             "connections_closed_total",
             "counter",
-            "Connections that the broker has closed.",
+            "Connections closed by the broker.",
             [({"reason": reason}, count) for reason, count in traffic.refused.items()],
         )
         yield _counter(
-            "authentication_failures_total", "Log-ins that failed.", self._log_ins.failures
+            "authentication_failures_total", "Failed authentications.", self._log_ins.failures
         )
         topics = self._context.logs.topics
         yield _gauge("topics", "Topics, internal ones included.", len(topics))
@@ -138,7 +138,7 @@ class BrokerPages:
                 upper = "+Inf" if upper_ms is None else f"{upper_ms / 1000:g}"
                 buckets.append(({"api": api.title, "le": upper}, count))
         name = "request_duration_seconds"
-        yield _Metric(name, "histogram", "Time from a request to its answer.", buckets, "_bucket")
+        yield _Metric(name, "histogram", "Time from a request to its response.", buckets, "_bucket")
         sums: list[_Sample] = [({"api": api.title}, each.sum_ms / 1000) for api, each in by_api]
         counts: list[_Sample] = [({"api": api.title}, each.requests) for api, each in by_api]
         yield _Metric(name, None, "", sums, "_sum")
@@ -189,7 +189,7 @@ def _process_metrics(started_s: float) -> Iterable[_Metric]:
         ("cpu_seconds_total", "counter", "CPU time.", usage.ru_utime + usage.ru_stime),
         ("resident_memory_bytes", "gauge", "Memory.", pages * resource.getpagesize()),
         ("open_fds", "gauge", "Open files and sockets.", open_files),
-        ("start_time_seconds", "gauge", "When the broker was started.", started_s),
+        ("start_time_seconds", "gauge", "Start time of the broker.", started_s),
     ):
         yield _Metric(name, kind, text, [({}, value)], prefix="process_")
 

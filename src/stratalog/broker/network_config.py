@@ -34,25 +34,29 @@ class NetworkConfig:
     connections_max_idle_ms: int = setting(
         long_integer(),
         10 * MINUTE_MS,
-        "A connection whose client neither sends requests nor reads answers is closed after this "
-        "time.",
+        "A connection is closed if its client neither sends requests nor reads responses for "
+        "this time.",
     )
     connections_max_reauth_ms: int = setting(
-        long_integer(0), 0, "Time within which a SASL client must reauthenticate; 0 is never."
+        long_integer(0), 0, "Time within which a SASL client must reauthenticate; 0: never."
     )
     max_connections: int = setting(
-        integer(0), _INT_MAX, "Connections in all. More of them wait until one is closed."
+        integer(0),
+        _INT_MAX,
+        "Maximum number of connections. Further clients wait until one is closed.",
     )
     max_connections_per_ip: int = setting(
-        integer(0), _INT_MAX, "Connections from one address. More of them are closed at once."
+        integer(0),
+        _INT_MAX,
+        "Maximum number of connections from one address. Further ones are closed at once.",
     )
     queued_max_request_bytes: int = setting(
         long_integer(),
         256 << 20,
-        "Memory for requests that have arrived in part; -1, Kafka's default, is no limit.",
+        "Memory for requests that have arrived only in part; -1, Kafka's default, means no limit.",
     )
     sasl_server_max_receive_size: int = setting(
-        integer(), 512 << 10, "Largest request of a client that has not logged in yet."
+        integer(), 512 << 10, "Largest request of a client that has not authenticated yet."
     )
     socket_request_max_bytes: int = setting(integer(1), 100 << 20, "Largest request.")
 

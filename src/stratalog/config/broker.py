@@ -65,40 +65,50 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int = setting(
         integer(1), 5_000, "Time between two heartbeats of a member of a consumer group."
     )
-    group_consumer_max_size: int = setting(integer(1), INT_MAX, "Most members of a consumer group.")
+    group_consumer_max_size: int = setting(
+        integer(1), INT_MAX, "Maximum number of members of a consumer group."
+    )
     group_consumer_session_timeout_ms: int = setting(
         integer(1), 45_000, "Time without a heartbeat after which a consumer group drops a member."
     )
     group_initial_rebalance_delay_ms: int = setting(
-        integer(), 3_000, "Time that an empty group waits for more members after its first."
+        integer(),
+        3_000,
+        "Time that an empty group waits for more members after the first one has joined.",
     )
     group_max_session_timeout_ms: int = setting(
-        integer(), 30 * MINUTE_MS, "Longest session time-out that a member may ask for."
+        integer(), 30 * MINUTE_MS, "Longest session timeout that a member may request."
     )
-    group_max_size: int = setting(integer(1), INT_MAX, "Most members of a classic group.")
+    group_max_size: int = setting(
+        integer(1), INT_MAX, "Maximum number of members of a classic group."
+    )
     group_min_session_timeout_ms: int = setting(
-        integer(), 6_000, "Shortest session time-out that a member may ask for."
+        integer(), 6_000, "Shortest session timeout that a member may request."
     )
     log_cleaner_backoff_ms: int = setting(
         long_integer(0), 15_000, "Pause of the cleaner when there is nothing to compact."
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        long_integer(), 128 * _MIB, "Memory for the keys of the logs being compacted, all threads."
+        long_integer(),
+        128 * _MIB,
+        "Memory for the keys of the logs being compacted, for all threads together.",
     )
     log_cleaner_enable: bool = setting(Boolean(), True, "Whether compaction runs at all.")
     log_cleaner_io_buffer_load_factor: float = setting(
-        Decimal(), 0.9, "Part of the memory for keys that is filled before a cleaning pass ends."
+        Decimal(), 0.9, "Share of the memory for keys that may be filled in one cleaning pass."
     )
     log_cleaner_io_buffer_size: int = setting(
         integer(0),
         512 * 1024,
-        "Memory for reading and writing while compacting, all threads.",
+        "Memory for reading and writing during compaction, for all threads together.",
         is_carried=True,
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        Decimal(), sys.float_info.max, "Bytes a second that compaction reads and writes at most."
+        Decimal(),
+        sys.float_info.max,
+        "Maximum number of bytes per second that compaction reads and writes.",
     )
-    log_cleaner_threads: int = setting(integer(0), 1, "Threads that compact.")
+    log_cleaner_threads: int = setting(integer(0), 1, "Number of cleaner threads.")
     log_dir_failure_timeout_ms: int = setting(
         long_integer(1),
         30_000,
@@ -108,7 +118,7 @@ class BrokerConfig:
     log_dirs: tuple[str, ...] = setting(
         TextList(described="paths, none twice", drops_empty=True),
         ("/tmp/kafka-logs",),
-        "The log directories; a new partition is placed in the one with the fewest.",
+        "The log directories; a new partition is placed in the one with the fewest partitions.",
         Synonym("log.dirs"),
         Synonym("log.dir"),
     )
@@ -130,13 +140,15 @@ class BrokerConfig:
     node_id: int = setting(
         integer(0, also=-1),
         -1,
-        "The number of this node in its cluster; -1 is not set.",
+        "The id of this node in its cluster; -1: not set.",
         Synonym("node.id"),
         Synonym("broker.id"),
     )
     num_partitions: int = setting(integer(1), 1, "Default number of partitions of a new topic.")
     num_recovery_threads_per_data_dir: int = setting(
-        integer(1), 2, "Threads per log directory that load logs at start and flush at the end."
+        integer(1),
+        2,
+        "Threads per log directory that load logs at startup and flush them at shutdown.",
     )
     offset_metadata_max_bytes: int = setting(
         integer(),
@@ -194,10 +206,10 @@ class BrokerConfig:
         long_integer(), 5_000, "Time between two writes of the high-watermark checkpoint."
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        integer(1), 10_000, "Time between two checks for transactions that took too long."
+        integer(1), 10_000, "Time between two checks for transactions that have timed out."
     )
     transaction_max_timeout_ms: int = setting(
-        integer(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may ask for."
+        integer(1), 15 * MINUTE_MS, "Longest timeout that a transactional producer may request."
     )
     transaction_partition_verification_enable: bool = setting(
         Boolean(),

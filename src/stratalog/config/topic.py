@@ -133,7 +133,8 @@ class LogConfig:
     cleanup_policy: frozenset[CleanupPolicy] = setting(
         POLICIES,
         frozenset({CleanupPolicy.DELETE}),
-        "What frees space: `delete` drops old segments, `compact` keeps the last value of a key.",
+        "How space is freed: `delete` deletes old segments, `compact` keeps the last value of "
+        "each key.",
         Synonym("log.cleanup.policy"),
     )
     compression_gzip_level: int = setting(
@@ -163,7 +164,7 @@ class LogConfig:
     delete_retention_ms: int = setting(
         long_integer(0),
         DAY_MS,
-        "How long a tombstone or transaction marker outlives the compaction that could drop it.",
+        "How long a tombstone or transaction marker is kept after it was first cleaned.",
         Synonym("log.cleaner.delete.retention.ms"),
     )
     file_delete_delay_ms: int = setting(
@@ -175,7 +176,7 @@ class LogConfig:
     flush_messages: int = setting(
         long_integer(1),
         LONG_MAX,
-        "Records that may be appended before the log is fsynced.",
+        "Number of records that may be appended before the log is fsynced.",
         Synonym("log.flush.interval.messages"),
     )
     flush_ms: int = setting(
@@ -220,7 +221,8 @@ class LogConfig:
     max_compaction_lag_ms: int = setting(
         long_integer(1),
         LONG_MAX,
-        "Age at which a record must become compactable; bounds `segment.ms` on compacted topics.",
+        "Age at which a record must become eligible for compaction; limits `segment.ms` on "
+        "compacted topics.",
         Synonym("log.cleaner.max.compaction.lag.ms"),
     )
     max_message_bytes: int = setting(
@@ -244,13 +246,14 @@ class LogConfig:
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - makes a field
         TIMESTAMP_TYPES,
         TimestampType.CREATE_TIME,
-        "Whose clock a record carries: the producer's, or the log's at the time of the append.",
+        "Who sets the timestamp of a record: the producer, or the broker when it appends the "
+        "record.",
         Synonym("log.message.timestamp.type"),
     )
     min_cleanable_dirty_ratio: float = setting(
         Decimal(0, 1),
         0.5,
-        "Part of a log that must be uncompacted before compaction is worth its cost.",
+        "Share of a log that must be dirty before it is compacted.",
         Synonym("log.cleaner.min.cleanable.ratio"),
     )
     min_compaction_lag_ms: int = setting(
@@ -262,14 +265,14 @@ class LogConfig:
     min_insync_replicas: int = setting(
         integer(1),
         1,
-        "Replicas that must have a record before `acks=all` is acknowledged.",
+        "Number of replicas that must have a record before `acks=all` is acknowledged.",
         Synonym("min.insync.replicas"),
         is_carried=True,
     )
     preallocate: bool = setting(
         Boolean(),
         False,
-        "Whether a new segment's `.log` takes all its space on disk at once.",
+        "Whether the `.log` file of a new segment is preallocated on disk.",
         Synonym("log.preallocate"),
     )
     remote_log_copy_disable: bool = setting(
@@ -287,7 +290,8 @@ class LogConfig:
     remote_storage_enable: bool = setting(
         Boolean(),
         False,
-        "Whether the topic's segments are uploaded to tiered storage; then retention deletes none.",
+        "Whether segments are uploaded to tiered storage; retention then deletes none of them "
+        "here.",
     )
     retention_bytes: int = setting(
         long_integer(),
@@ -313,20 +317,22 @@ class LogConfig:
     segment_index_bytes: int = setting(
         integer(4),
         10 << 20,
-        "Size that each index of the active segment is preallocated to; a full index rolls.",
+        "Size to which each index of the active segment is preallocated; a full index rolls the "
+        "segment.",
         Synonym("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = setting(
         long_integer(0),
         0,
-        "Upper bound of the random time taken off `segment.ms`, so that not all roll at once.",
+        "Upper bound of a random time subtracted from `segment.ms`, so that not all segments "
+        "roll at once.",
         Synonym("log.roll.jitter.ms"),
         Synonym("log.roll.jitter.hours", integer(0), HOUR_MS),
     )
     segment_ms: int = setting(
         long_integer(1),
         7 * DAY_MS,
-        "Span of record time at which a segment is rolled though it is not full.",
+        "Span of record timestamps after which a segment is rolled even if it is not full.",
         Synonym("log.roll.ms"),
         Synonym("log.roll.hours", integer(1), HOUR_MS),
     )
