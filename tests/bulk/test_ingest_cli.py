@@ -81,7 +81,7 @@ def test_files_of_a_log_are_refused(
     path = tmp_path / "t-0" / name
     path.write_bytes(bytes(100))
     for given in (path, path.parent):
-        with pytest.raises(ConfigError, match=rf"{name}: a file of a Kafka log; '{cure} "):
+        with pytest.raises(ConfigError, match=rf"{name} is a file of a Kafka log; '{cure} "):
             inside("ingest", given, "--to", tmp_path / "logs", "-t", "t", "-p", "1", *format_)
     assert not (tmp_path / "logs").exists()
 

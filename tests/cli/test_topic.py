@@ -213,7 +213,7 @@ def test_without_a_terminal_nobody_can_confirm(tmp_path: Path) -> None:
     create(tmp_path)
     result = stratalog("topic", "delete", "orders", "-d", tmp_path)
     assert result.status == 2
-    assert "give --yes" in result.stderr
+    assert "use --yes" in result.stderr
     assert open_dirs(tmp_path).partition_numbers == {"orders": [0]}
 
 
