@@ -78,7 +78,7 @@ SEGMENT                     SIZE  NEWEST                    ACTION  REASON
         "  as of 2023-11-21T22:13:27.500Z, with cleanup.policy=delete (assumed), "
         "retention.ms=604800000 (7 d; Kafka's default), retention.bytes=-1 (Kafka's default)",
         "  cleanup.policy is assumed; nothing is deleted unless --config sets it: the topic "
-        "was not created here, and there is no cluster metadata beside it",
+        "was not created here, and no cluster metadata was found",
         *table.splitlines(),
         "  * the active segment",
         "  the next segment expires at 2023-11-21T22:13:27.591Z",

@@ -204,7 +204,7 @@ def test_what_is_refused(options: dict[str, str], message: str) -> None:
         ({"startingOffsets": '{"t":{"0":-1}}'}, "can't be latest"),
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest"),
         ({"endingOffsets": '{"t":{"0":-2}}'}, "can't be earliest"),
-        ({"maxOffsetsPerTrigger": "9"}, "has no meaning in a batch query"),
+        ({"maxOffsetsPerTrigger": "9"}, "has no effect in a batch query"),
     ],
 )
 def test_what_a_batch_query_refuses(options: dict[str, str], message: str) -> None:

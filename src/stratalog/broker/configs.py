@@ -212,7 +212,8 @@ class ConfigHandlers:
             self._check_own_id(name, may_be_empty=True)
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
-                "Cannot update the settings of a running broker: start it with other ones",
+                "The settings of a running broker cannot be changed: restart it with other "
+                "settings",
             )
         raise RequestError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 

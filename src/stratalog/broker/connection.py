@@ -52,7 +52,7 @@ class FileSlice:
         """Send without a copy; returns how many bytes."""
         sent = os.sendfile(fd, self._file.fileno(), self._position, self._count)
         if sent == 0:
-            raise OSError("the file is shorter than it was")
+            raise OSError("the file was truncated while it was sent")
         self.skip(sent)
         return sent
 
@@ -61,7 +61,7 @@ class FileSlice:
         sent."""
         data = os.pread(self._file.fileno(), min(self._count, bytes_max), self._position)
         if not data:
-            raise OSError("the file is shorter than it was")
+            raise OSError("the file was truncated while it was sent")
         return data
 
     def skip(self, count: int) -> None:

@@ -194,7 +194,11 @@ class Connections:
     def _accept(self, listening: ListeningSocket, _: int) -> None:
         for _attempt in range(_ACCEPTS_MAX):
             if self._is_full:
-                _log.warning("%d connections: no more are accepted", len(self._open))
+                _log.warning(
+                    "the limit of %d connections is reached; no more are accepted until "
+                    "one is closed",
+                    len(self._open),
+                )
                 self._pause_accepting()
                 return
             try:

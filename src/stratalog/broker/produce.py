@@ -127,7 +127,7 @@ class ProduceHandlers:
             log = self._checked_log(batch)
             info = log.append_unread(batch.data)
         except AppendError as error:
-            _log.debug("batch for %s-%s refused: %s", topic, partition["index"], error)
+            _log.debug("batch for %s-%s rejected: %s", topic, partition["index"], error)
             is_early = log is None or error.code in _REFUSED_EARLY
             start = _NO_OFFSET if log is None or is_early else log.log_start_offset
             return _refused(error, f"{topic}-{partition['index']}", start)

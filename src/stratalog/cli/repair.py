@@ -343,7 +343,8 @@ def _file_steps(plan: RepairPlan) -> Iterator[tuple[str, str]]:
 def _open_text(producer_id: int, first_offset: int) -> str:
     return (
         f"transaction of producer {producer_id} from offset {first_offset} on: its marker may be "
-        "lost, and read_committed consumers wait there; kafka-transactions.sh abort ends it"
+        "lost, so read_committed consumers wait there; to end it, run kafka-transactions.sh "
+        "abort"
     )
 
 

@@ -71,7 +71,9 @@ def list_tier(names: Sequence[str], log_dirs: Sequence[Path], *, as_json: bool) 
     print_table(columns, [_row(entry) for entry in entries])
     stored = sum(entry.stored_bytes for entry in entries)
     unused = sum(entry.stored_bytes for entry in entries if entry.role in _UNUSED)
-    print(f"\n{human_size(stored)} in the store, {human_size(unused)} of it not part of any log")
+    print(
+        f"\n{human_size(stored)} in the store, of which {human_size(unused)} is not part of any log"
+    )
 
 
 def _row(entry: TierEntry) -> tuple[str, ...]:

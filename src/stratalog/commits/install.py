@@ -41,7 +41,9 @@ def check_run(path: Path, run: JournalRun) -> FileBatches:
     records, batches = 0, FileBatches()
     with open_run(path, run) as file:
         if file.size_bytes != run.size_bytes:
-            reason = f"{file.size_bytes} bytes, but {run.size_bytes} were staged"
+            reason = (
+                f"the staged file has {file.size_bytes} bytes, but {run.size_bytes} were staged"
+            )
             raise CorruptError(reason, path=path)
         for chunk_at, chunk in complete_batches(file, 0, run.size_bytes):
             at = 0
@@ -54,7 +56,7 @@ def check_run(path: Path, run: JournalRun) -> FileBatches:
                 records += header.record_count
                 batches.add(header)
     if records != run.record_count:
-        reason = f"{records} records, but {run.record_count} were staged"
+        reason = f"the staged file has {records} records, but {run.record_count} were staged"
         raise CorruptError(reason, path=path)
     return batches
 

@@ -206,7 +206,7 @@ class TopicSettings:
                 f"this is a Kafka broker's directory, and the cluster's metadata ({METADATA_DIR}) "
                 "is not here; set metadata.log.dir to the directory that has it"
             )
-        return "the topic was not created here, and there is no cluster metadata beside it"
+        return "the topic was not created here, and no cluster metadata was found"
 
     # -- the cluster
 

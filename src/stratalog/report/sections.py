@@ -159,7 +159,7 @@ def _growth(facts: ReportFacts) -> str:
         times = [start + (end - start) * n / AREA_POINTS for n in range(AREA_POINTS + 1)]
         stacked = [(label, _sizes_by(hours, times)) for label, hours in layers]
         drawn = areas(times, stacked, x_text=axis_time, y_text=lambda y: human_size(round(y)))
-    note = "Size by the time of records, topic upon topic; deleted records are not counted."
+    note = "Size by the timestamps of records, stacked by topic; deleted records are not counted."
     return chart("Growth", drawn, legend=[label for label, _ in layers], note=note)
 
 
@@ -254,9 +254,9 @@ def segments(facts: ReportFacts) -> str:
     rolled = bars([Bar(name, n, f"{n:,}") for name, n in reasons.most_common()])
     below = chart(
         "What rolls segments",
-        rolled if reasons else '<p class="empty">Nothing has rolled.</p>',
-        note="By a replay of all batches under the settings of their topics; compaction may have "
-        "merged segments since.",
+        rolled if reasons else '<p class="empty">No segment has rolled.</p>',
+        note="From a simulation of all batches with the settings of their topics; compaction may "
+        "have merged segments since.",
     )
     return f'<div class="charts wide">{chart("Segments", drawn, note=note)}{below}</div>'
 
@@ -366,8 +366,8 @@ def indexes(facts: ReportFacts) -> str:
         "#Time error|#Error p99|#Unusable files"
     )
     note = (
-        "Bytes between where the offset index leads and the batch: 99 of 100 lookups scan no more. "
-        "The inner bar is the mean."
+        "Bytes scanned from the position in the offset index to the batch: 99 of 100 lookups "
+        "scan no more. The inner bar is the mean."
     )
     drawn = chart("Scanned per lookup", bars(scans[:TOP]), note=note)
     density = [
@@ -375,7 +375,9 @@ def indexes(facts: ReportFacts) -> str:
         for cell in rows[:TOP]
         if cell[4] is not _NONE
     ]
-    other = chart("Log per index entry", bars(density), note="Less is denser.")
+    other = chart(
+        "Log per index entry", bars(density), note=("A lower value means a denser index.")
+    )
     return f'<div class="charts">{drawn}{other}</div>' + table("Indexes", titles.split("|"), rows)
 
 
@@ -552,8 +554,8 @@ def keys(facts: ReportFacts) -> str:
         "Topic|#Keys|#Keys per record|#Without key|#Top key's records|#Top key's share|"
         "#Partition skew|#Superseded|#Tombstones"
     )
-    note = "Most keys to the left: cardinality is high. Bars to the right are hot keys."
-    drawn = chart("Different keys", bars(distinct[:TOP]), note="Per partition, added up.")
+    note = "If most keys are on the left, cardinality is high. Bars on the right are hot keys."
+    drawn = chart("Different keys", bars(distinct[:TOP]), note="Sum over the partitions.")
     drawn += chart("Keys by records", histogram(_powers(spread, _count), "keys"), note=note)
     return f'<div class="charts">{drawn}</div>' + table("Keys by topic", titles.split("|"), rows)
 
@@ -593,7 +595,10 @@ def compaction(facts: ReportFacts) -> str:
         ]
     )
     body = drawn if saves else '<p class="empty">No records with keys.</p>'
-    note = "The inner bar would be left: the last record of each key, whatever the policy is."
+    note = (
+        "The inner bar shows what would be left: the last record of each key, whatever the "
+        "policy is."
+    )
     titles = "Partition|#Size|#Dirty ratio|#Dirty|#Compaction saves|#Retention deletes now|Why"
     listed = table(
         "Compaction and retention by partition", titles.split("|"), rows, can_filter=len(rows) > 10
@@ -657,7 +662,7 @@ def findings(facts: ReportFacts) -> str:
     if not found:
         checked = facts.verified.counts
         return (
-            f'<p class="fine">Nothing is wrong: {checked.batches:,} batches with all records and '
+            f'<p class="fine">No findings: {checked.batches:,} batches with all records and '
             f"CRCs, {checked.index_entries:,} index entries, {checked.files:,} files.</p>"
         )
     grave = [each for each in found if each.severity is not Severity.NOTE]

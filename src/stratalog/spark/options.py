@@ -379,7 +379,7 @@ def batch_read_options(options: Mapping[str, str]) -> ReadOptions:
     _refuse(
         options,
         ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-        "has no meaning in a batch query; endingOffsets bounds what it reads",
+        "has no effect in a batch query; use endingOffsets to limit what it reads",
     )
     return replace(parsed, parallelism=_parallelism())
 

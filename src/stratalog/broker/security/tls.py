@@ -93,7 +93,7 @@ def _load_trusted(context: ssl.SSLContext, listener: Listener) -> None:
     location = None if text is not None else _pem_location(listener, "truststore")
     setting = "ssl.truststore.location"
     if text is None and location is None:
-        reason = f"{listener} checks the certificates of clients: it needs those it trusts"
+        reason = f"{listener} verifies client certificates, so it needs a list of trusted ones"
         raise ConfigError(setting, reason)
     try:
         context.load_verify_locations(cafile=location, cadata=text)

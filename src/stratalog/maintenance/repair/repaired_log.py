@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from stratalog.maintenance.repair.valid_batches import CorruptBytes, ScannedSegment, ValidBatch
 
 _LENGTH_AT: Final = 8
-_NO_SEGMENT: Final = "no segment has them: compaction leaves such gaps, and so does a missing file"
+_NO_SEGMENT: Final = "no segment has them: compaction leaves such gaps, but so does a missing file"
 _NO_START: Final = (
     "leader-epoch-checkpoint starts there: a file is missing, or its deletion was interrupted"
 )
