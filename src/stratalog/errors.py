@@ -19,7 +19,7 @@
     ├── InvalidArgumentError          an argument has a value that is not accepted (a ValueError)
     ├── UnknownSettingsError          the cleanup.policy or retention of a topic is not known
     ├── InvalidNameError              a topic, file or directory name breaks Kafka's rules
-    ├── NotALogDirError               the path holds no Kafka log
+    ├── NotALogDirError               the path contains no Kafka log
     │   ├── NoSegmentError            a partition directory that has no segment yet
     │   └── PartitionGoneError        no such partition directory, or it was just deleted
     ├── UnknownTopicOrPartitionError  no such topic or partition in the directory
@@ -32,7 +32,7 @@
     │   └── LogDirLockedError         the same, with the directory and who holds it
     ├── InconsistentLogDirsError      directories of different clusters, or the same partition twice
     │   └── MissingLogDirsError       some directories of a set were not opened
-    ├── BackupError                   a backup is missing, incomplete or corrupt, or does not fit
+    ├── BackupError                   a backup is missing, incomplete or corrupt, or cannot be made
     ├── RepairError                   a repair that cannot be done or undone; nothing was changed
     ├── CommitError                   staged batches that cannot be committed
     │   ├── CommitPendingError        a decided commit that could not be finished yet
@@ -47,14 +47,14 @@
     ├── AuthenticationError                     58  SASL authentication failed
     ├── InvalidTransactionTimeoutError          50  longer than transaction.max.timeout.ms
     ├── ConcurrentTransactionsError             51  the last transaction is still ending: try again
-    ├── RequestError                  a broker refuses a request, with Kafka's error code
-    ├── FrameError                    bytes from a client that are no request
-    ├── BrokerStartError              a broker's port is taken, or its options do not fit
+    ├── RequestError                  a broker rejects a request, with Kafka's error code
+    ├── FrameError                    bytes from a client that are not a request
+    ├── BrokerStartError              a broker's port is taken, or its options are invalid
     ├── AccessDeniedError             no permission to read a file (also a PermissionError)
-    ├── StorageError                  the disk refused: an I/O error on a file
-    │   ├── DiskFullError             no space left, or the quota is spent
+    ├── StorageError                  an I/O error on a file
+    │   ├── DiskFullError             no space left on the disk or in the quota
     │   ├── FsyncError                an fsync failed: reopen the log to read what is on disk
-    │   └── StoreError                an object store or server refused, or could not be reached
+    │   └── StoreError                an object store rejected a request, or could not be reached
     ├── TieredLogError                the remote part of a tiered log is incomplete or locked
     ├── LogOfflineError               closed, or a write failed: reopen the log
     ├── SourceError                   a Spark query that the log directory cannot serve
