@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.effort import scaled
+from tests.effort import IS_LONG, scaled
 from tests.golden.cases import GoldenCase, compaction_cases
 from tests.stores import CountingServer, S3Server, counting_server, seaweed_server
 
@@ -22,10 +22,11 @@ os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
 os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 os.environ["SPARK_LAUNCHER_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"]
 
-# A busy machine makes no example slow for a reason worth failing for; and what is checked in was
-# tried with the same examples: new ones are for who runs the tests by hand.
+# A busy machine makes no example slow for a reason worth failing for. `make test` tries the same
+# examples each time, so that only a change decides whether it passes; `make test-long` tries new
+# ones.
 settings.register_profile(
-    "stratalog", deadline=None, derandomize="CI" in os.environ, max_examples=scaled(50)
+    "stratalog", deadline=None, derandomize=not IS_LONG, max_examples=scaled(50)
 )
 settings.load_profile("stratalog")
 
