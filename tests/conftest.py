@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,15 +11,15 @@ from hypothesis import settings
 
 from tests.effort import IS_LONG, scaled
 from tests.golden.cases import GoldenCase, compaction_cases
+from tests.spark import quick_jvm
 from tests.stores import CountingServer, S3Server, counting_server, seaweed_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # For all processes that tests start.
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
-os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_LAUNCHER_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"]
+os.environ |= quick_jvm.variables()
 
 # A busy machine makes no example slow for a reason worth failing for. `make test` tries the same
 # examples each time, so that only a change decides whether it passes; `make test-long` tries new
