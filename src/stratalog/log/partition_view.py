@@ -143,8 +143,11 @@ class PartitionView(LogReader):
         return max(start, self._segments.bases[0])
 
     def _read_log_start(self) -> int:
-        starts = read_offset_checkpoint(self._log_dir, RootFile.LOG_START_OFFSETS)
-        return starts.get(self.topic_partition, 0)
+        return self.checkpointed(RootFile.LOG_START_OFFSETS) or 0
+
+    def checkpointed(self, file: RootFile) -> int | None:
+        """The offset that a checkpoint of the log directory has for this partition, if any."""
+        return read_offset_checkpoint(self._log_dir, file).get(self.topic_partition)
 
     @property
     def _log_dir(self) -> Path:
@@ -164,8 +167,7 @@ class PartitionView(LogReader):
         Bytes after the last complete batch look the same in both cases; the log directory's
         checkpoint of how far the log was flushed, if it has one, tells them apart.
         """
-        points = read_offset_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
-        flushed = points.get(self.topic_partition, 0)
+        flushed = self.checkpointed(RootFile.RECOVERY_POINTS) or 0
         if self._base_offset is not None or self._corrupt_end(flushed) is None:
             return
         with PartitionView(self.path) as again:  # a broker may have appended since
