@@ -246,6 +246,7 @@ TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, CHECKPOINT)
 LOG_KINDS: Final = frozenset({LOG, CHECKPOINT})
+INDEX_KINDS: Final = frozenset({OFFSET_INDEX, TIME_INDEX})
 
 WHOLE_FILE_BYTES_MAX: Final = 1 << 30  # far above any index or snapshot that Kafka writes
 
@@ -291,19 +292,28 @@ def is_done(options: DumpOptions, report: DumpReport) -> bool:
     return options.limit is not None and report.shown >= options.limit
 
 
-def describe_error(path: str, error: StratalogError) -> str:
-    """An error of the format layer, with the path of the file."""
-    if isinstance(error, CorruptError):
-        return f"{path} at byte {error.position}: {error.reason}"
-    return f"{path}: {error}"
+@contextmanager
+def errors_reported(path: str, report: DumpReport) -> Iterator[None]:
+    """An error ends the dump of a file and is a problem of it."""
+    try:
+        yield
+    except CorruptError as error:
+        report.problem(f"{path} at byte {error.position}: {error.reason}")
+    except StratalogError as error:
+        report.problem(f"{path}: {error}")
+    except OSError as error:
+        report.problem(f"{path}: {error.strerror}")
 
 
-def entries_of(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:
-    """The entries of an index, transaction index or snapshot."""
+def shown_entries(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:
+    """The entries of an index, transaction index or snapshot; none of an index that is only to be
+    verified."""
+    is_hidden = options.verify_index_only and kind_of(path) in INDEX_KINDS
     for entry in _entries_of(path, options, report):
         if options.filters.accepts_entry(entry):
             report.shown += 1
-            yield entry
+            if not is_hidden:
+                yield entry
             if is_done(options, report):
                 return
 
