@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
-    CorruptError,
     FlushedCorruptionError,
     InvalidNameError,
     NoSegmentError,
@@ -41,13 +40,13 @@ from stratalog.log.reader import LogReader
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_log
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
-from stratalog.storage.log_file import read_file
+from stratalog.storage.log_file import read_decoded
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.store import LISTING_AGE_MAX_S
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from stratalog.log.producers import ProducerReplay
     from stratalog.log.transactions import MissingIndex, ReplayedLog
     from stratalog.storage.segment_view import SegmentEnd, SegmentView
-
-T = TypeVar("T")
 
 
 class PartitionView(LogReader):
@@ -201,7 +198,7 @@ class PartitionView(LogReader):
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """From `leader-epoch-checkpoint`; empty when there is no such file."""
-        return _decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
+        return read_decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
 
     @cached_property
     def epochs(self) -> LeaderEpochCache:
@@ -288,19 +285,11 @@ class PartitionView(LogReader):
             super()._check_range(offset)
 
 
-def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """The content of a small file; None if there is no such file."""
-    try:
-        return decode(read_file(path))
-    except FileNotFoundError:
-        return None
-    except CorruptError as error:
-        raise error.located(path) from None
-
-
 def read_topic_id(directory: Path) -> uuid.UUID | None:
     """From `partition.metadata`; None when there is no such file."""
-    metadata = _decoded(directory / FileKind.PARTITION_METADATA.value, decode_partition_metadata)
+    metadata = read_decoded(
+        directory / FileKind.PARTITION_METADATA.value, decode_partition_metadata
+    )
     return None if metadata is None else metadata.topic_id
 
 
