@@ -39,7 +39,7 @@ accelerator: $(INSTALLED) java ## Build the accelerator for Spark, with what PyS
 	$(PYTHON) scripts/build_accelerator.py
 
 .PHONY: test
-test: lint accelerator test-tools ## Everything CI runs: lint, types, layers and all tests
+test: lint test-jvm test-tools ## Everything CI runs: lint, types, layers and all tests
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: check
@@ -50,7 +50,7 @@ test-fast: $(INSTALLED) ## Tests only, without the slow ones
 	TMPDIR=$(TEST_TMPDIR) $(PYTHON) -m pytest -n $(FAST_WORKERS) -m "not slow and not spark" $(ARGS)
 
 .PHONY: test-long
-test-long: accelerator test-tools ## All tests with many more seeds, kills and examples (EFFORT=, hours)
+test-long: test-jvm test-tools ## All tests with many more seeds, kills and examples (EFFORT=, hours)
 	TMPDIR=$(TEST_TMPDIR) STRATALOG_TEST_EFFORT=$(EFFORT) $(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: torture
@@ -92,6 +92,10 @@ install: $(INSTALLED) ## Create .venv with the pinned dependencies
 .PHONY: java
 java: ## Make sure that Java 17 or later is there, for Spark
 	scripts/ensure_java
+
+.PHONY: test-jvm
+test-jvm: accelerator ## Prepare an archive of Spark's classes, with which the JVMs of tests start sooner
+	$(PYTHON) -m tests.spark.quick_jvm
 
 .PHONY: test-tools
 test-tools: ## Make sure that Chromium and kcat are there; without them some tests are skipped

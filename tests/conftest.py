@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
-from tests.effort import scaled
+from tests.effort import IS_LONG, scaled
 from tests.golden.cases import GoldenCase, compaction_cases
+from tests.spark import quick_jvm
 from tests.stores import CountingServer, S3Server, counting_server, seaweed_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # For all processes that tests start.
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "spark" / "conf")
-os.environ["SPARK_DAEMON_JAVA_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-os.environ["SPARK_LAUNCHER_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"]
+os.environ |= quick_jvm.variables()
 
-# A busy machine makes no example slow for a reason worth failing for; and what is checked in was
-# tried with the same examples: new ones are for who runs the tests by hand.
+# A busy machine makes no example slow for a reason worth failing for. `make test` tries the same
+# examples each time, so that only a change decides whether it passes; `make test-long` tries new
+# ones.
 settings.register_profile(
-    "stratalog", deadline=None, derandomize="CI" in os.environ, max_examples=scaled(50)
+    "stratalog", deadline=None, derandomize=not IS_LONG, max_examples=scaled(50)
 )
 settings.load_profile("stratalog")
 
@@ -52,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("examples" if is_shown else "processes"))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests live as long as the process: its garbage collector need not look at them
+    again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

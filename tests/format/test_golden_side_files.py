@@ -19,10 +19,8 @@ from stratalog.format.metadata import (
     decode_clean_shutdown,
     decode_meta_properties,
     decode_partition_metadata,
-    decode_quorum_state,
     encode_clean_shutdown,
     encode_partition_metadata,
-    encode_quorum_state,
 )
 from stratalog.format.names import (
     FileKind,
@@ -193,5 +191,3 @@ def test_root_files_of_a_log_directory() -> None:
     assert encode_clean_shutdown(epoch) == raw
     meta = decode_meta_properties((root / RootFile.META_PROPERTIES.value).read_bytes())
     assert (meta.version, meta.node_id) == (1, 1)
-    raw = (root / "__cluster_metadata-0" / FileKind.QUORUM_STATE.value).read_bytes()
-    assert encode_quorum_state(decode_quorum_state(raw)) == raw

@@ -1,13 +1,48 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError
-from stratalog.format.java_text import decode_properties, encode_properties
+from stratalog.format.java_text import decode_properties
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_SPECIAL = re.compile(r"[\\\t\n\r\f=:#!]")
+_TO_ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"} | {
+    character: "\\" + character for character in "\\=:#!"
+}
+_NOT_PRINTABLE = re.compile(r"[^ -~]")
+
+
+def encode_properties(properties: Mapping[str, str], *, comments: Iterable[str] = ()) -> bytes:
+    """A file as Java writes it: a `#` line per comment, then the `key=value` lines as given."""
+    lines = ["#" + _ascii(comment.replace("\n", " ").replace("\r", " ")) for comment in comments]
+    for key, value in properties.items():
+        escaped = _escape(value)
+        indent = "\\" if escaped.startswith(" ") else ""
+        lines.append(_escape(key).replace(" ", "\\ ") + "=" + indent + escaped)
+    return "".join(line + "\n" for line in lines).encode("ascii")
+
+
+def _escape(text: str) -> str:
+    return _ascii(_SPECIAL.sub(lambda match: _TO_ESCAPE[match[0]], text))
+
+
+def _ascii(text: str) -> str:
+    return _NOT_PRINTABLE.sub(_unicode_escape, text)
+
+
+def _unicode_escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
 
 # What java.util.Properties (Java 17) made of these bytes; None where it threw.
 READ_BY_JAVA: list[tuple[bytes, dict[str, str] | None]] = [

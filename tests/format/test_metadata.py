@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 
 import pytest
@@ -13,17 +12,13 @@ from stratalog.format.metadata import (
     METADATA_TOPIC_ID,
     MetaProperties,
     PartitionMetadata,
-    QuorumState,
     decode_clean_shutdown,
     decode_id,
     decode_meta_properties,
     decode_partition_metadata,
-    decode_quorum_state,
     encode_clean_shutdown,
     encode_id,
-    encode_meta_properties,
     encode_partition_metadata,
-    encode_quorum_state,
 )
 
 BIGBATCH_ID = uuid.UUID("cede9b9f-de03-4fd3-b719-af6c4dfe918c")
@@ -35,10 +30,6 @@ META_PROPERTIES = (
 )
 META = MetaProperties(
     1, "L_0Za8S1S7WFAosY2JyK9g", 1, uuid.UUID("32d61dab-f28f-09b9-a2a3-0d0b72800c03")
-)
-QUORUM_STATE = (
-    b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,'
-    b'"currentVoters":[{"voterId":1}],"data_version":0}'
 )
 
 
@@ -120,8 +111,6 @@ def test_partition_metadata_cut_at_every_byte() -> None:
 
 def test_meta_properties_of_kafka() -> None:
     assert decode_meta_properties(META_PROPERTIES) == META
-    written = encode_meta_properties(META, comments=("", "Sun Nov 15 18:57:46 UTC 2026"))
-    assert written == META_PROPERTIES
 
 
 @pytest.mark.parametrize(
@@ -136,13 +125,6 @@ def test_meta_properties_of_kafka() -> None:
 )
 def test_meta_properties_versions(raw: bytes, meta: MetaProperties) -> None:
     assert decode_meta_properties(raw) == meta
-    assert decode_meta_properties(encode_meta_properties(meta)) == meta
-
-
-def test_version_0_is_written_with_a_broker_id() -> None:
-    assert encode_meta_properties(MetaProperties(0, "c", 7)) == (
-        b"broker.id=7\nversion=0\ncluster.id=c\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -198,53 +180,6 @@ def test_clean_shutdown_that_says_nothing() -> None:
 def test_damaged_json(raw: bytes) -> None:
     with pytest.raises(CorruptCheckpointError):
         decode_clean_shutdown(raw)
-    with pytest.raises(CorruptCheckpointError):
-        decode_quorum_state(raw)
-
-
-def test_quorum_state_of_kafka() -> None:
-    state = QuorumState(0, leader_id=1, leader_epoch=1, voted_id=-1, voters=(1,))
-    assert decode_quorum_state(QUORUM_STATE) == state
-    assert encode_quorum_state(state) == QUORUM_STATE
-
-
-def test_quorum_state_of_version_1() -> None:
-    raw = (
-        b'{"leaderId":-1,"leaderEpoch":2,"votedId":1,'
-        b'"votedDirectoryId":"J8aAPcfLQt2bqs1JT_rMgQ","data_version":1}'
-    )
-    state = QuorumState(1, -1, 2, 1, uuid.UUID("27c6803d-c7cb-42dd-9baa-cd494ffacc81"))
-    assert decode_quorum_state(raw) == state
-    assert encode_quorum_state(state) == raw
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"data_version": None},
-        {"leaderId": "1"},
-        {"leaderEpoch": 1 << 31},
-        {"currentVoters": 5},
-        {"currentVoters": [5]},
-        {"currentVoters": [{"voterId": None}]},
-        {"appliedOffset": None},
-        {"data_version": 1},
-        {"data_version": 1, "votedDirectoryId": 5},
-    ],
-)
-def test_damaged_quorum_state(change: dict[str, object]) -> None:
-    with pytest.raises(CorruptCheckpointError):
-        decode_quorum_state(json.dumps(json.loads(QUORUM_STATE) | change).encode())
-
-
-def test_unknown_quorum_state_version() -> None:
-    with pytest.raises(UnsupportedError, match="version 2"):
-        decode_quorum_state(b'{"data_version":2}')
-
-
-def test_voters_may_be_null() -> None:
-    raw = QUORUM_STATE.replace(b'[{"voterId":1}]', b"null")
-    assert decode_quorum_state(raw).voters == ()
 
 
 @given(st.binary() | st.text().map(str.encode))
@@ -253,7 +188,6 @@ def test_any_bytes_give_a_value_or_a_typed_error(raw: bytes) -> None:
         decode_partition_metadata,
         decode_meta_properties,
         decode_clean_shutdown,
-        decode_quorum_state,
     ):
         with contextlib.suppress(StratalogError):
             decode(raw)

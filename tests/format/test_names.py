@@ -19,7 +19,6 @@ from stratalog.format.names import (
     directory_name,
     do_topics_collide,
     is_topic_name,
-    metadata_snapshot_name,
     parse_partition_dir,
     parse_partition_file,
     parse_root_file,
@@ -136,16 +135,6 @@ def test_names_of_segment_files_are_checked_when_built() -> None:
         segment_file_name(0, FileKind.LEADER_EPOCHS)
     with pytest.raises(InvalidNameError):
         segment_file_name(0, FileKind.LOG, FileState.TEMPORARY)
-
-
-def test_metadata_snapshot_names() -> None:
-    assert metadata_snapshot_name(687, 3) == "00000000000000000687-0000000003.checkpoint"
-    assert (
-        metadata_snapshot_name(687, 3, FileState.DELETED)
-        == "00000000000000000687-0000000003.checkpoint.deleted"
-    )
-    with pytest.raises(InvalidNameError):
-        metadata_snapshot_name(687, 3, FileState.PARTIAL)
 
 
 def test_name_order_is_offset_order() -> None:

@@ -13,7 +13,7 @@ from stratalog.log.appends import AppendOrigin
 
 if TYPE_CHECKING:
     from stratalog.log.producer_state import CheckedAppend, ProducerStateManager
-    from stratalog.log.producers import CompletedTxn, VerificationGuard
+    from stratalog.log.producers import CompletedTxn
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -82,11 +82,10 @@ def append(
     header: BatchHeader,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     *,
-    guard: VerificationGuard | None = None,
     transaction_version: int = 0,
 ) -> CheckedAppend:
     """Check, write (in thought), update."""
-    checked = manager.check([header], origin, guard=guard, transaction_version=transaction_version)
+    checked = manager.check([header], origin, transaction_version=transaction_version)
     if checked.duplicate is None:
         manager.update(checked)
         manager.map_end_offset = header.next_offset

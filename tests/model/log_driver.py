@@ -136,7 +136,7 @@ class LogDriver(CheckedLog):
         if starts_over:
             self.durable = 0
         self.log.truncate_to(offset)
-        self.known_from = min(self.known_from, offset)
+        self.known_from = min(self.known_from, offset, self.log.log_end_offset)
         self.deleted_below = min(self.deleted_below, offset)
         if starts_over:
             self.model.start_over_at(offset)

@@ -23,7 +23,6 @@ import pytest
 
 from scripts.build_accelerator import build
 from stratalog.spark.accelerator import SETTING
-from stratalog.spark.session import quick_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,9 +90,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores, with little memory and no web page."""
     scratch = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Workers take half a second less to start there; the tests with processes of their own start
-    # Spark as it is.
-    with warnings.catch_warnings(), quick_home(MASTER, {}):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Spark's own modules warn of is theirs to mend
         from pyspark.sql import SparkSession  # noqa: PLC0415
 

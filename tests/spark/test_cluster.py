@@ -58,16 +58,14 @@ class Cluster:
             self._wait_for(name, r"(Successfully registered with master)")
 
     def _run(self, name: str, host: str, main: str, *args: str) -> None:
-        import pyspark  # noqa: PLC0415 - its modules warn when they are imported
-
-        home = Path(pyspark.__file__).parent
+        home = Path(os.environ["SPARK_HOME"])
         ports = ("--host", host, "--port", "0", "--webui-port", "0")
         with (self._home / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), main, *ports, *args],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(home)},
+                env={**os.environ, "SPARK_LOCAL_IP": host},
                 start_new_session=True,  # executors are killed with their worker
             )
 

@@ -37,7 +37,8 @@ with open_session("test", master="local[1]", conf={"spark.driver.memory": "512m"
 @pytest.mark.slow
 def test_workers_import_compiled_modules_and_read_in_columns() -> None:
     build()
-    env = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    given = {"PYSPARK_PYTHON", "SPARK_HOME"}
+    env = {name: text for name, text in os.environ.items() if name not in given}
     command = [sys.executable, "-c", PROGRAM, str(GoldenCase("multiseg").root)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     first, second, plan = done.stdout.split("\n", 2)
@@ -78,6 +79,7 @@ def test_what_somebody_chose_stays(
     master: str, conf: dict[str, str], env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("SPARK_HOME")
     for name, text in env.items():
         monkeypatch.setenv(name, text)
     with quick_home(master, conf) as home:

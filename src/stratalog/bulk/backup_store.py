@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import BackupError, UnsupportedError
+from stratalog.format.json_files import as_count, as_text
 from stratalog.format.names import TEMPORARY_SUFFIX, TopicPartition
-from stratalog.partitions.state import as_count, as_text
 from stratalog.storage.disk import Disk
 from stratalog.storage.log_file import FileIdentity, read_file
 from stratalog.storage.remote_disk import disk_of, sizes_in

@@ -18,7 +18,6 @@ its files are gone.
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -30,13 +29,12 @@ from stratalog.bulk.splits import OffsetRange
 from stratalog.errors import (
     ConfigError,
     CorruptCheckpointError,
-    CorruptError,
     DataLossError,
     LockedError,
-    UnsupportedError,
 )
+from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
 from stratalog.format.names import TopicPartition
-from stratalog.partitions.state import as_count, as_text, decode_json, id_of, id_text
+from stratalog.storage.log_file import read_decoded
 from stratalog.storage.remote_disk import disk_of, locked
 from stratalog.storage.remote_path import RemotePath, location
 
@@ -121,17 +119,17 @@ def encode_state(state: ExportState) -> bytes:
     ]
     moving = [list(file) for file in state.moving]
     content = {"version": VERSION, "layout": state.layout, "partitions": rows, "moving": moving}
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return encode_json(content)
 
 
 def decode_state(data: bytes) -> ExportState:
     """Raises CorruptCheckpointError, or UnsupportedError for a version that is not known here."""
-    return decode_json(data, _state_of, "the state of an export")
+    return decode_json(
+        data, _state_of, "the state of an export", file=STATE_FILE, versions=(VERSION,)
+    )
 
 
 def _state_of(content: Any) -> ExportState:
-    if content["version"] != VERSION:
-        raise UnsupportedError(f"version {content['version']!r} of {STATE_FILE} is not supported")
     partitions = {
         TopicPartition(as_text(row["topic"]), as_count(row["partition"])): ExportedUpTo(
             id_of(row["topicId"]), as_count(row["nextOffset"])
@@ -178,13 +176,9 @@ class IncrementalTarget:
         self._lock.close()
 
     def _read(self, layout: Mapping[str, object]) -> ExportState:
-        path = self.path / STATE_FILE
-        try:
-            state = decode_state(self._disk.read_bytes(path))
-        except FileNotFoundError:
+        state = read_decoded(self.path / STATE_FILE, decode_state, self._disk.read_bytes)
+        if state is None:
             return ExportState(layout)
-        except CorruptError as error:
-            raise error.located(path) from None
         for name, value in layout.items():
             if state.layout.get(name) != value:
                 raise ConfigError(

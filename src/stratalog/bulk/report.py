@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from stratalog.bulk.stats import sample_codecs, stats
+from stratalog.bulk.stats import measured_keys, sample_codecs, stats
 from stratalog.bulk.tune import amounts_of, survey
 from stratalog.bulk.verify import verify
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers
@@ -21,7 +21,6 @@ from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.maintenance.verify.findings import VerifyReport
-from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.tuning.headers import HeaderFacts, sum_of_facts
 from stratalog.tuning.simulation import sum_of
 from stratalog.tuning.topic import advise, workload_of
@@ -195,7 +194,6 @@ class _Taker:
     def __init__(self, finder: SettingsFinder, now_ms: int) -> None:
         self._finder = finder
         self._now_ms = now_ms
-        self._cleaned: dict[Path, dict[TopicPartition, int]] = {}
         self.settings: dict[str, EffectiveConfig] = {}
         self.found: list[ReportedPartition] = []
         self.problems: list[str] = []
@@ -228,7 +226,7 @@ class _Taker:
         now_ms, config = self._now_ms, settings.config
         cleaning = None
         if config.is_compacted:
-            checkpoint = self._checkpoints_of(view).get(view.topic_partition)
+            checkpoint = view.checkpointed(RootFile.CLEANER_OFFSETS)
             cleaning = plan_cleaning(cleaner_log(view, checkpoint), config, now_ms)
         deletable = 0
         if settings.unknown is None:
@@ -251,12 +249,6 @@ class _Taker:
             "" if cleaning is None else "; ".join(cleaning.reasons),
             deletable,
         )
-
-    def _checkpoints_of(self, view: PartitionView) -> dict[TopicPartition, int]:
-        root = view.path.absolute().parent
-        if root not in self._cleaned:
-            self._cleaned[root] = read_offset_checkpoint(root, RootFile.CLEANER_OFFSETS)
-        return self._cleaned[root]
 
 
 def _indexes(view: PartitionView) -> IndexFacts:
@@ -326,11 +318,5 @@ def _measured(partitions: Sequence[ReportedPartition]) -> dict[str, object]:
         with suppress(StratalogError):
             return {"codec_ratios": sample_codecs(largest.path)}
         return {}
-    records = sum(each.facts.records for each in counted)
-    dead = sum(each.keys.dead_records for each in counted)
     largest_stats = max(counted, key=lambda each: each.facts.payload_bytes)
-    return {
-        "codec_ratios": dict(largest_stats.facts.codecs),
-        "keys": max(each.keys.keys for each in counted),
-        "superseded": dead / records if records else None,
-    }
+    return {"codec_ratios": dict(largest_stats.facts.codecs), **measured_keys(counted)}

@@ -34,7 +34,7 @@ from stratalog.storage.remote_path import location
 from stratalog.tuning.headers import by_power
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -384,6 +384,15 @@ class PartitionStats:
         return round(weight * ratio)
 
 
+def measured_keys(partitions: Sequence[PartitionStats]) -> dict[str, object]:
+    """The keys of a topic, by the names of fields of a `Workload`: those of the partition that has
+    the most, because a cleaner's memory is for one at a time."""
+    records = sum(each.facts.records for each in partitions)
+    dead = sum(each.keys.dead_records for each in partitions)
+    keys = max((each.keys.keys for each in partitions), default=0)
+    return {"keys": keys, "superseded": dead / records if records else None}
+
+
 @dataclass(frozen=True)
 class StatsResult(JobResult):
     """All partitions, in order."""
@@ -395,22 +404,16 @@ def stats(
     partitions: Iterable[Path | str],
     *,
     what_if: Mapping[str, str] | None = None,
-    policies: Mapping[Path, str] | None = None,
     workers: Workers | None = None,
 ) -> StatsResult:
     """Look at every record of these partition directories.
 
     `what_if` has topic settings (`retention.ms`, `retention.bytes`): how much would each free?
-    `policies` has the `cleanup.policy` of partitions where it is known, by their absolute paths;
-    `delete` is assumed for the others.
+    The `cleanup.policy` is taken to be `delete`.
     """
     clock = Clock()
     workers = workers or ThreadWorkers()
-    known = policies or {}
-    logs = []
-    for path in map(location, partitions):
-        policy = known.get(path.absolute(), "delete")
-        logs.append(_Log.look(path.absolute(), what_if or {}, policy))
+    logs = [_Log.look(location(path).absolute(), what_if or {}) for path in partitions]
     splits = _splits(logs)
     records_max = sum(part.offsets for split in splits for part in split.ranges)
     shares = max(1, min(256, records_max // RECORDS_PER_SHARE))
@@ -449,12 +452,12 @@ class _Log(NamedTuple):
     freed_by: tuple[tuple[str, int], ...]
 
     @classmethod
-    def look(cls, path: Path, what_if: Mapping[str, str], policy: str) -> _Log:
+    def look(cls, path: Path, what_if: Mapping[str, str]) -> _Log:
         now_ms = time.time_ns() // 1_000_000
         freed = []
         with PartitionView(path) as view:
             for name, value in what_if.items():
-                config = LogConfig.parse({**_NO_LIMITS, "cleanup.policy": policy, name: value})
+                config = LogConfig.parse({**_NO_LIMITS, name: value})
                 plan = plan_retention(retention_log_of_view(view, now_ms), config, now_ms)
                 freed.append((f"{name}={value}", plan.deleted_bytes))
             return cls(view.topic_partition, path, view.size_bytes, tuple(freed))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.format.names import RootFile
 from stratalog.log.partition_view import PartitionView
-from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.remote_path import location
 from stratalog.tuning.headers import HeaderCounter, HeaderScan
 from stratalog.tuning.simulation import LogFrame, Replay
@@ -108,13 +107,12 @@ def survey_partition(task: SurveyTask) -> SurveyedPartition:
                 for replay in replays:
                     replay.add(rows)
             corrupt_bytes += scan.corrupt_bytes
-        cleaned = read_offset_checkpoint(path.parent, RootFile.CLEANER_OFFSETS)
         frame = LogFrame(
             view.topic_partition,
             path,
             view.log_start_offset,
             view.last_stable_offset,
-            cleaned.get(view.topic_partition),
+            view.checkpointed(RootFile.CLEANER_OFFSETS),
             task.now_ms,
         )
     simulated = tuple(replay.finish(frame) for replay in replays)

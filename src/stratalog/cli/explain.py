@@ -333,8 +333,6 @@ class Totals:
     index_probes: int
     index_bytes: int
     headers_scanned: int
-    bytes_passed: int
-    """From the first header scanned to the end of the batch that was found."""
     records_passed: int
     batch_bytes: int
     """Size of the batch that was decoded; 0 if there was none."""
@@ -366,7 +364,6 @@ def totals_of(trace: Trace, *, batch_bytes: int, log_bytes: int) -> Totals:
         index_probes=sum(len(step.probes) for step in searches),
         index_bytes=sum(len(step.probes) * _ENTRY_BYTES[step.kind] for step in searches),
         headers_scanned=sum(len(step.batches) for step in scans),
-        bytes_passed=sum(step.bytes_scanned for step in scans),
         records_passed=sum(step.records_passed for step in records),
         batch_bytes=batch_bytes,
         log_bytes=log_bytes,

@@ -12,11 +12,8 @@ import typer
 from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
-    LogDirOption,
     NowOption,
     SettingsFiles,
-    StorageOption,
-    WhereArgument,
     flag,
     now_or,
     with_groups,
@@ -25,7 +22,7 @@ from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size
-from stratalog.cli.targets import log_bytes_of, targets_of
+from stratalog.cli.targets import TargetOptions, log_bytes_of
 
 OutputOption = Annotated[
     Path,
@@ -38,14 +35,12 @@ OutputOption = Annotated[
 @with_groups
 def run(  # noqa: PLR0913  # a parameter is a flag
     output: OutputOption,
-    where: WhereArgument = None,
-    log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
+    *,
+    targets: TargetOptions,
     quick: Annotated[
         bool, flag("--quick", "Read batch headers only: no keys, no record sizes, no CRCs.")
     ] = False,
     now: NowOption = None,
-    *,
     settings_files: SettingsFiles,
     spark: SparkOptions,
     as_json: JsonOption = False,
@@ -77,10 +72,8 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         raise typer.BadParameter(f"{output} is a directory; name a file", param_hint="--output")
     if not output.absolute().parent.is_dir():
         raise typer.BadParameter(f"{output.parent} does not exist", param_hint="--output")
-    partitions = targets_of(where, log_dir).all_partitions()
-    given = Overrides.parse((), *settings_files)
-    roots = [path.absolute().parent for path in partitions]
-    finder = given.finder(dict.fromkeys([*(log_dir or []), *roots]))
+    partitions = targets.partitions()
+    finder = Overrides.parse((), *settings_files).finder(targets.log_dir, partitions)
     with ExitStack() as stack:
         progress = stack.enter_context(JobProgress(log_bytes_of(partitions)))
         workers = stack.enter_context(spark.workers("stratalog report", progress))

@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     named = (path for path in map(Path, where or []) if path.is_dir())  # may have the metadata only
     roots = (*(log_dir or []), *(view.path.absolute().parent for view in views), *named)
     planner = RetentionPlanner(
-        given.finder(dict.fromkeys(roots)),
+        given.finder(roots),
         now_ms,
         overrides=given.of_topics,
         has_broker_config=given.has_properties,

@@ -53,9 +53,13 @@ class Overrides(NamedTuple):
         """The broker's settings, with these defaults."""
         return BrokerConfig.parse({**defaults, **self.of_broker})
 
-    def finder(self, search: Iterable[Path] = ()) -> SettingsFinder:
-        """Finds the settings of topics. The cluster's metadata may be in one of `search`."""
-        return SettingsFinder(self.broker, search)
+    def finder(
+        self, log_dirs: Iterable[Path] | None = None, partitions: Iterable[Path] = ()
+    ) -> SettingsFinder:
+        """Finds the settings of topics. The cluster's metadata may be in one of `log_dirs`, or
+        beside one of `partitions`."""
+        roots = (path.absolute().parent for path in partitions)
+        return SettingsFinder(self.broker, dict.fromkeys([*(log_dirs or ()), *roots]))
 
 
 def _topic_name(broker_name: str) -> str:

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     JsonOption,
-    LogDirOption,
     SettingsFiles,
-    StorageOption,
-    WhereArgument,
     flag,
     now_ms,
     option,
@@ -25,7 +22,7 @@ from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.retain import SETTINGS as RETENTION
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import NOTHING, columns_of, counted, human_size, print_table
-from stratalog.cli.targets import is_partition_dir, log_bytes_of, targets_of
+from stratalog.cli.targets import TargetOptions, log_bytes_of
 from stratalog.config import LogConfig
 from stratalog.errors import JobError
 from stratalog.format.names import RootFile, TopicPartition
@@ -34,14 +31,13 @@ from stratalog.log.partition_view import PartitionView, identity_of
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.partitions.retention_plans import FailedPartition, RetentionPlanner
 from stratalog.partitions.settings import POLICY
-from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from stratalog.bulk.stats import PartitionStats, StatsResult
-    from stratalog.partitions.settings import EffectiveConfig
+    from stratalog.partitions.settings import EffectiveConfig, SettingsFinder
 
 _COLUMNS = columns_of(
     "TOPIC | PARTITION# | RECORDS# | KEYS# | SUPERSEDED# | TOMBSTONES#/3 | SIZE# | "
@@ -51,10 +47,9 @@ _BAR_CHARS = 40
 
 
 @with_groups
-def run(  # noqa: PLR0913  # a parameter is a flag
-    where: WhereArgument = None,
-    log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
+def run(
+    *,
+    targets: TargetOptions,
     what_if: Annotated[
         list[str] | None,
         option(
@@ -64,7 +59,6 @@ def run(  # noqa: PLR0913  # a parameter is a flag
             "cleanup.policy or a compaction setting. Repeatable; each is evaluated on its own.",
         ),
     ] = None,
-    *,
     settings_files: SettingsFiles,
     histograms: Annotated[
         bool, flag("--histograms", "Also show histograms of record sizes and times.", short="-H")
@@ -95,14 +89,15 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
 
     spark.check()
-    partitions = targets_of(where, log_dir).all_partitions()
+    partitions = targets.partitions()
     settings = setting_values("--what-if", what_if or [])
     given = Overrides.parse((), *settings_files)
     with (
         JobProgress(log_bytes_of(partitions)) as progress,
         spark.workers("stratalog stats", progress) as workers,
     ):
-        freeing = _Freeing(settings, given, [*(log_dir or []), *partitions])
+        finder = given.finder(targets.log_dir, partitions)
+        freeing = _Freeing(settings, finder, has_broker_config=given.has_properties)
         freed = {path.absolute(): freeing.of(path) for path in partitions} if settings else {}
         result = stats(partitions, workers=workers)
     by_place = {identity_of(path)[0]: found for path, found in freed.items()}
@@ -122,18 +117,17 @@ class _Freeing:
     """What each of some settings would free, by the plans of retention and compaction."""
 
     def __init__(
-        self, settings: Mapping[str, str], given: Overrides, search: Sequence[Path]
+        self, settings: Mapping[str, str], finder: SettingsFinder, *, has_broker_config: bool
     ) -> None:
         self._settings = settings
         self._now_ms = now_ms()
-        roots = (path if not is_partition_dir(path) else path.absolute().parent for path in search)
-        self._finder = given.finder(dict.fromkeys(roots))
+        self._finder = finder
         self._planners = {
             name: RetentionPlanner(
                 self._finder,
                 self._now_ms,
                 overrides={name: value},
-                has_broker_config=given.has_properties,
+                has_broker_config=has_broker_config,
                 uses_defaults=False,
             )
             for name, value in settings.items()
@@ -165,8 +159,7 @@ class _Freeing:
     def _compacted(self, view: PartitionView, settings: EffectiveConfig) -> int:
         from stratalog.maintenance.cleaning.preview import preview_cleaning  # noqa: PLC0415
 
-        cleaned = read_offset_checkpoint(view.path.absolute().parent, RootFile.CLEANER_OFFSETS)
-        log = cleaner_log(view, cleaned.get(view.topic_partition))
+        log = cleaner_log(view, view.checkpointed(RootFile.CLEANER_OFFSETS))
         plan = plan_cleaning(log, settings.config, self._now_ms)
         return preview_cleaning(view, plan, settings.config).freed_bytes if plan.is_selected else 0
 

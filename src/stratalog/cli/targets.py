@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from stratalog.cli.arguments import LogDirOption, StorageOption, WhereArgument
 from stratalog.errors import (
     InvalidNameError,
     NoSegmentError,
@@ -168,6 +169,18 @@ def _as_directory(spec: TopicSpec) -> TopicPartition | None:
 
 
 # -- any number of targets, by path: jobs on whole partitions
+
+
+class TargetOptions(NamedTuple):
+    """What a job that only reads works on: arguments and options, for `with_groups`."""
+
+    where: WhereArgument = None
+    log_dir: LogDirOption = None
+    storage_option: StorageOption = None
+
+    def partitions(self) -> list[Path]:
+        """Every partition that was named, or that is in a log directory that was named."""
+        return targets_of(self.where, self.log_dir).all_partitions()
 
 
 class Targets(NamedTuple):

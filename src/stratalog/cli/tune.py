@@ -14,11 +14,8 @@ from stratalog.bulk.workers import Clock
 from stratalog.cli.arguments import (
     ConfigOption,
     JsonOption,
-    LogDirOption,
     NowOption,
     SettingsFiles,
-    StorageOption,
-    WhereArgument,
     flag,
     now_or,
     option,
@@ -29,7 +26,7 @@ from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
-from stratalog.cli.targets import log_bytes_of, targets_of
+from stratalog.cli.targets import TargetOptions, log_bytes_of
 from stratalog.config import LogConfig
 from stratalog.format.quantities import SIZE_HELP, InvalidQuantityError, parse_size
 from stratalog.format.times import format_time, parse_duration, parse_integer
@@ -44,6 +41,7 @@ if TYPE_CHECKING:
 
     from stratalog.bulk.stats import StatsResult
     from stratalog.bulk.tune import SurveyedPartition, SurveyResult
+    from stratalog.partitions.settings import SettingsFinder
     from stratalog.storage.roll import RollReason
     from stratalog.tuning.simulation import SimulatedLog, SimulatedTopic
     from stratalog.tuning.topic import TopicAdvice
@@ -75,10 +73,9 @@ def _size_option(text: str) -> Any:
 
 
 @with_groups
-def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
-    where: WhereArgument = None,
-    log_dir: LogDirOption = None,
-    storage_option: StorageOption = None,
+def run(  # noqa: PLR0913  # a parameter is a flag
+    *,
+    targets: TargetOptions,
     message_bytes: Annotated[
         int | None, _size_option(f"Mean size of a stored record: {SIZE_HELP}.")
     ] = None,
@@ -133,7 +130,6 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     now: NowOption = None,
     config: ConfigOption = None,
-    *,
     settings_files: SettingsFiles,
     spark: SparkOptions,
     as_json: JsonOption = False,
@@ -178,17 +174,18 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     if len(wanted) > SIMULATED_MAX:
         raise typer.BadParameter("give --simulate once or twice")
     is_told = any(value is not None for value in numbers.values())
-    if is_told and not where and not log_dir and not wanted and not keys:
+    if is_told and not targets.where and not targets.log_dir and not wanted and not keys:
         base = LogConfig.parse(given.of_topics)
         _print_advice([advise("", Workload().given(numbers), base)], as_json=as_json)
         return
-    paths = targets_of(where, log_dir).all_partitions()
-    request = _Request(numbers, given, tuple(wanted), now_or(now, "--now"))
+    paths = targets.partitions()
     clock = Clock()
+    configs = _configs_of(paths, given.finder(targets.log_dir, paths), given.of_topics)
+    request = _Request(numbers, configs, tuple(wanted), now_or(now, "--now"))
     with ExitStack() as stack:
         progress = stack.enter_context(JobProgress(log_bytes_of(paths) * (2 if keys else 1)))
         workers = stack.enter_context(spark.workers("stratalog tune", progress))
-        found = _look(paths, log_dir or [], request, workers, keys=keys)
+        found = _look(paths, request, workers, keys=keys)
     _print_advice(found.advice, as_json=as_json)
     _print_simulations(found, wanted, as_json=as_json)
     if as_json:
@@ -229,7 +226,8 @@ class _Wanted:
 @dataclass(frozen=True)
 class _Request:
     numbers: Mapping[str, object]
-    given: Overrides
+    configs: Mapping[str, LogConfig]
+    """Of each topic."""
     wanted: tuple[_Wanted, ...]
     now_ms: int
 
@@ -241,21 +239,20 @@ class _Recommendations:
 
 
 def _look(
-    paths: Sequence[Path], log_dirs: Sequence[Path], request: _Request, workers: Any, *, keys: bool
+    paths: Sequence[Path], request: _Request, workers: Any, *, keys: bool
 ) -> _Recommendations:
     """Two passes if a config to simulate is that of the advice, which needs the first."""
     from stratalog.bulk.stats import stats  # noqa: PLC0415 - heavy
     from stratalog.bulk.tune import survey  # noqa: PLC0415
 
-    configs = _configs_of(paths, log_dirs, request.given)
     counted_keys = stats(paths, workers=workers) if keys else None
     needs_advice = any(each.label == ADVISED for each in request.wanted)
     first: dict[str, list[LogConfig]] = {}
     if not needs_advice:
-        for topic, config in configs.items():
+        for topic, config in request.configs.items():
             first[topic] = [LogConfig.parse(each.settings, config) for each in request.wanted]
     result = survey(paths, configs=first, now_ms=request.now_ms, workers=workers)
-    advice = _advise(result, configs, request, counted_keys)
+    advice = _advise(result, request, counted_keys)
     if needs_advice:
         second = {
             each.topic: [wanted.config_of(each) for wanted in request.wanted] for each in advice
@@ -265,27 +262,22 @@ def _look(
 
 
 def _configs_of(
-    paths: Sequence[Path], log_dirs: Sequence[Path], given: Overrides
+    paths: Sequence[Path], finder: SettingsFinder, overrides: Mapping[str, object]
 ) -> dict[str, LogConfig]:
     """The settings of each topic."""
-    roots = [path.absolute().parent for path in paths]
-    finder = given.finder(dict.fromkeys([*log_dirs, *roots]))
     configs: dict[str, LogConfig] = {}
     for path in paths:
         with PartitionView(path) as view:
             topic = view.topic_partition.topic
             if topic not in configs:
-                configs[topic] = finder.of(view).given(given.of_topics).config
+                configs[topic] = finder.of(view).given(overrides).config
     return configs
 
 
 def _advise(
-    result: SurveyResult,
-    configs: Mapping[str, LogConfig],
-    request: _Request,
-    counted_keys: StatsResult | None,
+    result: SurveyResult, request: _Request, counted_keys: StatsResult | None
 ) -> list[TopicAdvice]:
-    from stratalog.bulk.stats import sample_codecs  # noqa: PLC0415 - heavy
+    from stratalog.bulk.stats import measured_keys, sample_codecs  # noqa: PLC0415 - heavy
     from stratalog.tuning.headers import sum_of_facts  # noqa: PLC0415
 
     advice = []
@@ -297,10 +289,13 @@ def _advise(
             "broker_partitions": len(result.partitions),
         }
         if counted_keys is not None:
-            measured |= _key_facts(counted_keys, topic)
+            measured |= measured_keys(
+                [each for each in counted_keys.partitions if each.topic == topic]
+            )
         facts = sum_of_facts(each.facts for each in found)
-        workload = workload_of(facts, len(found), configs[topic], measured)
-        advice.append(advise(topic, workload.given(request.numbers), configs[topic], segments))
+        config = request.configs[topic]
+        workload = workload_of(facts, len(found), config, measured)
+        advice.append(advise(topic, workload.given(request.numbers), config, segments))
     return advice
 
 
@@ -309,15 +304,6 @@ def _by_topic(found: Sequence[SurveyedPartition]) -> dict[str, list[SurveyedPart
     for each in found:
         topics.setdefault(each.topic_partition.topic, []).append(each)
     return topics
-
-
-def _key_facts(result: StatsResult, topic: str) -> dict[str, object]:
-    """Keys of the largest partition: a cleaner's memory is for one at a time."""
-    found = [each for each in result.partitions if each.topic == topic]
-    records = sum(each.facts.records for each in found)
-    dead = sum(each.keys.dead_records for each in found)
-    keys = max((each.keys.keys for each in found), default=0)
-    return {"keys": keys, "superseded": dead / records if records else None}
 
 
 # -- printing advice

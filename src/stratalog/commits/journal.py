@@ -14,16 +14,15 @@ they are flushed. Only then may its staged files be removed.
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stratalog.errors import CorruptError, UnsupportedError
-from stratalog.format.metadata import decode_id, encode_id
+from stratalog.errors import CorruptError
+from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_text
+from stratalog.format.metadata import decode_id
 from stratalog.format.names import TopicPartition
-from stratalog.partitions.state import as_count, as_text, decode_json
 from stratalog.storage.disk import storage_error
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -215,7 +214,7 @@ def encode_journal(journal: Journal) -> bytes:
         "partitions": [
             {
                 "topic": part.topic_partition.topic,
-                "topic_id": None if part.topic_id is None else encode_id(part.topic_id),
+                "topic_id": id_text(part.topic_id),
                 "partition": part.topic_partition.partition,
                 "start_offset": part.start_offset,
                 "skip_records": part.skip_records,
@@ -225,17 +224,17 @@ def encode_journal(journal: Journal) -> bytes:
             for part in journal.partitions
         ],
     }
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return encode_json(content)
 
 
 def decode_journal(data: bytes) -> Journal:
     """Strict: a commit whose journal is not understood cannot be finished."""
-    return decode_json(data, _journal_of, "the journal of a commit")
+    return decode_json(
+        data, _journal_of, "the journal of a commit", file=JOURNAL_FILE, versions=_VERSIONS
+    )
 
 
 def _journal_of(content: Any) -> Journal:
-    if content["version"] not in _VERSIONS:
-        raise UnsupportedError(f"version {content['version']!r} of {JOURNAL_FILE} is not supported")
     identity = content["identity"]
     if identity is not None:
         identity = CommitIdentity(as_text(identity["writer"]), as_count(identity["number"]))

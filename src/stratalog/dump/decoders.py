@@ -257,18 +257,22 @@ class RemoteLogMetadataDecoder:
     is_plain = False
 
     def show(self, record: Record) -> Text:
-        try:
-            found = remote.read_remote_log_record(record.value or b"")
-        except StratalogError as error:
-            return None, f"Error at offset {record.offset}, skipping. {_reason(error)}"
-        return None, _remote_text(found)
+        found = self._read(record)
+        return None, found if isinstance(found, str) else _remote_text(found)
 
     def show_json(self, record: Record) -> tuple[Value, Value]:
-        try:
-            found = remote.read_remote_log_record(record.value or b"")
-        except StratalogError as error:
-            return None, f"Error at offset {record.offset}, skipping. {_reason(error)}"
+        found = self._read(record)
+        if isinstance(found, str):
+            return None, found
         return None, {"type": found.name, "version": found.version, "data": found.fields}
+
+    @staticmethod
+    def _read(record: Record) -> remote.RemoteLogRecord | str:
+        """The content of the record, or why it cannot be read."""
+        try:
+            return remote.read_remote_log_record(record.value or b"")
+        except StratalogError as error:
+            return f"Error at offset {record.offset}, skipping. {_reason(error)}"
 
 
 def _remote_text(found: remote.RemoteLogRecord) -> str:

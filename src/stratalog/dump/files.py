@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from stratalog.errors import (
     CorruptError,
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
     from stratalog.dump.log_contents import DumpOptions
     from stratalog.dump.report import DumpReport
+
+E = TypeVar("E", OffsetEntry, TimeEntry)
 
 BATCH_BYTES_MAX: Final = 128 << 20
 
@@ -193,9 +195,7 @@ class SegmentIndexes:
         name = report.absolute(path)
         slots = len(self.offset_index) // offset_index.ENTRY_BYTES
         entries = offset_index.read_entries(self.offset_index, slots, self.base_offset)
-        for slot, entry in enumerate(entries):
-            if slot and entry.offset == self.base_offset:
-                return
+        for slot, entry in self._used(entries):
             if self.log is not None:
                 with _at_slot(slot, offset_index.ENTRY_BYTES):
                     found = self.log.at(entry.position, bytes_max).last_offset
@@ -208,14 +208,19 @@ class SegmentIndexes:
         slots = len(self.time_index) // time_index.ENTRY_BYTES
         before = NO_TIMESTAMP
         entries = time_index.read_entries(self.time_index, slots, self.base_offset)
-        for slot, entry in enumerate(entries):
-            if slot and entry.offset == self.base_offset:
-                return
+        for slot, entry in self._used(entries):
             if self.log is not None:
                 with _at_slot(slot, time_index.ENTRY_BYTES):
                     self._check_time(entry, before, report.absolute(path), report)
             yield entry
             before = entry.timestamp
+
+    def _used(self, entries: Iterable[E]) -> Iterator[tuple[int, E]]:
+        """The entries before the zeros of a preallocated file, with their slots."""
+        for slot, entry in enumerate(entries):
+            if slot and entry.offset == self.base_offset:
+                return
+            yield slot, entry
 
     def _check_time(self, entry: TimeEntry, before: int, name: str, report: DumpReport) -> None:
         assert self.log is not None
@@ -246,6 +251,7 @@ TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, CHECKPOINT)
 LOG_KINDS: Final = frozenset({LOG, CHECKPOINT})
+INDEX_KINDS: Final = frozenset({OFFSET_INDEX, TIME_INDEX})
 
 WHOLE_FILE_BYTES_MAX: Final = 1 << 30  # far above any index or snapshot that Kafka writes
 
@@ -291,19 +297,28 @@ def is_done(options: DumpOptions, report: DumpReport) -> bool:
     return options.limit is not None and report.shown >= options.limit
 
 
-def describe_error(path: str, error: StratalogError) -> str:
-    """An error of the format layer, with the path of the file."""
-    if isinstance(error, CorruptError):
-        return f"{path} at byte {error.position}: {error.reason}"
-    return f"{path}: {error}"
+@contextmanager
+def errors_reported(path: str, report: DumpReport) -> Iterator[None]:
+    """An error ends the dump of a file and is a problem of it."""
+    try:
+        yield
+    except CorruptError as error:
+        report.problem(f"{path} at byte {error.position}: {error.reason}")
+    except StratalogError as error:
+        report.problem(f"{path}: {error}")
+    except OSError as error:
+        report.problem(f"{path}: {error.strerror}")
 
 
-def entries_of(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:
-    """The entries of an index, transaction index or snapshot."""
+def shown_entries(path: str, options: DumpOptions, report: DumpReport) -> Iterator[EntryValue]:
+    """The entries of an index, transaction index or snapshot; none of an index that is only to be
+    verified."""
+    is_hidden = options.verify_index_only and kind_of(path) in INDEX_KINDS
     for entry in _entries_of(path, options, report):
         if options.filters.accepts_entry(entry):
             report.shown += 1
-            yield entry
+            if not is_hidden:
+                yield entry
             if is_done(options, report):
                 return
 

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from stratalog.dump.files import (
-    LOG_KINDS,
-    OFFSET_INDEX,
-    TIME_INDEX,
-    check_sanity,
-    describe_error,
-    entries_of,
-    is_done,
-    kind_of,
-)
+from stratalog.dump import files
 from stratalog.dump.log_contents import DumpedBatch, DumpedRecord, LogDump
 from stratalog.dump.text import codec_name, last_sequence
 from stratalog.errors import StratalogError
@@ -40,20 +31,16 @@ Row: TypeAlias = dict[str, Any]
 
 def dump_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
     """One row per batch, record or entry. What is wrong with the file is reported."""
-    if is_done(options, report):
+    if files.is_done(options, report):
         return
-    kind = kind_of(path)
+    kind = files.kind_of(path)
     if kind is None:
         report.remark(f"Ignoring unknown file {path}")
         return
-    rows = _log_rows if kind in LOG_KINDS else _entry_rows
-    try:
+    rows = _log_rows if kind in files.LOG_KINDS else _entry_rows
+    with files.errors_reported(path, report):
         for row in rows(path, options, report):
             yield {"file": path, **row}
-    except StratalogError as error:
-        report.problem(describe_error(path, error))
-    except OSError as error:
-        report.problem(f"{path}: {error.strerror}")
 
 
 def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
@@ -61,21 +48,18 @@ def _log_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[R
         walk = LogDump(file, path, options, report)
         for seen in walk.values():
             yield _batch_row(seen) if isinstance(seen, DumpedBatch) else _record_row(seen, options)
-            if is_done(options, report):
+            if files.is_done(options, report):
                 return
         if options.reads_all and walk.position < walk.end:
             yield {"kind": "trailing", "position": walk.position, "size": walk.end - walk.position}
 
 
 def _entry_rows(path: str, options: DumpOptions, report: DumpReport) -> Iterator[Row]:
-    is_index = kind_of(path) in {OFFSET_INDEX, TIME_INDEX}
-    if is_index and options.index_sanity_check:
-        check_sanity(path)
+    if options.index_sanity_check and files.kind_of(path) in files.INDEX_KINDS:
+        files.check_sanity(path)
         yield {"kind": "sanity", "passed": True}
-        return
-    for entry in entries_of(path, options, report):
-        if not (is_index and options.verify_index_only):
-            yield _entry_row(entry)
+    else:
+        yield from map(_entry_row, files.shown_entries(path, options, report))
 
 
 def _batch_row(batch: DumpedBatch) -> Row:

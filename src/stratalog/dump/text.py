@@ -7,16 +7,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.dump.files import (
+    INDEX_KINDS,
     LOG,
     LOG_KINDS,
     OFFSET_INDEX,
-    TIME_INDEX,
     base_offset_of,
     check_sanity,
-    describe_error,
-    entries_of,
+    errors_reported,
     is_done,
     kind_of,
+    shown_entries,
 )
 from stratalog.dump.log_contents import DumpedBatch, LogDump
 from stratalog.errors import CorruptError, CorruptRecordError, InvalidNameError, StratalogError
@@ -227,15 +227,11 @@ def dump_text(path: str, options: DumpOptions, report: DumpReport) -> Iterator[b
     if kind is None:
         report.remark(f"Ignoring unknown file {path}")
         return
-    try:
+    with errors_reported(path, report):
         if kind in LOG_KINDS:
             yield from _log_blocks(path, options, report)
         else:
             yield from _blocks(_entry_lines(path, kind, options, report))
-    except StratalogError as error:
-        report.problem(describe_error(path, error))
-    except OSError as error:
-        report.problem(f"{path}: {error.strerror}")
 
 
 def _encoded(lines: Iterable[str]) -> bytes:
@@ -321,13 +317,10 @@ def _record_line(seen: DumpedRecord, path: str, options: DumpOptions, report: Du
 
 
 def _entry_lines(path: str, kind: str, options: DumpOptions, report: DumpReport) -> Iterator[str]:
-    is_index = kind in {OFFSET_INDEX, TIME_INDEX}
     if kind == OFFSET_INDEX and location(path).stat().st_size < offset_index.ENTRY_BYTES:
         yield f"{path} is empty."
-    elif is_index and options.index_sanity_check:
+    elif options.index_sanity_check and kind in INDEX_KINDS:
         check_sanity(path)
         yield f"{path} passed sanity check."
     else:
-        for entry in entries_of(path, options, report):
-            if not (is_index and options.verify_index_only):
-                yield entry_line(entry)
+        yield from map(entry_line, shown_entries(path, options, report))

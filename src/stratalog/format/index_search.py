@@ -170,6 +170,17 @@ def count_used(relative_offset: struct.Struct, buf: Buffer) -> int:
     return unused
 
 
+def check_order(
+    column: struct.Struct, buf: Buffer, entries: int, name: str, *, may_repeat: bool = False
+) -> None:
+    """Raise at the first slot whose value, of this name, is not greater than the one before (or
+    equal, if it may be)."""
+    slot = first_out_of_order(column, buf, entries, may_repeat=may_repeat)
+    if slot is not None:
+        wrong = "decreases" if may_repeat else "does not increase"
+        raise CorruptIndexError(f"{name} of slot {slot} {wrong}", position=slot * column.size)
+
+
 def first_out_of_order(
     column: struct.Struct, buf: Buffer, entries: int, *, may_repeat: bool = False
 ) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stratalog.errors import CorruptCheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from stratalog.format.buffers import Buffer
 
@@ -103,11 +103,6 @@ _KEY = re.compile(r"(?:[^\\=: \t\f]|\\.)*")
 _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_SPECIAL = re.compile(r"[\\\t\n\r\f=:#!]")
-_TO_ESCAPE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"} | {
-    character: "\\" + character for character in "\\=:#!"
-}
-_NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
 class _LogicalLine(NamedTuple):
@@ -124,16 +119,6 @@ def decode_properties(buf: Buffer) -> dict[str, str]:
         value = line.text[_end(_SEPARATOR, line.text, key_end) :]
         properties[key] = _unescape(value, line.position)
     return properties
-
-
-def encode_properties(properties: Mapping[str, str], *, comments: Iterable[str] = ()) -> bytes:
-    """A file as Java writes it: a `#` line per comment, then the `key=value` lines as given."""
-    lines = ["#" + _ascii(comment.replace("\n", " ").replace("\r", " ")) for comment in comments]
-    for key, value in properties.items():
-        escaped = _escape(value)
-        indent = "\\" if escaped.startswith(" ") else ""
-        lines.append(_escape(key).replace(" ", "\\ ") + "=" + indent + escaped)
-    return "".join(line + "\n" for line in lines).encode("ascii")
 
 
 def _logical_lines(text: str) -> Iterator[_LogicalLine]:
@@ -175,16 +160,3 @@ def _unescape(text: str, position: int) -> str:
     # Java's characters are UTF-16: two escapes may make one. A half without its other half is lost.
     units = _ESCAPE.sub(character, text).encode("utf-16-le", "surrogatepass")
     return units.decode("utf-16-le", "replace")
-
-
-def _escape(text: str) -> str:
-    return _ascii(_SPECIAL.sub(lambda match: _TO_ESCAPE[match[0]], text))
-
-
-def _ascii(text: str) -> str:
-    return _NOT_PRINTABLE.sub(_unicode_escape, text)
-
-
-def _unicode_escape(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass").hex().upper()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

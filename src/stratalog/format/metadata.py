@@ -3,8 +3,7 @@
 * `partition.metadata`: the topic's id, two lines, no newline at the end;
 * `meta.properties`: which cluster and node a log directory belongs to, as Java properties;
 * `.kafka_cleanshutdown`: exists after a clean stop. Only its existence matters; its
-  content is JSON with the broker epoch (older brokers: empty);
-* `quorum-state`: JSON with the last vote of a KRaft node, in `__cluster_metadata-0`.
+  content is JSON with the broker epoch (older brokers: empty).
 
 Ids are 16 bytes, written as 22 characters of URL-safe base64 without padding.
 """
@@ -21,15 +20,12 @@ from stratalog.errors import CorruptCheckpointError, UnsupportedError
 from stratalog.format.java_text import (
     Line,
     decode_properties,
-    encode_properties,
     parse_int,
     read_lines,
     read_text,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from stratalog.format.buffers import Buffer
 
 ZERO_ID: Final = uuid.UUID(int=0)
@@ -53,18 +49,6 @@ class MetaProperties(NamedTuple):
     cluster_id: str | None = None
     node_id: int | None = None
     directory_id: uuid.UUID | None = None
-
-
-class QuorumState(NamedTuple):
-    """`quorum-state`. `applied_offset` and `voters` are of version 0, the voted directory of 1."""
-
-    version: int
-    leader_id: int
-    leader_epoch: int
-    voted_id: int
-    voted_directory_id: uuid.UUID | None = None
-    applied_offset: int = 0
-    voters: tuple[int, ...] = ()
 
 
 def encode_id(value: uuid.UUID) -> str:
@@ -117,19 +101,6 @@ def decode_meta_properties(buf: Buffer) -> MetaProperties:
     return MetaProperties(version, cluster_id, node_id, directory_id)
 
 
-def encode_meta_properties(meta: MetaProperties, *, comments: Iterable[str] = ()) -> bytes:
-    """The bytes of a `meta.properties`. Java puts two comments first: an empty one and the date."""
-    properties = {}
-    if meta.node_id is not None:
-        properties["node.id" if meta.version else "broker.id"] = str(meta.node_id)
-    if meta.directory_id is not None:
-        properties["directory.id"] = encode_id(meta.directory_id)
-    properties["version"] = str(meta.version)
-    if meta.cluster_id is not None:
-        properties["cluster.id"] = meta.cluster_id
-    return encode_properties(properties, comments=comments)
-
-
 def decode_clean_shutdown(buf: Buffer) -> int | None:
     """The broker epoch, or None when the file does not say, as the empty one of older brokers.
 
@@ -144,48 +115,6 @@ def decode_clean_shutdown(buf: Buffer) -> int | None:
 def encode_clean_shutdown(broker_epoch: int) -> bytes:
     """The bytes of a `.kafka_cleanshutdown`."""
     return _json_bytes({"version": 0, "brokerEpoch": broker_epoch})
-
-
-def decode_quorum_state(buf: Buffer) -> QuorumState:
-    """The vote that a KRaft node remembered last."""
-    fields = _json_object(buf)
-    version = _int_field(fields, "data_version", bits=16)
-    if version not in {0, 1}:
-        raise UnsupportedError(f"version {version} of quorum-state is not supported")
-    leader_id, leader_epoch, voted_id = (
-        _int_field(fields, name, bits=32) for name in ("leaderId", "leaderEpoch", "votedId")
-    )
-    if version == 1:
-        directory_id = decode_id(str(fields.get("votedDirectoryId")))
-        if directory_id is None:
-            raise CorruptCheckpointError("votedDirectoryId is not an id")
-        return QuorumState(version, leader_id, leader_epoch, voted_id, directory_id)
-    voters = fields.get("currentVoters") or []
-    if not isinstance(voters, list) or not all(isinstance(voter, dict) for voter in voters):
-        raise CorruptCheckpointError("currentVoters is not a list of voters")
-    return QuorumState(
-        version,
-        leader_id,
-        leader_epoch,
-        voted_id,
-        applied_offset=_int_field(fields, "appliedOffset", bits=64),
-        voters=tuple(_int_field(voter, "voterId", bits=32) for voter in voters),
-    )
-
-
-def encode_quorum_state(state: QuorumState) -> bytes:
-    """The bytes of a `quorum-state`."""
-    vote = {
-        "leaderId": state.leader_id,
-        "leaderEpoch": state.leader_epoch,
-        "votedId": state.voted_id,
-    }
-    if state.version == 1:
-        directory_id = encode_id(state.voted_directory_id or ZERO_ID)
-        return _json_bytes({**vote, "votedDirectoryId": directory_id, "data_version": 1})
-    voters = [{"voterId": voter} for voter in state.voters]
-    fields = {"appliedOffset": state.applied_offset, "currentVoters": voters, "data_version": 0}
-    return _json_bytes({"clusterId": "", **vote, **fields})
 
 
 def _value_of(line: Line, key: str) -> str:

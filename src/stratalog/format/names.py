@@ -22,7 +22,6 @@ from stratalog.errors import InvalidNameError
 TOPIC_CHARS_MAX: Final = 249
 DIRECTORY_CHARS_MAX: Final = 255
 OFFSET_DIGITS: Final = 20
-EPOCH_DIGITS: Final = 10
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 
@@ -205,14 +204,6 @@ def segment_file_name(base_offset: int, kind: FileKind, state: FileState = FileS
     if state in {FileState.TEMPORARY, FileState.PARTIAL}:
         raise InvalidNameError(f"no segment file is ever {state.name}")
     return f"{_padded(base_offset, OFFSET_DIGITS, INT64_MAX)}{kind.value}{state.value}"
-
-
-def metadata_snapshot_name(end_offset: int, epoch: int, state: FileState = FileState.LIVE) -> str:
-    """`00000000000000000042-0000000003.checkpoint`: a snapshot of the KRaft metadata partition."""
-    if state not in {FileState.LIVE, FileState.DELETED}:
-        raise InvalidNameError(f"the name of a metadata snapshot that is {state.name} is random")
-    offset = _padded(end_offset, OFFSET_DIGITS, INT64_MAX)
-    return f"{offset}-{_padded(epoch, EPOCH_DIGITS, INT32_MAX)}.checkpoint{state.value}"
 
 
 @lru_cache(maxsize=1 << 14)  # the partitions of a directory have many names in common

@@ -19,15 +19,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptIndexError
-from stratalog.format.index_search import (
-    NO_SLOT,
-    count_used,
-    first_out_of_order,
-    greatest_at_most,
-    relative,
-    unpack_entries,
-    unpack_entry,
-)
+from stratalog.format import index_search as search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,11 +48,11 @@ class OffsetEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
-        relative_offset, position = unpack_entry(_ENTRY, buf, at)
+        relative_offset, position = search.unpack_entry(_ENTRY, buf, at)
         return cls(base_offset + relative_offset, position)
 
     def pack(self, *, base_offset: int) -> bytes:
-        relative_offset = relative(self.offset, base_offset)
+        relative_offset = search.relative(self.offset, base_offset)
         if not 0 <= self.position <= POSITION_MAX:
             raise CorruptIndexError(f"position {self.position} does not fit an index entry")
         return _ENTRY.pack(relative_offset, self.position)
@@ -82,21 +74,21 @@ def lookup(
 
     `trace` receives the slots that Kafka's own search compares, in its order.
     """
-    slot = greatest_at_most(_RELATIVE_OFFSET, buf, entries, target - base_offset, trace)
-    if slot == NO_SLOT:
-        return OffsetIndexHit(NO_SLOT, base_offset, 0)
+    slot = search.greatest_at_most(_RELATIVE_OFFSET, buf, entries, target - base_offset, trace)
+    if slot == search.NO_SLOT:
+        return OffsetIndexHit(search.NO_SLOT, base_offset, 0)
     relative_offset, position = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
     return OffsetIndexHit(slot, base_offset + relative_offset, position)
 
 
 def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> int:
     """How many entries survive truncating the log to `offset`: those of smaller offsets."""
-    return greatest_at_most(_RELATIVE_OFFSET, buf, entries, offset - base_offset - 1) + 1
+    return search.greatest_at_most(_RELATIVE_OFFSET, buf, entries, offset - base_offset - 1) + 1
 
 
 def read_entries(buf: Buffer, entries: int, base_offset: int) -> Iterator[OffsetEntry]:
     """Entries 0 to `entries` - 1 (or as many as `buf` has), as they are stored."""
-    for relative_offset, position in unpack_entries(_ENTRY, buf, entries):
+    for relative_offset, position in search.unpack_entries(_ENTRY, buf, entries):
         yield OffsetEntry(base_offset + relative_offset, position)
 
 
@@ -106,7 +98,7 @@ def count_valid_entries(buf: Buffer) -> int:
     The rule is that of `index_search.count_used`: the tail begins at the first slot, other than
     slot 0, whose relative offset is 0. On garbage the count is arbitrary; `check_entries` rejects
     it."""
-    return count_used(_RELATIVE_OFFSET, buf)
+    return search.count_used(_RELATIVE_OFFSET, buf)
 
 
 def check_entries(buf: Buffer, entries: int, *, log_bytes: int) -> None:
@@ -115,10 +107,7 @@ def check_entries(buf: Buffer, entries: int, *, log_bytes: int) -> None:
     Passing means the entries are safe to search, not that the log holds what they say.
     """
     for column, name in ((_RELATIVE_OFFSET, "relative offset"), (_POSITION, "position")):
-        slot = first_out_of_order(column, buf, entries)
-        if slot is not None:
-            at = slot * ENTRY_BYTES
-            raise CorruptIndexError(f"{name} of slot {slot} does not increase", position=at)
+        search.check_order(column, buf, entries, name)
     if entries <= 0:
         return
     relative_offset, position = _ENTRY.unpack_from(buf, 0)

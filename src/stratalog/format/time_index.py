@@ -19,16 +19,8 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from stratalog.errors import CorruptIndexError
+from stratalog.format import index_search as search
 from stratalog.format.batch import NO_TIMESTAMP
-from stratalog.format.index_search import (
-    NO_SLOT,
-    count_used,
-    first_out_of_order,
-    greatest_at_most,
-    relative,
-    unpack_entries,
-    unpack_entry,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,11 +49,11 @@ class TimeEntry(NamedTuple):
 
     @classmethod
     def unpack(cls, buf: Buffer, at: int = 0, *, base_offset: int) -> Self:
-        timestamp, relative_offset = unpack_entry(_ENTRY, buf, at)
+        timestamp, relative_offset = search.unpack_entry(_ENTRY, buf, at)
         return cls(timestamp, base_offset + relative_offset)
 
     def pack(self, *, base_offset: int) -> bytes:
-        relative_offset = relative(self.offset, base_offset)
+        relative_offset = search.relative(self.offset, base_offset)
         if not 0 <= self.timestamp <= TIMESTAMP_MAX:
             raise CorruptIndexError(f"timestamp {self.timestamp} does not fit an index entry")
         return _ENTRY.pack(self.timestamp, relative_offset)
@@ -83,9 +75,9 @@ def lookup(
 
     `trace` receives the slots that Kafka's own search compares, in its order.
     """
-    slot = greatest_at_most(_TIMESTAMP, buf, entries, target, trace)
-    if slot == NO_SLOT:
-        return TimeIndexHit(NO_SLOT, NO_TIMESTAMP, base_offset)
+    slot = search.greatest_at_most(_TIMESTAMP, buf, entries, target, trace)
+    if slot == search.NO_SLOT:
+        return TimeIndexHit(search.NO_SLOT, NO_TIMESTAMP, base_offset)
     timestamp, relative_offset = _ENTRY.unpack_from(buf, slot * ENTRY_BYTES)
     return TimeIndexHit(slot, timestamp, base_offset + relative_offset)
 
@@ -99,12 +91,12 @@ def last_entry(buf: Buffer, entries: int, base_offset: int) -> TimeEntry:
 
 def entries_below(buf: Buffer, entries: int, base_offset: int, offset: int) -> int:
     """How many entries survive truncating the log to `offset`: those of smaller offsets."""
-    return greatest_at_most(_RELATIVE_OFFSET, buf, entries, offset - base_offset - 1) + 1
+    return search.greatest_at_most(_RELATIVE_OFFSET, buf, entries, offset - base_offset - 1) + 1
 
 
 def read_entries(buf: Buffer, entries: int, base_offset: int) -> Iterator[TimeEntry]:
     """Entries 0 to `entries` - 1 (or as many as `buf` has), as they are stored."""
-    for timestamp, relative_offset in unpack_entries(_ENTRY, buf, entries):
+    for timestamp, relative_offset in search.unpack_entries(_ENTRY, buf, entries):
         yield TimeEntry(timestamp, base_offset + relative_offset)
 
 
@@ -115,7 +107,7 @@ def count_valid_entries(buf: Buffer) -> int:
     slot 0, whose relative offset is 0. So an entry of timestamp 0 at the base offset, which is only
     ever the first, counts as tail: its twelve zero bytes look the same, and so does a look-up.
     """
-    return count_used(_RELATIVE_OFFSET, buf)
+    return search.count_used(_RELATIVE_OFFSET, buf)
 
 
 def check_entries(buf: Buffer, entries: int) -> None:
@@ -123,14 +115,8 @@ def check_entries(buf: Buffer, entries: int) -> None:
 
     Passing means the entries are safe to search, not that the log holds what they say.
     """
-    slot = first_out_of_order(_TIMESTAMP, buf, entries)
-    if slot is not None:
-        at = slot * ENTRY_BYTES
-        raise CorruptIndexError(f"timestamp of slot {slot} does not increase", position=at)
-    slot = first_out_of_order(_RELATIVE_OFFSET, buf, entries, may_repeat=True)
-    if slot is not None:
-        at = slot * ENTRY_BYTES
-        raise CorruptIndexError(f"relative offset of slot {slot} decreases", position=at)
+    search.check_order(_TIMESTAMP, buf, entries, "timestamp")
+    search.check_order(_RELATIVE_OFFSET, buf, entries, "relative offset", may_repeat=True)
     if entries > 0:
         timestamp, relative_offset = _ENTRY.unpack_from(buf, 0)
         if timestamp < 0 or relative_offset < 0:

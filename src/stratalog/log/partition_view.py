@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
-    CorruptError,
     FlushedCorruptionError,
     InvalidNameError,
     NoSegmentError,
@@ -41,13 +40,13 @@ from stratalog.log.reader import LogReader
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import AbortedLookup, replay_log
 from stratalog.storage.log_dir_scan import read_offset_checkpoint
-from stratalog.storage.log_file import read_file
+from stratalog.storage.log_file import read_decoded
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.store import LISTING_AGE_MAX_S
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stratalog.format.checkpoint import EpochEntry
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from stratalog.log.producers import ProducerReplay
     from stratalog.log.transactions import MissingIndex, ReplayedLog
     from stratalog.storage.segment_view import SegmentEnd, SegmentView
-
-T = TypeVar("T")
 
 
 class PartitionView(LogReader):
@@ -143,8 +140,11 @@ class PartitionView(LogReader):
         return max(start, self._segments.bases[0])
 
     def _read_log_start(self) -> int:
-        starts = read_offset_checkpoint(self._log_dir, RootFile.LOG_START_OFFSETS)
-        return starts.get(self.topic_partition, 0)
+        return self.checkpointed(RootFile.LOG_START_OFFSETS) or 0
+
+    def checkpointed(self, file: RootFile) -> int | None:
+        """The offset that a checkpoint of the log directory has for this partition, if any."""
+        return read_offset_checkpoint(self._log_dir, file).get(self.topic_partition)
 
     @property
     def _log_dir(self) -> Path:
@@ -164,8 +164,7 @@ class PartitionView(LogReader):
         Bytes after the last complete batch look the same in both cases; the log directory's
         checkpoint of how far the log was flushed, if it has one, tells them apart.
         """
-        points = read_offset_checkpoint(self._log_dir, RootFile.RECOVERY_POINTS)
-        flushed = points.get(self.topic_partition, 0)
+        flushed = self.checkpointed(RootFile.RECOVERY_POINTS) or 0
         if self._base_offset is not None or self._corrupt_end(flushed) is None:
             return
         with PartitionView(self.path) as again:  # a broker may have appended since
@@ -199,7 +198,7 @@ class PartitionView(LogReader):
     @cached_property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """From `leader-epoch-checkpoint`; empty when there is no such file."""
-        return _decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
+        return read_decoded(self.path / FileKind.LEADER_EPOCHS.value, decode_leader_epochs) or ()
 
     @cached_property
     def epochs(self) -> LeaderEpochCache:
@@ -286,19 +285,11 @@ class PartitionView(LogReader):
             super()._check_range(offset)
 
 
-def _decoded(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """The content of a small file; None if there is no such file."""
-    try:
-        return decode(read_file(path))
-    except FileNotFoundError:
-        return None
-    except CorruptError as error:
-        raise error.located(path) from None
-
-
 def read_topic_id(directory: Path) -> uuid.UUID | None:
     """From `partition.metadata`; None when there is no such file."""
-    metadata = _decoded(directory / FileKind.PARTITION_METADATA.value, decode_partition_metadata)
+    metadata = read_decoded(
+        directory / FileKind.PARTITION_METADATA.value, decode_partition_metadata
+    )
     return None if metadata is None else metadata.topic_id
 
 

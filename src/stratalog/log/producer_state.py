@@ -30,12 +30,9 @@ from stratalog.log.producers import (
     ProducerState,
     ProducerTable,
     ProducerUpdate,
-    TxnVerifications,
     check_data,
-    check_epoch,
     check_has_sequence,
     check_marker,
-    is_in_transaction,
 )
 
 if TYPE_CHECKING:
@@ -44,20 +41,15 @@ if TYPE_CHECKING:
     from stratalog.format.batch import BatchHeader
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
-    from stratalog.log.producers import CompletedTxn, VerificationGuard
+    from stratalog.log.producers import CompletedTxn
 
 
 @dataclass(frozen=True)
 class ProducerStateConfig:
-    """Kafka's broker settings that govern producers; the defaults are Kafka's but for one."""
+    """Kafka's broker settings that govern producers; the defaults are Kafka's."""
 
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`"""
-    transaction_verification: bool = False
-    """`transaction.partition.verification.enable`: whether the first batch of a transaction needs
-    a guard from `start_verification`. Off here, on in Kafka: it protects against producers whose
-    coordinator does not know of the transaction, so it wants a coordinator to ask. A program that
-    writes its own log has none."""
 
 
 class CheckedAppend(NamedTuple):
@@ -66,8 +58,6 @@ class CheckedAppend(NamedTuple):
     duplicate: CachedBatch | None = None
     """Return its offsets and timestamp, and write nothing."""
     changes: tuple[ProducerUpdate, ...] = ()
-    transactional: tuple[int, ...] = ()
-    """Producers whose transaction has data or a marker now."""
 
 
 NOTHING_TO_UPDATE: Final = CheckedAppend()
@@ -85,16 +75,8 @@ class ProducerStateManager:
         """Last snapshot offset of the newest snapshot that was written or loaded."""
         self._table = ProducerTable()
         self._unreplicated: list[tuple[int, int]] = []  # first offset, offset of the marker
-        self._verifications = TxnVerifications()
         self._usual_rules = {
-            origin: ProducerCheckRules(
-                origin,
-                transaction_version=0,
-                guard=None,
-                verifications=self._verifications,
-                must_be_verified=self.config.transaction_verification,
-            )
-            for origin in AppendOrigin
+            origin: ProducerCheckRules(origin, transaction_version=0) for origin in AppendOrigin
         }
 
     @property
@@ -115,7 +97,6 @@ class ProducerStateManager:
         origin: AppendOrigin,
         *,
         markers: Mapping[int, EndMarker] | None = None,
-        guard: VerificationGuard | None = None,
         transaction_version: int = 0,
     ) -> CheckedAppend:
         """What the batches will change, with their final offsets; an AppendError if they may not.
@@ -127,8 +108,8 @@ class ProducerStateManager:
         for header in headers:
             if header.producer_id >= 0:
                 rules = self._usual_rules[origin]
-                if guard is not None or transaction_version:
-                    rules = rules._replace(guard=guard, transaction_version=transaction_version)
+                if transaction_version:
+                    rules = rules._replace(transaction_version=transaction_version)
                 return self._check(headers, markers, rules)
         return NOTHING_TO_UPDATE
 
@@ -139,7 +120,6 @@ class ProducerStateManager:
         rules: ProducerCheckRules,
     ) -> CheckedAppend:
         changes: list[ProducerUpdate] = []
-        transactional: list[int] = []
         latest: dict[int, ProducerState] = {}  # as the batches before this one leave them
         for header in headers:
             producer_id = header.producer_id
@@ -155,9 +135,7 @@ class ProducerStateManager:
             if change is not None:
                 changes.append(change)
                 latest[producer_id] = change.state
-                if header.is_transactional:
-                    transactional.append(producer_id)
-        return CheckedAppend(None, tuple(changes), tuple(transactional))
+        return CheckedAppend(None, tuple(changes))
 
     def update(self, checked: CheckedAppend) -> tuple[CompletedTxn, ...]:
         """Apply the changes of an append that was written.
@@ -171,8 +149,6 @@ class ProducerStateManager:
             if txn is not None:
                 completed.append(txn)
                 self._unreplicated.append((txn.first_offset, txn.last_offset))
-        for producer_id in checked.transactional:
-            self._verifications.end(producer_id)
         return tuple(completed)
 
     def replay(self, header: BatchHeader, marker: EndMarker | None = None) -> CompletedTxn | None:
@@ -189,18 +165,6 @@ class ProducerStateManager:
         if txn is not None:
             self._unreplicated.append((txn.first_offset, txn.last_offset))
         return txn
-
-    def start_verification(self, header: BatchHeader, now_ms: int) -> VerificationGuard | None:
-        """Begin to ask the coordinator about the transaction of this batch.
-
-        None if the log knows of it already. Otherwise the guard to append the batch with once the
-        coordinator agreed; it is void if a marker comes first.
-        """
-        before = self._table.state_of(header.producer_id)
-        check_epoch(before, header)
-        if is_in_transaction(before, header):
-            return None
-        return self._verifications.start(header, now_ms)
 
     # -- what readers may see
 
@@ -244,9 +208,7 @@ class ProducerStateManager:
 
     def remove_expired(self, now_ms: int) -> list[int]:
         """Forget producers that were idle for too long. Kafka looks every ten minutes."""
-        expiration_ms = self.config.producer_id_expiration_ms
-        self._verifications.remove_expired(now_ms, expiration_ms)
-        return self._table.remove_expired(now_ms, expiration_ms)
+        return self._table.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     # -- snapshots
 

@@ -327,84 +327,6 @@ def markers_in(buf: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> dict[
     return found
 
 
-class VerificationGuard:
-    """Identifies one request to the transaction coordinator. Equal only to itself.
-
-    Before the first batch of a transaction a broker asks the coordinator whether this producer's
-    transaction really includes the partition: one that the coordinator does not know of would never
-    end. The response may be late: a marker may have ended that transaction meanwhile, and another
-    may have begun. So each request has a guard of its own, valid up to the first batch or marker
-    that is written; an append with an older guard is refused: there is no such transaction.
-    """
-
-    __slots__ = ()
-
-
-class _Pending:
-    """A request that is under way, or whose response has not been used yet."""
-
-    __slots__ = ("epoch", "guard", "lowest_sequence", "since_ms")
-
-    def __init__(self, header: BatchHeader, now_ms: int) -> None:
-        self.guard = VerificationGuard()
-        self.since_ms = now_ms
-        self.epoch = header.producer_epoch
-        self.lowest_sequence = header.base_sequence
-
-    def include(self, header: BatchHeader) -> None:
-        """Another batch waits for the same response; a new epoch counts from its own sequence."""
-        if header.producer_epoch > self.epoch:
-            self.epoch = header.producer_epoch
-            self.lowest_sequence = header.base_sequence
-        elif header.producer_epoch == self.epoch:
-            self.lowest_sequence = min(self.lowest_sequence, header.base_sequence)
-
-
-class TxnVerifications:
-    """The pending requests of a log, at most one per producer."""
-
-    def __init__(self) -> None:
-        self._pending: dict[int, _Pending] = {}
-
-    def start(self, header: BatchHeader, now_ms: int) -> VerificationGuard:
-        """The guard for the transaction that this batch wants to open."""
-        pending = self._pending.get(header.producer_id)
-        if pending is None:
-            pending = self._pending[header.producer_id] = _Pending(header, now_ms)
-        else:
-            pending.include(header)
-        return pending.guard
-
-    def is_verified(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether `guard` is the producer's current one."""
-        pending = self._pending.get(producer_id)
-        return pending is not None and pending.guard is guard
-
-    def check_sequence(self, header: BatchHeader) -> None:
-        """Refuse to let a later batch overtake one that still waits for the response.
-
-        Otherwise the earlier one would stay out of order, and its producer would retry in vain.
-        """
-        pending = self._pending.get(header.producer_id)
-        if pending is not None and header.base_sequence > pending.lowest_sequence:
-            raise OutOfOrderSequenceError(
-                f"batch at offset {header.base_offset} of producer {header.producer_id} has base "
-                f"sequence {header.base_sequence}, but {pending.lowest_sequence} has to come first"
-            )
-
-    def end(self, producer_id: int) -> None:
-        """The transaction has data or a marker now: the guard is used."""
-        self._pending.pop(producer_id, None)
-
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop requests that nobody came back to."""
-        self._pending = {
-            producer_id: pending
-            for producer_id, pending in self._pending.items()
-            if now_ms - pending.since_ms < expiration_ms
-        }
-
-
 EPOCH_PER_TRANSACTION: Final = 2  # the transaction version from which each one has its own epoch
 
 
@@ -414,9 +336,6 @@ class ProducerCheckRules(NamedTuple):
     origin: AppendOrigin
     transaction_version: int
     """Version of the protocol that the request follows: 2 is the one of KIP-890."""
-    guard: VerificationGuard | None
-    verifications: TxnVerifications
-    must_be_verified: bool
 
     @property
     def has_epoch_per_transaction(self) -> bool:
@@ -433,8 +352,6 @@ def check_data(before: ProducerState, header: BatchHeader, rules: ProducerCheckR
     """Raise unless the producer may write this batch of data."""
     if rules.origin is not AppendOrigin.REPLICATION:
         check_epoch(before, header)
-        if rules.must_be_verified:
-            _check_verified(before, header, rules)
         if rules.origin is AppendOrigin.CLIENT:
             _check_sequence(before, header, rules)
     if before.has_open_txn and not header.is_transactional:
@@ -470,23 +387,9 @@ def check_epoch(before: ProducerState, header: BatchHeader) -> None:
         raise _fenced(before, header, "below")
 
 
-def is_in_transaction(before: ProducerState, header: BatchHeader) -> bool:
-    """Whether the log knows the transaction that the batch belongs to. Another epoch has ended it,
-    even if the marker is still to come."""
-    return before.has_open_txn and before.producer_epoch == header.producer_epoch
-
-
 def named(header: BatchHeader) -> str:
     """A batch, for messages."""
     return f"batch at offset {header.base_offset} of producer {header.producer_id}"
-
-
-def _check_verified(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:
-    is_known = not header.is_transactional or is_in_transaction(before, header)
-    if not is_known and not rules.verifications.is_verified(header.producer_id, rules.guard):
-        raise InvalidTxnStateError(f"{named(header)} belongs to no open transaction")
-    if rules.origin is AppendOrigin.CLIENT:
-        rules.verifications.check_sequence(header)
 
 
 def _check_sequence(before: ProducerState, header: BatchHeader, rules: ProducerCheckRules) -> None:

@@ -16,11 +16,9 @@ from stratalog.errors import StratalogError
 from stratalog.format.names import RootFile
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
 from stratalog.partitions.settings import ConfigSource
-from stratalog.storage.log_dir_scan import read_offset_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_view import PartitionView
@@ -69,7 +67,6 @@ class RetentionPlanner:
         self._overrides = overrides
         self._knows_limits = has_broker_config
         self._uses_defaults = uses_defaults
-        self._cleaned: dict[Path, dict[TopicPartition, int]] = {}
 
     def plan(self, view: PartitionView) -> RetentionOutcome:
         """What retention would delete of this partition."""
@@ -87,7 +84,7 @@ class RetentionPlanner:
         If the cleanup.policy is unknown, Kafka's cleaner checkpoint shows which logs are compacted.
         """
         found = self._settings.of(view)
-        if found.unknown is not None and self._is_cleaned(view):
+        if found.unknown is not None and view.checkpointed(RootFile.CLEANER_OFFSETS) is not None:
             compacted = replace(found.config, cleanup_policy=frozenset({CleanupPolicy.COMPACT}))
             found = replace(found, config=compacted)
         found = found.given(self._overrides)
@@ -102,9 +99,3 @@ class RetentionPlanner:
         is_of_cluster = found.partition_count is not None or found.is_assumed
         is_default = found.source_of(name) is ConfigSource.DEFAULT
         return is_of_cluster and is_default and not self._knows_limits
-
-    def _is_cleaned(self, view: PartitionView) -> bool:
-        root = view.path.absolute().parent
-        if root not in self._cleaned:
-            self._cleaned[root] = read_offset_checkpoint(root, RootFile.CLEANER_OFFSETS)
-        return view.topic_partition in self._cleaned[root]

@@ -26,29 +26,22 @@ not paths, identify a directory, so it may be moved; the paths are for messages.
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from stratalog.errors import (
-    CorruptCheckpointError,
-    CorruptError,
-    InconsistentLogDirsError,
-    MissingLogDirsError,
-    UnsupportedError,
-)
-from stratalog.format.metadata import decode_id, encode_id
+from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError
+from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
+from stratalog.format.metadata import encode_id
+from stratalog.storage.log_file import read_decoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from stratalog.partitions.view import LogDirView
     from stratalog.storage.disk import Disk
-
-T = TypeVar("T")
 
 STATE_FILE: Final = "stratalog-state.json"
 VERSION: Final = 0
@@ -148,19 +141,11 @@ class StateStore:
         self._disk = disk
         self._lock = threading.Lock()
         self._paths = [path / STATE_FILE for path in dirs]
-        self.copies = [self._read(path) for path in self._paths]
+        self.copies = [read_decoded(path, decode_state, disk.read_bytes) for path in self._paths]
         """As read; None where there was no file."""
         self.dir_ids = [None if copy is None else copy.dir_id for copy in self.copies]
         """The id of each directory, written with its copy."""
         self.state = merge([copy for copy in self.copies if copy is not None])
-
-    def _read(self, path: Path) -> SavedState | None:
-        try:
-            return decode_state(self._disk.read_bytes(path))
-        except FileNotFoundError:
-            return None
-        except CorruptError as error:
-            raise error.located(path) from None
 
     def update(self, **changes: Any) -> None:
         """Replace fields of the state. Takes effect once the first copy is on disk."""
@@ -238,7 +223,7 @@ def encode_state(state: SavedState) -> bytes:
         content["dir_id"] = state.dir_id
         content["dirs"] = dict(sorted(state.dirs.items()))
         content["partition_counts"] = dict(sorted(state.partition_counts.items()))
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return encode_json(content)
 
 
 def decode_state(data: bytes) -> SavedState:
@@ -247,12 +232,12 @@ def decode_state(data: bytes) -> SavedState:
     def parse(content: Any) -> SavedState:
         return replace(_state_of(content), **_set_of(content))
 
-    return decode_json(data, parse, "the state of a log directory")
+    return decode_json(
+        data, parse, "the state of a log directory", file=STATE_FILE, versions=(VERSION,)
+    )
 
 
 def _state_of(content: Any) -> SavedState:
-    if content["version"] != VERSION:
-        raise UnsupportedError(f"version {content['version']!r} of {STATE_FILE} is not supported")
     topics = {
         as_text(name): SavedTopic(
             id_of(topic["topic_id"]),
@@ -324,47 +309,6 @@ def _set_of(content: Any) -> dict[str, Any]:
 
 def _with_id(pending: PendingCreate | PendingDelete) -> dict[str, Any]:
     return {**pending._asdict(), "topic_id": id_text(pending.topic_id)}
-
-
-def id_text(topic_id: uuid.UUID | None) -> str | None:
-    """A topic id, or none, in a JSON file."""
-    return None if topic_id is None else encode_id(topic_id)
-
-
-def id_of(text: Any) -> uuid.UUID | None:
-    """A topic id, or none, of a JSON file. Raises TypeError or ValueError for anything else."""
-    if text is None:
-        return None
-    topic_id = decode_id(as_text(text))
-    if topic_id is None:
-        raise ValueError(f"{text!r} is not an id")
-    return topic_id
-
-
-def decode_json(data: bytes, parse: Callable[[Any], T], what: str) -> T:
-    """What `parse` finds in a JSON file. Raises CorruptCheckpointError if it finds nothing such."""
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpointError(f"not JSON: {error}") from None
-    try:
-        return parse(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptCheckpointError(f"not {what}: {error!r}") from None
-
-
-def as_text(value: Any) -> str:
-    """A string of a JSON file. Raises TypeError for anything else."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a string")
-    return value
-
-
-def as_count(value: Any) -> int:
-    """A number from 0 to 2^63 - 1 of a JSON file. Raises TypeError for anything else."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise TypeError(f"{value!r} is not a count")
-    return value
 
 
 class ProducerIds:

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
-    CorruptError,
     InconsistentLogDirsError,
     InvalidNameError,
     NotALogDirError,
@@ -29,7 +28,7 @@ from stratalog.format.names import (
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
-from stratalog.storage.log_file import read_file
+from stratalog.storage.log_file import read_decoded
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
@@ -85,13 +84,7 @@ class LogDirView:
     @cached_property
     def meta_properties(self) -> MetaProperties | None:
         """The cluster and node that the directory belongs to; None if it belongs to no cluster."""
-        path = self.path / RootFile.META_PROPERTIES.value
-        try:
-            return decode_meta_properties(read_file(path))
-        except FileNotFoundError:
-            return None
-        except CorruptError as error:
-            raise error.located(path) from None
+        return read_decoded(self.path / RootFile.META_PROPERTIES.value, decode_meta_properties)
 
     def checkpoint(self, file: RootFile) -> dict[TopicPartition, int]:
         """One of the four offset checkpoints; as in Kafka, a corrupt one counts as empty."""

@@ -226,17 +226,15 @@ class BatchBuilder:
                 if size >= self._full_bytes:
                     self.ready_ms = 0
                 return batch
-        return self._begin(key, value, timestamp, headers, now_ms)
-
-    def _begin(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp: int,
-        headers: tuple[Header, ...],
-        now_ms: int,
-    ) -> PendingBatch:
         size = _record_size(key, value, 0, 0, headers)
+        batch = self._begin(size, now_ms)
+        batch.add(key, value, timestamp, headers)
+        batch.payload_bytes = size
+        self._update_ready()
+        return batch
+
+    def _begin(self, size: int, now_ms: int) -> PendingBatch:
+        """A new batch, for a first record of this size."""
         if HEADER_BYTES + size > self._options.max_message_bytes:
             raise MessageTooLargeError(
                 f"the record needs a batch of {HEADER_BYTES + size} bytes, more than "
@@ -245,9 +243,6 @@ class BatchBuilder:
         if self._open is not None:
             self._closed.append(self._open)
         batch = self._open = PendingBatch(now_ms)
-        batch.add(key, value, timestamp, headers)
-        batch.payload_bytes = size
-        self._update_ready()
         return batch
 
     def _update_ready(self) -> None:

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
-from stratalog.errors import AccessDeniedError, UnsupportedError
+from stratalog.errors import AccessDeniedError, CorruptError, UnsupportedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
 from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
 from stratalog.storage.disk import storage_error
 from stratalog.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+T = TypeVar("T")
 
 WALK_WINDOW_BYTES = 4096
 
@@ -38,6 +40,19 @@ def read_file(path: Path) -> bytes:
         raise AccessDeniedError(path) from None
     except OSError as error:
         raise storage_error(error, "read", path) from error
+
+
+def read_decoded(
+    path: Path, decode: Callable[[bytes], T], read: Callable[[Path], bytes] = read_file
+) -> T | None:
+    """What a small file holds; None if there is no such file. If it is corrupt, the error names
+    it."""
+    try:
+        return decode(read(path))
+    except FileNotFoundError:
+        return None
+    except CorruptError as error:
+        raise error.located(path) from None
 
 
 class FileIdentity(NamedTuple):

@@ -34,7 +34,7 @@ from stratalog.storage.store_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
@@ -233,23 +233,6 @@ class Store:
         self._ask("write", path, write)
         self._forget(key)
 
-    def write_stream(self, key: str, path: Path, parts: Callable[[], Iterable[bytes]]) -> None:
-        """A whole file from its parts, visible when it is complete. `parts` is called again if the
-        write has to be repeated."""
-
-        def write() -> None:
-            stream = self.filesystem.open_output_stream(key)
-            try:
-                for part in parts():
-                    stream.write(part)
-            except BaseException:
-                _abort(stream)
-                raise
-            stream.close()
-
-        self._ask("write", path, write)
-        self._forget(key)
-
     def open_output(self, key: str, path: Path) -> Any:
         """A `pyarrow.NativeFile` to write to; the file is visible when it is closed. Closed it is
         complete for the store, whatever was written: give it a name that counts only later."""
@@ -330,13 +313,6 @@ class Store:
             time.sleep(delay_s * (0.5 + time.perf_counter() % 0.5))  # clients do not retry at once
             delay_s = min(delay_s * 2, DELAY_MAX_S)
         raise AssertionError("the last attempt returns or raises")
-
-
-def _abort(stream: Any) -> None:
-    """A stream that is dropped is completed; one that is aborted is not."""
-    abort = getattr(stream, "abort", None)
-    if abort is not None:
-        abort()
 
 
 @cache

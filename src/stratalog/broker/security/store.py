@@ -8,7 +8,6 @@ leaves a change that is complete and acknowledged or, if no copy was written, di
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from stratalog.broker.authorization import Operation, Resource
 from stratalog.broker.security.acls import Acl, PatternType, Permission
 from stratalog.broker.security.scram import SCRAM_MECHANISMS, ScramCredential
-from stratalog.errors import CorruptError, UnsupportedError
-from stratalog.partitions.state import as_count, as_text, decode_json
+from stratalog.format.json_files import as_count, as_text, decode_json, encode_json
+from stratalog.storage.log_file import read_decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,16 +53,9 @@ class SecurityStore:
         """Reads the copies. Raises CorruptError if one cannot be parsed: rights would be lost."""
         self._disk = disk
         self._paths = [path / SECURITY_FILE for path in dirs]
-        copies = [copy for path in self._paths if (copy := self._read(path)) is not None]
-        self.state = max(copies, key=lambda copy: copy.generation, default=SecurityState())
-
-    def _read(self, path: Path) -> SecurityState | None:
-        try:
-            return decode_security(self._disk.read_bytes(path))
-        except FileNotFoundError:
-            return None
-        except CorruptError as error:
-            raise error.located(path) from None
+        copies = [read_decoded(path, decode_security, disk.read_bytes) for path in self._paths]
+        written = (copy for copy in copies if copy is not None)
+        self.state = max(written, key=lambda copy: copy.generation, default=SecurityState())
 
     def update(
         self,
@@ -94,19 +86,21 @@ def encode_security(state: SecurityState) -> bytes:
         "scram": users,
         "acls": [_acl_json(acl) for acl in state.acls],
     }
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return encode_json(content)
 
 
 def decode_security(data: bytes) -> SecurityState:
     """Strict: anything not understood would be lost with the next write."""
-    return decode_json(data, _state_of, "the ACLs and credentials of a log directory")
+    return decode_json(
+        data,
+        _state_of,
+        "the ACLs and credentials of a log directory",
+        file=SECURITY_FILE,
+        versions=(VERSION,),
+    )
 
 
 def _state_of(content: Any) -> SecurityState:
-    if content["version"] != VERSION:
-        raise UnsupportedError(
-            f"version {content['version']!r} of {SECURITY_FILE} is not supported"
-        )
     credentials = {
         (as_text(user), SCRAM_MECHANISMS[name]): parse_credential(as_text(text))
         for user, by_mechanism in content["scram"].items()

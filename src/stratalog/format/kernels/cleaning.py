@@ -15,27 +15,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_AT,
-    CODEC_MASK,
-    CRC_AT,
-    DELETE_HORIZON_BIT,
-    HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LOG_APPEND_TIME_BIT,
-    MAGIC_2,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    NO_TIMESTAMP,
-    PREFIX_BYTES,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from stratalog.format import batch as layout
 from stratalog.format.kernels import offset_map as keys
 from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import inlined, kernel, not_inlined
@@ -109,7 +89,7 @@ def _first_decision(offset: int, key_bytes: int, value_bytes: int, rules: Any) -
 
 @inlined
 def _rules(batch: Any, order: int, keymap: Any, state: Any) -> Any:
-    has_horizon = batch.attributes & DELETE_HORIZON_BIT != 0
+    has_horizon = batch.attributes & layout.DELETE_HORIZON_BIT != 0
     return (
         _LONG_MIN if order & KEEP else keymap[keys.LATEST_OFFSET],
         has_horizon and state[NOW_MS] >= batch.base_timestamp,
@@ -179,7 +159,7 @@ def _put_kept(at: int, batch: Any, payload: Any, base: Any, decisions: int) -> t
     `base` is the timestamp that deltas count from, unless it is still to be the first record's.
     """
     base_timestamp, is_first = base
-    is_appended = batch.attributes & LOG_APPEND_TIME_BIT != 0
+    is_appended = batch.attributes & layout.LOG_APPEND_TIME_BIT != 0
     largest = batch.max_timestamp if is_appended else _LONG_MIN
     next_at = payload.address
     stop = next_at + payload.size_bytes
@@ -206,28 +186,30 @@ def _put_header(at: int, end: int, batch: Any, new: Any) -> None:
     """The header of the batch in [at, end); `new` is what it does not share with the old one."""
     attributes, base_timestamp, max_timestamp, record_count = new
     store_be_i64(at, batch.base_offset)
-    store_be_i32(at + BATCH_LENGTH_AT, end - at - PREFIX_BYTES)
-    store_be_i32(at + LEADER_EPOCH_AT, batch.partition_leader_epoch)
-    store_u8(at + MAGIC_AT, MAGIC_2)
-    store_be_i16(at + ATTRIBUTES_AT, attributes)
-    store_be_i32(at + LAST_OFFSET_DELTA_AT, batch.last_offset - batch.base_offset)
-    store_be_i64(at + BASE_TIMESTAMP_AT, base_timestamp)
-    store_be_i64(at + MAX_TIMESTAMP_AT, max_timestamp)
-    store_be_i64(at + PRODUCER_ID_AT, batch.producer_id)
-    store_be_i16(at + PRODUCER_EPOCH_AT, batch.producer_epoch)
-    store_be_i32(at + BASE_SEQUENCE_AT, batch.base_sequence)
-    store_be_i32(at + RECORD_COUNT_AT, record_count)
-    store_be_i32(at + CRC_AT, batch_crc(at, end - at))
+    store_be_i32(at + layout.BATCH_LENGTH_AT, end - at - layout.PREFIX_BYTES)
+    store_be_i32(at + layout.LEADER_EPOCH_AT, batch.partition_leader_epoch)
+    store_u8(at + layout.MAGIC_AT, layout.MAGIC_2)
+    store_be_i16(at + layout.ATTRIBUTES_AT, attributes)
+    store_be_i32(at + layout.LAST_OFFSET_DELTA_AT, batch.last_offset - batch.base_offset)
+    store_be_i64(at + layout.BASE_TIMESTAMP_AT, base_timestamp)
+    store_be_i64(at + layout.MAX_TIMESTAMP_AT, max_timestamp)
+    store_be_i64(at + layout.PRODUCER_ID_AT, batch.producer_id)
+    store_be_i16(at + layout.PRODUCER_EPOCH_AT, batch.producer_epoch)
+    store_be_i32(at + layout.BASE_SEQUENCE_AT, batch.base_sequence)
+    store_be_i32(at + layout.RECORD_COUNT_AT, record_count)
+    store_be_i32(at + layout.CRC_AT, batch_crc(at, end - at))
 
 
 @inlined
 def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) -> Any:
     """Write the batch with what stays of it: the position after it and its largest timestamp."""
     sets_horizon, horizon_ms, kept_count = horizon
-    attributes = batch.attributes | (DELETE_HORIZON_BIT if sets_horizon else 0)
+    attributes = batch.attributes | (layout.DELETE_HORIZON_BIT if sets_horizon else 0)
     base_timestamp = horizon_ms if sets_horizon else batch.base_timestamp
-    base = (base_timestamp, attributes & DELETE_HORIZON_BIT == 0)
-    end, base_timestamp, largest = _put_kept(at + HEADER_BYTES, batch, payload, base, decisions)
+    base = (base_timestamp, attributes & layout.DELETE_HORIZON_BIT == 0)
+    end, base_timestamp, largest = _put_kept(
+        at + layout.HEADER_BYTES, batch, payload, base, decisions
+    )
     _put_header(at, end, batch, (attributes, base_timestamp, largest, kept_count))
     return end, largest
 
@@ -235,15 +217,15 @@ def _rebuild(at: int, batch: Any, payload: Any, horizon: Any, decisions: int) ->
 @inlined
 def _empty(at: int, batch: Any) -> int:
     """Write a header without records, so that sequences and offsets stay known."""
-    end = at + HEADER_BYTES
-    attributes = batch.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT)
-    _put_header(at, end, batch, (attributes, NO_TIMESTAMP, batch.max_timestamp, 0))
+    end = at + layout.HEADER_BYTES
+    attributes = batch.attributes & ~(layout.CODEC_MASK | layout.DELETE_HORIZON_BIT)
+    _put_header(at, end, batch, (attributes, layout.NO_TIMESTAMP, batch.max_timestamp, 0))
     return end
 
 
 @inlined
 def _room_needed(batch: Any, payload: Any) -> int:
-    rebuilt = HEADER_BYTES + payload.size_bytes + _RECORD_GROWTH_MAX * batch.record_count
+    rebuilt = layout.HEADER_BYTES + payload.size_bytes + _RECORD_GROWTH_MAX * batch.record_count
     needed: int = max(rebuilt, batch.size_bytes)
     return needed
 
@@ -261,15 +243,15 @@ def _write(at: int, batch: Any, payload: Any, order: int, state: Any) -> Any:
     if kept_count == 0:
         if order & RETAIN_EMPTY:
             return _empty(at, batch), EMPTIED, 0, batch.max_timestamp
-        return at, DROPPED, 0, NO_TIMESTAMP
+        return at, DROPPED, 0, layout.NO_TIMESTAMP
     is_due = has_tombstone or order & IS_EMPTY_TXN_MARKER != 0
-    sets_horizon = is_due and batch.attributes & DELETE_HORIZON_BIT == 0
+    sets_horizon = is_due and batch.attributes & layout.DELETE_HORIZON_BIT == 0
     if kept_count == count and not sets_horizon:
         memcpy(at, state[BUF] + batch.position, batch.size_bytes)
         return at + batch.size_bytes, COPIED, count, batch.max_timestamp
     horizon = (sets_horizon, state[HORIZON_MS], kept_count)
     end, largest = _rebuild(at, batch, payload, horizon, decisions)
-    action = UNPACKED if batch.attributes & CODEC_MASK else REBUILT
+    action = UNPACKED if batch.attributes & layout.CODEC_MASK else REBUILT
     return end, action, kept_count, largest
 
 

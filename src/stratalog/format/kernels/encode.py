@@ -15,23 +15,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_AT,
-    CRC_AT,
-    HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    MAGIC_2,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PREFIX_BYTES,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from stratalog.format import batch as layout
 from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
@@ -161,21 +145,21 @@ def _close(slots: int, batch: int, end: int, count: int, times: tuple[int, int])
     base_timestamp, largest = times
     offset, sequence = load_slot(slots, NEXT_OFFSET), load_slot(slots, NEXT_SEQUENCE)
     store_be_i64(batch, offset)
-    store_be_i32(batch + BATCH_LENGTH_AT, end - batch - PREFIX_BYTES)
-    store_be_i32(batch + LEADER_EPOCH_AT, load_slot(slots, LEADER_EPOCH))
-    store_u8(batch + MAGIC_AT, MAGIC_2)
-    store_be_i16(batch + ATTRIBUTES_AT, load_slot(slots, ATTRIBUTES))
-    store_be_i32(batch + LAST_OFFSET_DELTA_AT, count - 1)
-    store_be_i64(batch + BASE_TIMESTAMP_AT, base_timestamp)
+    store_be_i32(batch + layout.BATCH_LENGTH_AT, end - batch - layout.PREFIX_BYTES)
+    store_be_i32(batch + layout.LEADER_EPOCH_AT, load_slot(slots, LEADER_EPOCH))
+    store_u8(batch + layout.MAGIC_AT, layout.MAGIC_2)
+    store_be_i16(batch + layout.ATTRIBUTES_AT, load_slot(slots, ATTRIBUTES))
+    store_be_i32(batch + layout.LAST_OFFSET_DELTA_AT, count - 1)
+    store_be_i64(batch + layout.BASE_TIMESTAMP_AT, base_timestamp)
     if load_slot(slots, HAS_MAX_TIMESTAMP):
         largest = load_slot(slots, MAX_TIMESTAMP)
-    store_be_i64(batch + MAX_TIMESTAMP_AT, largest)
-    store_be_i64(batch + PRODUCER_ID_AT, load_slot(slots, PRODUCER_ID))
-    store_be_i16(batch + PRODUCER_EPOCH_AT, load_slot(slots, PRODUCER_EPOCH))
-    store_be_i32(batch + BASE_SEQUENCE_AT, sequence)
-    store_be_i32(batch + RECORD_COUNT_AT, count)
+    store_be_i64(batch + layout.MAX_TIMESTAMP_AT, largest)
+    store_be_i64(batch + layout.PRODUCER_ID_AT, load_slot(slots, PRODUCER_ID))
+    store_be_i16(batch + layout.PRODUCER_EPOCH_AT, load_slot(slots, PRODUCER_EPOCH))
+    store_be_i32(batch + layout.BASE_SEQUENCE_AT, sequence)
+    store_be_i32(batch + layout.RECORD_COUNT_AT, count)
     if load_slot(slots, IS_SEALED):
-        store_be_i32(batch + CRC_AT, batch_crc(batch, end - batch))
+        store_be_i32(batch + layout.CRC_AT, batch_crc(batch, end - batch))
     if load_slot(slots, RESTARTS_OFFSETS) == 0:
         store_slot(slots, NEXT_OFFSET, offset + count)
     if sequence >= 0:
@@ -239,7 +223,7 @@ def encode(slots: int) -> int:
     numbers = load_slot(slots, ROW_NUMBERS)
     while row < rows:
         batch, first = at, row
-        at += HEADER_BYTES
+        at += layout.HEADER_BYTES
         base = largest = load_le_i64(timestamps + 8 * _row_number(numbers, row))
         while row < rows:
             limit = batch + (batch_bytes if row > first else load_slot(slots, BATCH_BYTES_MAX))

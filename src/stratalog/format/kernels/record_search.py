@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from numba import types
 
-from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_AT,
-    CODEC_MASK,
-    CRC_AT,
-    HEADER_BYTES,
-    LOG_APPEND_TIME_BIT,
-    MAGIC_2,
-    MAGIC_AT,
-    PREFIX_BYTES,
-    RECORD_COUNT_AT,
-)
+from stratalog.format import batch as layout
 from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
@@ -41,23 +29,23 @@ if TYPE_CHECKING:
 NOT_FOUND = -1
 NOT_ORDINARY = -2
 
-_ODD_BITS = CODEC_MASK | LOG_APPEND_TIME_BIT
+_ODD_BITS = layout.CODEC_MASK | layout.LOG_APPEND_TIME_BIT
 _FAR = 1 << 61
 
 
 @inlined
 def _is_ordinary(batch: int, end: int) -> bool:
     """Whether a whole, right, plain batch of the current magic with its own timestamps is here."""
-    if end - batch < HEADER_BYTES or load_u8(batch + MAGIC_AT) != MAGIC_2:
+    if end - batch < layout.HEADER_BYTES or load_u8(batch + layout.MAGIC_AT) != layout.MAGIC_2:
         return False
-    size = load_be_i32(batch + BATCH_LENGTH_AT) + PREFIX_BYTES
-    if size < HEADER_BYTES or size > end - batch:
+    size = load_be_i32(batch + layout.BATCH_LENGTH_AT) + layout.PREFIX_BYTES
+    if size < layout.HEADER_BYTES or size > end - batch:
         return False
-    if load_be_i16(batch + ATTRIBUTES_AT) & _ODD_BITS:
+    if load_be_i16(batch + layout.ATTRIBUTES_AT) & _ODD_BITS:
         return False
-    if batch_crc(batch, size) != load_be_u32(batch + CRC_AT):
+    if batch_crc(batch, size) != load_be_u32(batch + layout.CRC_AT):
         return False
-    return bool(abs(load_be_i64(batch + BASE_TIMESTAMP_AT)) < _FAR)
+    return bool(abs(load_be_i64(batch + layout.BASE_TIMESTAMP_AT)) < _FAR)
 
 
 @inlined
@@ -83,9 +71,12 @@ def first_at(batch: int, end: int, target: int, start_offset: int) -> tuple[int,
     """
     if not _is_ordinary(batch, end):
         return NOT_ORDINARY, 0, 0
-    base_offset, base_timestamp = load_be_i64(batch), load_be_i64(batch + BASE_TIMESTAMP_AT)
-    at, end = batch + HEADER_BYTES, batch + load_be_i32(batch + BATCH_LENGTH_AT) + PREFIX_BYTES
-    for slot in range(load_be_i32(batch + RECORD_COUNT_AT)):
+    base_offset, base_timestamp = load_be_i64(batch), load_be_i64(batch + layout.BASE_TIMESTAMP_AT)
+    at, end = (
+        batch + layout.HEADER_BYTES,
+        batch + load_be_i32(batch + layout.BATCH_LENGTH_AT) + layout.PREFIX_BYTES,
+    )
+    for slot in range(load_be_i32(batch + layout.RECORD_COUNT_AT)):
         timestamp_delta, offset_delta, at = _deltas(at, end)
         if at < 0:
             return NOT_ORDINARY, 0, 0

@@ -6,27 +6,7 @@ from typing import Any
 
 from numba import types
 
-from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_AT,
-    CLASSIFY_BYTES,
-    CODEC_MASK,
-    CONTROL_BIT,
-    CRC_AT,
-    HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LEGACY_MESSAGE_BYTES_MIN,
-    MAGIC_2,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PREFIX_BYTES,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from stratalog.format import batch as layout
 from stratalog.format.kernels.crc import is_crc_valid
 from stratalog.format.kernels.jit import inlined, kernel
 from stratalog.format.kernels.memory import (
@@ -46,34 +26,34 @@ _MAGIC_1_BYTES_MIN = 22
 
 @inlined
 def _size_min(magic: int) -> int:
-    if magic == MAGIC_2:
-        return HEADER_BYTES
+    if magic == layout.MAGIC_2:
+        return layout.HEADER_BYTES
     if magic == 1:
-        return PREFIX_BYTES + _MAGIC_1_BYTES_MIN
-    return PREFIX_BYTES + LEGACY_MESSAGE_BYTES_MIN
+        return layout.PREFIX_BYTES + _MAGIC_1_BYTES_MIN
+    return layout.PREFIX_BYTES + layout.LEGACY_MESSAGE_BYTES_MIN
 
 
 @inlined
 def _header(at: int, row: Any) -> None:
     base_offset = load_be_i64(at)
     row.base_offset = base_offset
-    row.partition_leader_epoch = load_be_i32(at + LEADER_EPOCH_AT)
-    row.crc = load_be_u32(at + CRC_AT)
-    row.attributes = load_be_i16(at + ATTRIBUTES_AT)
-    row.last_offset = base_offset + load_be_i32(at + LAST_OFFSET_DELTA_AT)
-    row.base_timestamp = load_be_i64(at + BASE_TIMESTAMP_AT)
-    row.max_timestamp = load_be_i64(at + MAX_TIMESTAMP_AT)
-    row.producer_id = load_be_i64(at + PRODUCER_ID_AT)
-    row.producer_epoch = load_be_i16(at + PRODUCER_EPOCH_AT)
-    row.base_sequence = load_be_i32(at + BASE_SEQUENCE_AT)
-    row.record_count = load_be_i32(at + RECORD_COUNT_AT)
+    row.partition_leader_epoch = load_be_i32(at + layout.LEADER_EPOCH_AT)
+    row.crc = load_be_u32(at + layout.CRC_AT)
+    row.attributes = load_be_i16(at + layout.ATTRIBUTES_AT)
+    row.last_offset = base_offset + load_be_i32(at + layout.LAST_OFFSET_DELTA_AT)
+    row.base_timestamp = load_be_i64(at + layout.BASE_TIMESTAMP_AT)
+    row.max_timestamp = load_be_i64(at + layout.MAX_TIMESTAMP_AT)
+    row.producer_id = load_be_i64(at + layout.PRODUCER_ID_AT)
+    row.producer_epoch = load_be_i16(at + layout.PRODUCER_EPOCH_AT)
+    row.base_sequence = load_be_i32(at + layout.BASE_SEQUENCE_AT)
+    row.record_count = load_be_i32(at + layout.RECORD_COUNT_AT)
 
 
 @inlined
 def _legacy_header(at: int, row: Any) -> None:
     offset = load_be_i64(at)
     attributes = load_i8(at + 17)
-    is_set = attributes & CODEC_MASK != 0
+    is_set = attributes & layout.CODEC_MASK != 0
     row.base_offset = -1 if is_set else offset
     row.partition_leader_epoch = -1
     row.crc = load_be_u32(at + 12)
@@ -98,16 +78,16 @@ def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
     count = 0
     while True:
         left = end - at
-        if left <= CLASSIFY_BYTES:
+        if left <= layout.CLASSIFY_BYTES:
             return count, at, PARTIAL if left > 0 else END
-        length = load_be_i32(buf + at + BATCH_LENGTH_AT)
-        if length < LEGACY_MESSAGE_BYTES_MIN:
+        length = load_be_i32(buf + at + layout.BATCH_LENGTH_AT)
+        if length < layout.LEGACY_MESSAGE_BYTES_MIN:
             return count, at, BAD_LENGTH
-        size = length + PREFIX_BYTES
+        size = length + layout.PREFIX_BYTES
         if size > left:
             return count, at, PARTIAL
-        magic = load_i8(buf + at + MAGIC_AT)
-        if magic < 0 or magic > MAGIC_2:
+        magic = load_i8(buf + at + layout.MAGIC_AT)
+        if magic < 0 or magic > layout.MAGIC_2:
             return count, at, BAD_MAGIC
         if size < _size_min(magic):
             return count, at, BAD_LENGTH
@@ -117,7 +97,7 @@ def scan(buf: int, start: int, end: int, out: Any) -> tuple[int, int, int]:
         row.position = at
         row.size_bytes = size
         row.magic = magic
-        if magic == MAGIC_2:
+        if magic == layout.MAGIC_2:
             _header(buf + at, row)
         else:
             _legacy_header(buf + at, row)
@@ -144,15 +124,18 @@ def _is_good(buf: int, batch: Any, checks_crc: bool) -> bool:
         return False
     if checks_crc and not is_crc_valid(buf, batch):
         return False
-    is_plain = batch.attributes & CODEC_MASK == 0
-    return not is_plain or batch.record_count * RECORD_BYTES_MIN <= batch.size_bytes - HEADER_BYTES
+    is_plain = batch.attributes & layout.CODEC_MASK == 0
+    return (
+        not is_plain
+        or batch.record_count * RECORD_BYTES_MIN <= batch.size_bytes - layout.HEADER_BYTES
+    )
 
 
 @inlined
 def _kinds(batch: Any) -> int:
     attributes = batch.attributes
-    kinds = COMPRESSED if attributes & CODEC_MASK else 0
-    return kinds | CONTROL if attributes & CONTROL_BIT else kinds
+    kinds = COMPRESSED if attributes & layout.CODEC_MASK else 0
+    return kinds | CONTROL if attributes & layout.CONTROL_BIT else kinds
 
 
 @kernel(types.int64(types.int64, types.int64, BATCHES, PAYLOADS, types.int64[::1], types.boolean))
@@ -170,14 +153,14 @@ def survey(
             return FOREIGN
         if batch.position + batch.size_bytes > buf_bytes:
             return FOREIGN
-        if batch.magic != MAGIC_2:
+        if batch.magic != layout.MAGIC_2:
             found[KINDS] |= LEGACY
             continue
-        if batch.size_bytes < HEADER_BYTES or not _is_good(buf, batch, checks_crc):
+        if batch.size_bytes < layout.HEADER_BYTES or not _is_good(buf, batch, checks_crc):
             return i
-        payloads[i].address = buf + batch.position + HEADER_BYTES
-        payloads[i].size_bytes = batch.size_bytes - HEADER_BYTES
+        payloads[i].address = buf + batch.position + layout.HEADER_BYTES
+        payloads[i].size_bytes = batch.size_bytes - layout.HEADER_BYTES
         found[RECORDS] += batch.record_count
-        found[PAYLOAD_BYTES] += batch.size_bytes - HEADER_BYTES
+        found[PAYLOAD_BYTES] += batch.size_bytes - layout.HEADER_BYTES
         found[KINDS] |= _kinds(batch)
     return len(batches)

@@ -18,26 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from numba import types
 
-from stratalog.format.batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_AT,
-    CODEC_MASK,
-    CONTROL_BIT,
-    CRC_AT,
-    HEADER_BYTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LOG_APPEND_TIME_BIT,
-    MAGIC_2,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    NO_TIMESTAMP,
-    PREFIX_BYTES,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from stratalog.format import batch as layout
 from stratalog.format.kernels.crc import batch_crc
 from stratalog.format.kernels.jit import entry_point, inlined, kernel, not_inlined
 from stratalog.format.kernels.memory import (
@@ -115,25 +96,25 @@ class Terms:
 @inlined
 def _is_header_good(at: int, size: int, terms: int) -> bool:
     """What can be told from the 61 bytes at `at`, CRC apart."""
-    if size < HEADER_BYTES or size > load_slot(terms, BATCH_BYTES_MAX):
+    if size < layout.HEADER_BYTES or size > load_slot(terms, BATCH_BYTES_MAX):
         return False
-    declared = load_be_i32(at + BATCH_LENGTH_AT) + PREFIX_BYTES
-    if load_u8(at + MAGIC_AT) != MAGIC_2 or declared != size:
+    declared = load_be_i32(at + layout.BATCH_LENGTH_AT) + layout.PREFIX_BYTES
+    if load_u8(at + layout.MAGIC_AT) != layout.MAGIC_2 or declared != size:
         return False
-    count = load_be_i32(at + RECORD_COUNT_AT)
-    if count <= 0 or load_be_i32(at + LAST_OFFSET_DELTA_AT) != count - 1:
+    count = load_be_i32(at + layout.RECORD_COUNT_AT)
+    if count <= 0 or load_be_i32(at + layout.LAST_OFFSET_DELTA_AT) != count - 1:
         return False
-    if load_be_i16(at + ATTRIBUTES_AT) & LOG_APPEND_TIME_BIT:
+    if load_be_i16(at + layout.ATTRIBUTES_AT) & layout.LOG_APPEND_TIME_BIT:
         return False
     return load_slot(terms, FLAGS) & CLIENT == 0 or _may_client_send(at)
 
 
 @inlined
 def _may_client_send(at: int) -> bool:
-    if load_be_i64(at) != 0 or load_be_i16(at + ATTRIBUTES_AT) & CONTROL_BIT:
+    if load_be_i64(at) != 0 or load_be_i16(at + layout.ATTRIBUTES_AT) & layout.CONTROL_BIT:
         return False
-    has_sequence: bool = load_be_i32(at + BASE_SEQUENCE_AT) >= 0
-    return has_sequence or load_be_i64(at + PRODUCER_ID_AT) < 0
+    has_sequence: bool = load_be_i32(at + layout.BASE_SEQUENCE_AT) >= 0
+    return has_sequence or load_be_i64(at + layout.PRODUCER_ID_AT) < 0
 
 
 @inlined
@@ -143,9 +124,9 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
     needs_key = flags & COMPACTED != 0
     checks_time = flags & LOG_APPEND_TIME == 0
     before, after = load_slot(terms, BEFORE_MAX_MS), load_slot(terms, AFTER_MAX_MS)
-    base = load_be_i64(batch + BASE_TIMESTAMP_AT)
-    largest = NO_TIMESTAMP
-    for index in range(load_be_i32(batch + RECORD_COUNT_AT)):
+    base = load_be_i64(batch + layout.BASE_TIMESTAMP_AT)
+    largest = layout.NO_TIMESTAMP
+    for index in range(load_be_i32(batch + layout.RECORD_COUNT_AT)):
         at, end = record_body(at, stop)
         if at < 0:
             return _BAD
@@ -155,7 +136,7 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
         timestamp = wrapping_add(base, delta)
         largest = max(largest, timestamp)
         age = wrapping_sub(now, timestamp)
-        is_limited = checks_time and timestamp != NO_TIMESTAMP
+        is_limited = checks_time and timestamp != layout.NO_TIMESTAMP
         if is_limited and (age > before or wrapping_sub(0, age) > after):
             return _BAD
         delta, at = read_int(at, end)
@@ -168,14 +149,16 @@ def _max_timestamp(batch: int, at: int, stop: int, terms: int) -> int:
 @inlined
 def _stamp(batch: int, size: int, largest: int, log_append_time: bool) -> None:
     """Write the timestamp type and `largest`, and the CRC if that changed anything."""
-    if not log_append_time and load_be_i64(batch + MAX_TIMESTAMP_AT) == largest:
+    if not log_append_time and load_be_i64(batch + layout.MAX_TIMESTAMP_AT) == largest:
         return
-    attributes = load_be_i16(batch + ATTRIBUTES_AT) & _KNOWN_BITS & ~LOG_APPEND_TIME_BIT
+    attributes = (
+        load_be_i16(batch + layout.ATTRIBUTES_AT) & _KNOWN_BITS & ~layout.LOG_APPEND_TIME_BIT
+    )
     if log_append_time:
-        attributes |= LOG_APPEND_TIME_BIT
-    store_be_i16(batch + ATTRIBUTES_AT, attributes)
-    store_be_i64(batch + MAX_TIMESTAMP_AT, largest)
-    store_be_i32(batch + CRC_AT, batch_crc(batch, size))
+        attributes |= layout.LOG_APPEND_TIME_BIT
+    store_be_i16(batch + layout.ATTRIBUTES_AT, attributes)
+    store_be_i64(batch + layout.MAX_TIMESTAMP_AT, largest)
+    store_be_i32(batch + layout.CRC_AT, batch_crc(batch, size))
 
 
 @not_inlined
@@ -183,7 +166,7 @@ def is_intact(batch: int, room: int, size: int, terms: int) -> bool:
     """Whether the batch is complete within `room` bytes, and has a good header and a right CRC."""
     if size > room or not _is_header_good(batch, size, terms):
         return False
-    stored: int = load_be_u32(batch + CRC_AT)
+    stored: int = load_be_u32(batch + layout.CRC_AT)
     return batch_crc(batch, size) == stored
 
 
@@ -200,7 +183,7 @@ def assign_in_place(
     if log_append_time:
         largest = load_slot(terms, NOW_MS)
     store_be_i64(batch, next_offset)
-    store_be_i32(batch + LEADER_EPOCH_AT, load_slot(terms, LEADER_EPOCH))
+    store_be_i32(batch + layout.LEADER_EPOCH_AT, load_slot(terms, LEADER_EPOCH))
     _stamp(batch, size, largest, log_append_time)
     return True
 
@@ -216,14 +199,14 @@ def _validate(
         size = load_slot(terms, TERMS + i)
         if not is_intact(batch, buf + buf_bytes - batch, size, terms):
             return i
-        at, stop = batch + HEADER_BYTES, batch + size
+        at, stop = batch + layout.HEADER_BYTES, batch + size
         if payload:
             at, stop = payload, payload + payload_bytes
-        elif load_be_i16(batch + ATTRIBUTES_AT) & CODEC_MASK:
+        elif load_be_i16(batch + layout.ATTRIBUTES_AT) & layout.CODEC_MASK:
             return i
         if not assign_in_place(batch, size, at, stop, terms, next_offset):
             return i
-        next_offset += load_be_i32(batch + RECORD_COUNT_AT)
+        next_offset += load_be_i32(batch + layout.RECORD_COUNT_AT)
         batch += size
     return count
 

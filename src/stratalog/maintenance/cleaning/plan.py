@@ -298,10 +298,6 @@ class CleaningPlan:
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
-    def need_compaction_now(self) -> bool:
-        return self.max_lag_exceeded_ms > NO_DELAY
-
-    @property
     def dirty_segments(self) -> tuple[CleanerSegment, ...]:
         """The segments from which the offset map is built."""
         return _between(self.segments, self.first_dirty_offset, self.bound.offset)
