@@ -290,7 +290,7 @@ def test_a_wrong_setting_is_one_line(refusal: Refuse, tmp_path: Path) -> None:
     assert "topic option required" in str(refusal(file, options=ONE))
     wrong = refusal(file, topic="t", options={"topicPartition": "1"})
     assert isinstance(wrong, ConfigError)
-    assert "lines in the format text have no fields" in str(refusal(file, mapping=RecordColumns("k")))
+    assert "in the format text have no fields" in str(refusal(file, mapping=RecordColumns("k")))
     rows = write_parquet(tmp_path / "rows.parquet", _columns())
     nameless = refusal(rows, mapping=RecordColumns("nowhere"))
     assert "no column 'nowhere'; it has key, value, timestamp" in str(nameless)
