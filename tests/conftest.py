@@ -62,6 +62,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # modules look for what was leaked when the interpreter exits
+
+
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], GoldenCase]:
     """A golden case by name: `golden("txn").partition_dir`. Read only."""

@@ -139,6 +139,9 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(package.__path__, "stratalog."):
         if not module.name.startswith(LEFT_OUT):
             import_module(module.name)
+    main = import_module("stratalog.cli.main")
+    for command in main.COMMANDS:
+        main.command_of(command)
 
 
 def _take(streams: list[int]) -> None:

@@ -10,6 +10,7 @@ functions.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -77,24 +78,28 @@ class LazyGroup(TyperGroup):
         self.commands = names  # for "did you mean" suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        from stratalog.cli.arguments import PlainCommand  # noqa: PLC0415 - not for the group's help
-
-        module = import_module(module_of(cmd_name))
-        epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
-        found = new_typer(add_completion=False, no_args_is_help=True, epilog=epilog)
-        subcommands = getattr(module, "SUBCOMMANDS", None)
-        if subcommands is not None:
-            found.callback(help=module.run.__doc__)(module.run)
-        cls = getattr(module, "Command", PlainCommand)
-        for name, run in (subcommands or {cmd_name: module.run}).items():
-            found.command(name=name, cls=cls, epilog=epilog)(run)
-        return get_command(found)
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+@cache
+def command_of(name: str) -> Any:
+    """The command, from its module."""
+    from stratalog.cli.arguments import PlainCommand  # noqa: PLC0415 - not for the group's help
+
+    module = import_module(module_of(name))
+    epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
+    found = new_typer(add_completion=False, no_args_is_help=True, epilog=epilog)
+    subcommands = getattr(module, "SUBCOMMANDS", None)
+    if subcommands is not None:
+        found.callback(help=module.run.__doc__)(module.run)
+    cls = getattr(module, "Command", PlainCommand)
+    for command, run in (subcommands or {name: module.run}).items():
+        found.command(name=command, cls=cls, epilog=epilog)(run)
+    return get_command(found)
 
 
 def module_of(command: str) -> str:
