@@ -108,7 +108,8 @@ HIGHLIGHTS = (
 
 def record(results: dict[str, Any], run: dict[str, Any], date: str) -> dict[str, Any]:
     """The results with the benchmarks of this run in place of older ones."""
-    names = dict.fromkeys(timing["benchmark"] for timing in run["timings"])
+    rows = [*run["timings"], *run["requirements"]]  # some benchmarks measure memory, not time
+    names = dict.fromkeys(row["benchmark"] for row in rows)
     added = {
         name: {
             "date": date,
@@ -159,14 +160,17 @@ def _highlights(results: dict[str, Any]) -> str:
 
 
 def _tables(run: dict[str, Any]) -> str:
-    lines = ["| case | who | time | records/s | MB/s |", "|---|---|---:|---:|---:|"]
-    previous = ""
+    lines, previous = [], ""
+    if run["timings"]:
+        lines = ["| case | who | time | records/s | MB/s |", "|---|---|---:|---:|---:|"]
     for timing in run["timings"]:
         case = timing["case"] if timing["case"] != previous else ""
         lines.append(f"| {case} | {timing['who']} | {' | '.join(_cells(timing))} |")
         previous = timing["case"]
+    if run["timings"] and run["requirements"]:
+        lines.append("")
     if run["requirements"]:
-        lines += ["", "| promise | measured | bound | |", "|---|---:|---:|---|"]
+        lines += ["| promise | measured | bound | |", "|---|---:|---:|---|"]
         lines += [_promise(requirement) for requirement in run["requirements"]]
     return "\n".join([*lines, "", f"{run['date']}, {run['machine']}, Python {run['python']}.", ""])
 
