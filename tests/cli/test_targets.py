@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.cli.targets import TopicSpec, open_targets, targets_of
+from stratalog.cli.targets import (
+    LazyTargets,
+    TopicSpec,
+    lazy_targets,
+    open_targets,
+    targets_of,
+)
 from stratalog.errors import NotALogDirError, StratalogError, UnknownTopicOrPartitionError
 from tests.golden.cases import GoldenCase
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from stratalog.log.partition_view import PartitionView
 
 MULTISEG = GoldenCase("multiseg").partition_dir
@@ -129,3 +133,21 @@ def test_what_is_not_there(
     (log_dir / "multiseg-0" / "partition.metadata").touch()
     with pytest.raises(error, match=text):
         open_targets([target.format(log_dir=log_dir)], [log_dir] if has_log_dir else [])
+
+
+def test_with_log_dir_a_name_is_a_topic_even_if_a_path_has_that_name(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the directory would stand for all its partitions: `repair other-7 -d .` for all."""
+    monkeypatch.chdir(log_dir)
+    here = [Path()]
+    assert _names(open_targets(["other-7"], here)) == ["other-7"]
+    assert [path.name for path in targets_of(["other-7"], here).all_partitions()] == ["other-7"]
+    assert _opened(lazy_targets(["other-7"], here)) == ["other-7"]
+    assert _opened(lazy_targets([], here)) == ["multiseg-0", "multiseg-2", "other-7"]
+    with pytest.raises(StratalogError):
+        targets_of([str(log_dir / "other-7")], here)
+
+
+def _opened(targets: LazyTargets) -> list[str]:
+    return [view.path.name for opener in targets.openers() for view in opener()]

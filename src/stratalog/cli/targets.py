@@ -56,38 +56,51 @@ class TopicSpec(NamedTuple):
         return cls(text, None)
 
 
+@dataclass
+class _Named:
+    """What arguments name."""
+
+    roots: list[Path]
+    """Log directories."""
+    topics: list[str] = field(default_factory=list)
+    partitions: list[tuple[Path, bool]] = field(default_factory=list)
+    """Partition directories, and files: whether it is a file."""
+
+
+def _named(where: Sequence[str], log_dirs: Sequence[Path]) -> _Named:
+    """With --log-dir every name is a topic. Otherwise a name that exists is a path, any other is a
+    topic."""
+    if log_dirs:
+        return _Named(list(log_dirs), list(where))
+    found = _Named([])
+    for text in where:
+        path = location(text)
+        if path.is_dir() and not is_partition_dir(path):
+            found.roots.append(path)
+        elif path.exists():
+            found.partitions.append((path, not path.is_dir()))
+        else:
+            found.topics.append(text)
+    return found
+
+
 # -- targets that are read record by record: `read`, `find`, `explain`
 
 
 def open_targets(
     where: Sequence[str], log_dirs: Sequence[Path], *, takes_directories: bool = False
 ) -> list[PartitionView]:
-    """The partitions that were named, in order. Raises unless there is at least one.
-
-    With --log-dir every name is a topic. Otherwise a name that exists is a path, any other is a
-    topic, in the log directories that are named with it. Log directories alone stand for all their
-    topics but the internal ones if `takes_directories`.
-    """
-    if log_dirs and where:
-        dirs = open_dirs(*log_dirs)
-        return [view for text in where for view in open_topic(dirs, TopicSpec.parse(text))]
-    roots, names = list(log_dirs), []
-    found: list[PartitionView] = []
-    for text in where:
-        path = location(text)
-        if path.is_dir():
-            if is_partition_dir(path):
-                found.append(open_partition(path))
-            else:
-                roots.append(path)
-        elif path.exists():
-            found.append(open_segment(path))
-        else:
-            names.append(text)
-    for name in names:
-        found += open_topic(*find_topic(name, roots))
-    if not names:
-        for root in roots:
+    """The partitions that were named: paths first, then topics. Log directories alone stand for
+    all their topics but the internal ones if `takes_directories`."""
+    named = _named(where, log_dirs)
+    found = [
+        open_segment(path) if is_file else open_partition(path)
+        for path, is_file in named.partitions
+    ]
+    for name in named.topics:
+        found += open_topic(*find_topic(name, named.roots))
+    if not named.topics:
+        for root in named.roots:
             found += _open_all(root) if takes_directories else [open_directory(root)]
     return found
 
@@ -192,15 +205,15 @@ class Targets(NamedTuple):
     """Single partition directories."""
 
     def all_partitions(self, *, with_empty: bool = False) -> list[Path]:
-        """Every partition once, including those of the log directories. Those without a segment,
-        as a broker is just creating them, are left out, unless `with_empty`."""
+        """Every partition once, including those of the log directories. Partitions without a
+        segment, which a broker is still creating, are left out unless `with_empty`."""
         found = list(self.partitions)
         for directory in self.directories:
             dirs = LogDirsView([directory])
             for each in dirs.topic_partitions:
                 with suppress(NoSegmentError):
-                    is_any = with_empty and dirs.tier is None
-                    found.append(dirs.path_of(*each) if is_any else dirs.partition(*each).path)
+                    takes_empty = with_empty and dirs.tier is None
+                    found.append(dirs.path_of(*each) if takes_empty else dirs.partition(*each).path)
         once: dict[Path, Path] = {}
         for path in found:
             once.setdefault(path.resolve(), path)
@@ -213,23 +226,17 @@ def log_bytes_of(partitions: Iterable[Path]) -> int:
 
 
 def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> Targets:
-    """A name that exists is a path, any other is a topic."""
-    roots, names = list(log_dirs or []), []
-    partitions: list[Path] = []
-    for text in where or []:
-        path = location(text)
-        if path.is_dir():
-            (partitions if is_partition_dir(path) else roots).append(path)
-        elif path.exists():
+    """What a job works on; if nothing is named, the current directory."""
+    named = _named(where or (), log_dirs or ())
+    for path, is_file in named.partitions:
+        if is_file:
             raise not_a_directory(path)
-        else:
-            names.append(text)
-    if not names:
-        if not roots and not partitions:
-            roots = [Path()]
+    partitions = [path for path, _ in named.partitions]
+    if not named.topics:
+        roots = named.roots if named.roots or partitions else [Path()]
         return Targets(tuple(roots), tuple(partitions))
-    for name in names:
-        partitions += [view.path for view in open_topic(*find_topic(name, roots))]
+    for name in named.topics:
+        partitions += [view.path for view in open_topic(*find_topic(name, named.roots))]
     return Targets((), tuple(partitions))
 
 
@@ -261,26 +268,16 @@ class LazyTargets:
 def lazy_targets(
     where: Sequence[str], log_dirs: Sequence[Path], topics: Sequence[str] = ()
 ) -> LazyTargets:
-    """A name that exists is a path, any other is a topic."""
-    found = LazyTargets()
-    roots, names = list(log_dirs), list(topics)
-    for text in where:
-        path = location(text)
-        if path.is_dir() and is_partition_dir(path):
-            found.partitions.append(partial(_open_one, open_partition, path))
-        elif path.is_dir():
-            roots.append(path)
-        elif path.exists():
-            found.partitions.append(partial(_open_one, open_segment, path))
-        else:
-            names.append(text)
-    if roots and not names:
-        found.dirs = [LogDirView(path) for path in roots]
-    elif names:
-        for name in names:
-            _add_topic(found, *find_topic(name, roots))
-    elif not found.partitions:
-        found.dirs = [LogDirView(Path())]
+    """Partitions and log directories, and `topics` in these directories."""
+    named, found = _named(where, log_dirs), LazyTargets()
+    for path, is_file in named.partitions:
+        opener = open_segment if is_file else open_partition
+        found.partitions.append(partial(_open_one, opener, path))
+    names = [*topics, *named.topics]
+    for name in names:
+        _add_topic(found, *find_topic(name, named.roots))
+    if not names and (named.roots or not found.partitions):
+        found.dirs = [LogDirView(path) for path in named.roots or [Path()]]
     return found
 
 

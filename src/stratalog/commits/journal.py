@@ -20,8 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptError
-from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_text
-from stratalog.format.metadata import decode_id
+from stratalog.format.json_files import (
+    as_count,
+    as_text,
+    decode_json,
+    encode_json,
+    id_of,
+    id_text,
+)
 from stratalog.format.names import TopicPartition
 from stratalog.storage.disk import storage_error
 from stratalog.storage.staged_names import parse_staged_name
@@ -252,10 +258,9 @@ def _journal_of(content: Any) -> Journal:
 
 
 def _partition_of(content: Any) -> PartitionCommit:
-    topic_id = None if content["topic_id"] is None else decode_id(as_text(content["topic_id"]))
     part = PartitionCommit(
         TopicPartition(as_text(content["topic"]), as_count(content["partition"])),
-        topic_id,
+        id_of(content["topic_id"]),
         as_count(content["start_offset"]),
         tuple(_run_of(*run) for run in content["runs"]),
         as_count(content["skip_records"]),

@@ -27,15 +27,16 @@ def encode_json(content: Mapping[str, object]) -> bytes:
 def decode_json(
     data: bytes, parse: Callable[[Any], T], what: str, *, file: str, versions: Container[int]
 ) -> T:
-    """What `parse` finds in a JSON file. Raises CorruptCheckpointError if it finds nothing such,
-    UnsupportedError if the file is not of one of these versions."""
+    """What `parse` finds in a JSON file. Raises CorruptCheckpointError if the content is not what
+    it expects, UnsupportedError if the file is not of one of these versions."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptCheckpointError(f"not JSON: {error}") from None
     try:
-        if content["version"] not in versions:
-            raise UnsupportedError(f"version {content['version']!r} of {file} is not supported")
+        version = as_count(content["version"])
+        if version not in versions:
+            raise UnsupportedError(f"version {version} of {file} is not supported")
         return parse(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCheckpointError(f"not {what}: {error!r}") from None

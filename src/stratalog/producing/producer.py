@@ -477,6 +477,8 @@ class Producer:
             outcome = Outcome(queue.target, None, interrupted)
         queue.builder.complete(batch, outcome)
         if outcome.failure is not None:
+            # Those that a delivery has raised since would hold their tracebacks until a flush.
+            self._failed = [failed for failed in self._failed if not failed.is_reported]
             self._failed.append(outcome)
             if self._sequences is not None:
                 self._sequences.has_failed = True

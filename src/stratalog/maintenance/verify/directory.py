@@ -105,7 +105,7 @@ def plan_directory(
                 partition,
                 was_clean=was_clean,
                 recovery_point=None if was_clean else recovery_points.get(name, 0),
-                is_compacted=name in cleaned or has_compacted_topic(partition),
+                is_compacted=has_compacted_topic(partition) or name in cleaned,
             )
         )
     root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
