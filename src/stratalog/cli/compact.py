@@ -132,16 +132,16 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Compact topics by key: keep the last record of each key.
+    """Compact topics by key: keep at least the last record of each key.
 
     If you name no topics, all topics whose cleanup.policy includes compact are compacted. --dry-run
     and --explain list all topics, and why each is eligible or not. --dry-run also reads the
     eligible partitions and shows how much space compaction would free.
 
     A cleaning pass starts where the last one ended. It stops at the active segment, at the first
-    open transaction, or at the first segment younger than min.compaction.lag.ms. A partition is
-    eligible when its dirty part is large enough (min.cleanable.dirty.ratio) or old enough
-    (max.compaction.lag.ms).
+    open transaction, or at the first segment younger than min.compaction.lag.ms, whichever comes
+    first. A partition is eligible when its dirty part is large enough (min.cleanable.dirty.ratio)
+    or old enough (max.compaction.lag.ms).
 
     --dry-run, --explain and --key take no lock and never write, so they are safe on the directory
     of a running broker. Otherwise the directory is locked, and logs are recovered if necessary.

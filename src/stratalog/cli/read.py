@@ -174,12 +174,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 ) -> None:
     """Print records, starting at an offset or time; follow a growing log.
 
-    Each line is the value of a record, as in Kafka's console consumer. On a terminal, the line also
-    has offset, time and key. A null key or value is printed as null. Several partitions are read
-    one after the other, or in turn with --follow.
+    Each line is the value of a record, as Kafka's console consumer prints it. On a terminal, the
+    line also has offset, time and key. A null key or value is printed as null. Several partitions
+    are read one after the other, or in turn with --follow.
 
-    If you start at a time, the first record at or after that time is the first one printed. If
-    timestamps are out of order, older records may follow, as with Kafka's consumers.
+    If you start at a time, output begins with the first record at or after it. If timestamps are
+    out of order, older records may follow, as with Kafka's consumers.
 
     \b
     Examples:

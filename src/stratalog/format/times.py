@@ -27,7 +27,7 @@ _UNIT_MS: Final = {
 
 TIME_HELP: Final = (
     "2024-05-01, 2024-05-01T12:30:00.250 (UTC, unless it has an offset such as +02:00), 14:05 "
-    "(the latest one, in UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
+    "(the most recent, UTC), now, 90s, 1h30m or 7d (ago), or milliseconds since 1970"
 )
 
 

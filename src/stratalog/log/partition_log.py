@@ -176,8 +176,9 @@ class PartitionLog(LogReader):
         With `facts`, `data` is one batch that this process has just encoded: the topic's rules
         apply to it, but it is trusted, not decoded to be checked.
 
-        Raises an AppendError (with Kafka's error code) if they are refused, StorageError if they
-        could not be written. Either way nothing of them is in the log.
+        Raises an AppendError (with Kafka's error code) if they are refused: nothing of them was
+        written. Raises StorageError if the disk failed: usually nothing was; if the log is offline
+        afterwards, they may be in it.
         """
         if not isinstance(origin, AppendOrigin):
             origin = choice_of(AppendOrigin, origin, "origin")

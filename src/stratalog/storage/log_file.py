@@ -4,8 +4,8 @@
 (`remote_path`). What they return is the same for both.
 
 Files of a live broker shrink (index trimming, truncation), and touching a mapped page that is gone
-kills the process with SIGBUS. So nothing here maps: every read of a disk is a `pread` into fresh
-memory, and a short result means the file ended.
+kills the process with SIGBUS. So nothing here maps: every read of a disk is a `pread` into memory
+of its own, and a short result means the file ended.
 """
 
 from __future__ import annotations

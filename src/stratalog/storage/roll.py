@@ -2,7 +2,7 @@
 
 Time is record time: from the timestamp of the segment's first batch to the largest incoming one. So
 an idle partition never rolls, and a replay of old data rolls as the original did. Only if the first
-batch has no timestamp, the wall clock since the segment's creation counts.
+batch has no timestamp does the wall clock count: the time since the segment's creation.
 """
 
 from __future__ import annotations
