@@ -15,8 +15,6 @@ from tests.cli.command import compile_kernels
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from _pytest.mark.structures import ParameterSet
-
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 PYTHON_PAGES = [
@@ -28,23 +26,49 @@ SLOW_PAGES = [DOCS / "maintenance.md", DOCS / "tuning.md", DOCS / "how-kafkas-lo
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
 
 
-def _python_blocks() -> list[ParameterSet]:
-    found = []
+ONE_AFTER_THE_OTHER = """
+import sys
+for code in sys.argv[1:]:
+    exec(code, {"__name__": "__main__"})
+"""
+
+
+def _python_blocks() -> dict[str, str]:
+    found: dict[str, str] = {}
     for page in PYTHON_PAGES:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-        for number, code in enumerate(blocks):
-            starts_spark = "pyspark" in code or " as spark" in code
-            marks = [pytest.mark.spark, pytest.mark.slow] if starts_spark else []
-            found.append(pytest.param(code, id=f"{page.stem}-{number}", marks=marks))
+        found |= {f"{page.stem}-{number}": code for number, code in enumerate(blocks)}
     return found
 
 
+def _starts_spark(code: str) -> bool:
+    return "pyspark" in code or " as spark" in code
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("code", _python_blocks())
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(code, id=name)
+        for name, code in _python_blocks().items()
+        if not _starts_spark(code)
+    ],
+)
 def test_python_runs(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout or "print" not in code
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_python_runs_on_spark() -> None:
+    """One process runs them all: a JVM takes long to start."""
+    codes = [code for code in _python_blocks().values() if _starts_spark(code)]
+    assert len(codes) >= 2
+    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *codes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.parametrize(

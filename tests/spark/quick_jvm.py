@@ -1,4 +1,4 @@
-"""JVMs of tests that start quickly: a tenth of what `make test` computes is Spark loading classes.
+"""Fast-starting JVMs for tests: loading Spark's classes is a tenth of what `make test` computes.
 
     python -m tests.spark.quick_jvm   # prepares an archive of Spark's classes, once per environment
 
@@ -8,24 +8,25 @@ installed PySpark. The JVM takes it only if directories on the class path are em
 `SPARK_CONF_DIR`, and settings are passed by variables. Without an archive tests run as well, but
 longer.
 
-The home lacks PySpark's archive of modules, for the reason that `stratalog.spark.session` has.
+The home lacks PySpark's archive of modules, for the reason that `stratalog.spark.session` gives.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 HOME = Path(sys.prefix) / "stratalog-tests" / "spark"
 _CONF = HOME / "conf"
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""They live for seconds, which the optimizing compiler never earns back."""
+"""They live for seconds, too short for the optimizing compiler to pay off."""
+_PATIENCE_S = 300
 _PROGRAM = """
 import sys, tempfile
 from pyspark.sql import SparkSession
@@ -59,7 +60,10 @@ jvm.wait()  # it writes the archive when it exits
 
 
 def variables() -> dict[str, str]:
-    """What the environment of tests has, so that every JVM they start is quick."""
+    """What the environment of tests has, so that every JVM they start is quick. Nothing without
+    PySpark."""
+    if find_spec("pyspark") is None:
+        return {}
     _prepare_home()
     options = _SHORT_LIVED
     if (archive := _archive()).exists():
@@ -81,50 +85,56 @@ def _variables(options: str) -> dict[str, str]:
 
 
 def _archive() -> Path:
-    """Named after all that it depends on."""
-    home = os.environ.get("JAVA_HOME", "")
-    facts = f"{version('pyspark')} {Path(home, 'bin/java') if home else 'java'} {_PROGRAM}"
-    return HOME.parent / f"spark-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.jsa"
+    """Named after all that it depends on: Java, the jars and the program."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=None if home is None else f"{home}/bin") or ""
+    jars = _package() / "jars"
+    facts = (Path(java).resolve(), _mtime_ns(Path(java)), _mtime_ns(jars), str(HOME), _PROGRAM)
+    return HOME.parent / f"spark-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}.jsa"
+
+
+def _mtime_ns(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _package() -> Path:
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _prepare_home() -> None:
     """The processes of a test run may do this at the same time."""
-    spec = find_spec("pyspark")
-    assert spec is not None
-    assert spec.origin is not None
     _CONF.mkdir(parents=True, exist_ok=True)
-    for entry in Path(spec.origin).parent.iterdir():
-        link = HOME / entry.name
-        if entry.name in {"bin", "jars", "sbin"}:
+    for name in ("bin", "jars", "sbin"):
+        link, entry = HOME / name, _package() / name
+        if not link.exists():  # or it leads to an environment that was replaced
+            link.unlink(missing_ok=True)
             with suppress(FileExistsError):
                 link.symlink_to(entry)
 
 
 def prepare_archive(events: Path) -> None:
     """Run Spark once, and keep its classes. `events` is a log directory with topic multiseg."""
+    _prepare_home()
     archive = _archive()
     if archive.exists():
         return
-    written = archive.with_suffix(".new")
-    written.unlink(missing_ok=True)
-    options = f"{_SHORT_LIVED} -Xlog:disable -XX:ArchiveClassesAtExit={written}"
-    env = (
-        os.environ
-        | _variables(_SHORT_LIVED)
-        | {
-            "SPARK_SUBMIT_OPTS": options,
-            "PYSPARK_PYTHON": sys.executable,
-        }
-    )
     sys.stderr.write("preparing an archive of Spark's classes, once per environment\n")
+    written = archive.with_suffix(f".{os.getpid()}")
+    env = os.environ | _variables(_SHORT_LIVED) | {"PYSPARK_PYTHON": sys.executable}
+    env["SPARK_SUBMIT_OPTS"] += f" -Xlog:disable -XX:ArchiveClassesAtExit={written}"
     command = [sys.executable, "-c", _PROGRAM, str(events)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode == 0 and written.exists():
-        written.rename(archive)
+    try:
+        subprocess.run(command, env=env, capture_output=True, check=True, timeout=_PATIENCE_S)
+    except subprocess.SubprocessError as error:
+        sys.stderr.write(f"no archive, so tests on Spark take longer: {error}\n")
     else:
-        sys.stderr.write(f"{done.stderr[-2000:]}\nno archive: tests on Spark will take longer\n")
+        for old in HOME.parent.glob("*.jsa"):
+            old.unlink()
+        written.rename(archive)
 
 
 if __name__ == "__main__":
-    _prepare_home()
     prepare_archive(Path(__file__).parents[1] / "golden" / "multiseg")

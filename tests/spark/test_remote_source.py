@@ -45,7 +45,7 @@ def test_batch_and_stream_read_s3(
         stream = spark.readStream.format("stratalog").options(**given, **seaweed.options)
         query = (
             stream.option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "40")
+            .option("maxOffsetsPerTrigger", len(local) // 5)
             .load(uri)
             .writeStream.format("memory")
             .queryName(f"remote_{name}")

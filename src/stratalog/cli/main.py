@@ -2,9 +2,9 @@
 
 To add a command `x-y`, write `cli/x_y.py` with a function `run` whose parameters Typer understands
 and whose docstring is the help text, and list it in `COMMANDS`. A module may define `FAILS_WHEN`,
-which completes the sentence "Exit status 1 if …", and `SUBCOMMANDS`, functions like `run` by their
-names; then the docstring of `run` is the help text of the group. Import heavy modules inside
-functions.
+which completes the sentence "Exit status 1 if …"; `SUBCOMMANDS`, functions like `run` by their
+names, and then the docstring of `run` is the help text of the group; and `Command`, the class of
+the command, if Typer's own does not suffice. Import heavy modules inside functions.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def command_of(name: str) -> Any:
     module = import_module(module_of(name))
     epilog = _EPILOG.format(fails_when=getattr(module, "FAILS_WHEN", _FAILS_WHEN))
     found = new_typer(add_completion=False, no_args_is_help=True, epilog=epilog)
-    subcommands = getattr(module, "SUBCOMMANDS", None)
-    if subcommands is not None:
+    subcommands = getattr(module, "SUBCOMMANDS", {})
+    if subcommands:
         found.callback(help=module.run.__doc__)(module.run)
     cls = getattr(module, "Command", PlainCommand)
     for command, run in (subcommands or {name: module.run}).items():
