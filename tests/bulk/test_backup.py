@@ -29,6 +29,7 @@ from stratalog.errors import (
     NotALogDirError,
     UnsupportedError,
 )
+from stratalog.format.batch import BatchHeader
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, RootFile, TopicPartition
 from stratalog.format.record import Record, encode_batch
@@ -50,6 +51,7 @@ from tests.golden.cases import GoldenCase, all_cases, log_dir_case
 from tests.looping import for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.stores import S3Server
@@ -542,3 +544,28 @@ def test_a_restore_killed_at_any_moment(
         if not kill.has_struck:
             break
     assert 50 < calls < 1999
+
+
+def batch_ends(file: Path) -> Iterator[int]:
+    data, at = file.read_bytes(), 0
+    while at < len(data):
+        header = BatchHeader.unpack(data, at)
+        yield header.base_offset + header.last_offset_delta + 1
+        at += header.size_bytes
+
+
+@pytest.mark.slow
+def test_a_log_ends_with_a_batch_wherever_it_is_truncated(tmp_path: Path) -> None:
+    """Kafka's own batches have several records each. What is restored ends as its checkpoints say,
+    so that nothing is left to repair."""
+    case, where = GoldenCase("multiseg"), tmp_path / "backup"
+    backup([case.root], where)
+    at = TopicPartition("multiseg", 0)
+    ends = [end for file in case.partition_dir.glob("*.log") for end in batch_ends(file)]
+    for number, offset in enumerate((0, 1, 155, 156, 157, *range(765, 785), 1499, 1500)):
+        target = tmp_path / f"restored-{number}"
+        done = restore(where, [target], Selection(to_offsets=((at, offset),)))
+        expected = max([end for end in ends if end <= offset], default=0)
+        assert [part.end_offset for part in done.partitions] == [expected], offset
+        assert_nothing_to_repair(target)
+        shutil.rmtree(target)

@@ -53,6 +53,7 @@ from stratalog.format.names import (
 )
 from stratalog.format.record import Record, encode_batch
 from stratalog.log.appends import AppendOrigin
+from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
 from stratalog.storage.disk import Disk, storage_errors
@@ -525,7 +526,7 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
         logs = {slot.topic_partition: slot.log() for slot in dirs.catalog.slots()}
         before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
         for at, end in _ends(logs, plan.selection).items():
-            logs[at].truncate_to(end)
+            _truncate(logs[at], end)
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
             clamped = _clamp_offsets(logs)
@@ -539,6 +540,18 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
     for staging in stagings:
         _sweep(staging)
     return _Restored(restored, clamped)
+
+
+def _truncate(log: PartitionLog, offset: int) -> None:
+    """Batches are dropped as a whole. The log must end where its last batch does, as whoever opens
+    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does."""
+    log.truncate_to(offset)
+    with PartitionView(log.path) as view:
+        end = view.log_end_offset
+    if end < log.log_start_offset:
+        log.truncate_fully_and_start_at(log.log_start_offset)
+    elif end < log.log_end_offset:
+        log.truncate_to(end)
 
 
 def _restored(at: TopicPartition, log: PartitionLog, end_before: int) -> RestoredPartition:
