@@ -197,7 +197,8 @@ def test_reading_and_appending_while_segments_are_replaced(log: PartitionLog) ->
         time.sleep(0.0005)
 
     def compact(_rng: random.Random) -> None:
-        rounds[0] += clean_all(log) is not None
+        with suppress(CleaningAbortedError):  # a file had another name meanwhile: it is tried again
+            rounds[0] += clean_all(log) is not None
 
     Crowd(log).run([write, compact], lambda: rounds[0] > ROUNDS_MIN)
     assert rounds[0] > ROUNDS_MIN
