@@ -210,7 +210,8 @@ class LogMaintenance:
             self._discard(old, kept_bases=[new.base_offset])
             new.rename(FileState.LIVE)
             disk.fsync_dir(self._segments.path)
-            segments.use(replaced)  # readers have seen its other name
+            # Another list: readers may have kept views of `replaced`, with `.swap` names.
+            segments.use([*replaced])
 
     def _slot_of_neighbours(self, bases: Sequence[int], size_bytes: int) -> int:
         sealed = self._segments.all[:-1]
