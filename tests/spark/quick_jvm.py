@@ -80,6 +80,7 @@ def _variables(options: str) -> dict[str, str]:
         "SPARK_DAEMON_JAVA_OPTS": options,
         "SPARK_LAUNCHER_OPTS": _SHORT_LIVED,
         "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false "
+        "--conf spark.sql.shuffle.partitions=2 "
         f"--conf spark.executor.defaultJavaOptions='{options}' pyspark-shell",
     }
 
