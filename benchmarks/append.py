@@ -22,7 +22,7 @@ from benchmarks.report import Work
 from stratalog.config import LogConfig
 from stratalog.errors import AppendError
 from stratalog.format.batch import BatchHeader, Codec, next_entry
-from stratalog.log.appends import AppendRules, Assignment
+from stratalog.log.offset_assignment import AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator, validate_follower
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk

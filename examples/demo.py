@@ -16,14 +16,14 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from pipeline.cleanup import compact_customers, retain_orders
 from pipeline.events import Shop
-from pipeline.filling import ingest, verify_all
 from pipeline.lake import export_and_ask
 from pipeline.lookups import look_up
 from pipeline.narration import CheckFailedError, Narrator
 from pipeline.shop_log import CUSTOMERS, ShopLog
 from pipeline.streaming import stream
-from pipeline.upkeep import compact_customers, retain_orders
+from pipeline.writing import ingest, verify_all
 
 import stratalog
 from stratalog import StratalogError

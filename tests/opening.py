@@ -10,7 +10,7 @@ from stratalog.storage.disk import SystemCalls
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stratalog.partitions.state import MissingDirs
+    from stratalog.partitions.saved_state import MissingDirs
     from stratalog.storage.disk import Disk
 
 NOW_MS = 1_800_000_000_000

@@ -23,7 +23,7 @@ INTERNAL = {
     "BatchFields",
     "LeaderEpochCache",
     "Listing",
-    "LogMaintenance",
+    "SegmentChanges",
     "NewRecord",
     "ProducerStateManager",
     "ReadPlan",

@@ -25,8 +25,8 @@ from stratalog.format.batch import Codec
 from stratalog.format.names import TopicPartition
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
+from stratalog.partitions.saved_state import ProducerIds
 from stratalog.partitions.schedule import Schedule
-from stratalog.partitions.state import ProducerIds
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.producing.coordinator import OpenTransaction, TransactionCoordinator
 from stratalog.producing.producer import Producer, ProducerOptions, ProducerParts, SequenceNumbers
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from stratalog.format.metadata import MetaProperties
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.recovery_plan import Truncation
-    from stratalog.partitions.state import MissingDirs
+    from stratalog.partitions.saved_state import MissingDirs
     from stratalog.partitions.topics import TopicInfo
     from stratalog.producing.batches import AppendedRange, RecordMetadata
     from stratalog.producing.producer import RecordFields
@@ -103,8 +103,9 @@ class LogDir(TopicReader):
 
         Directories that were opened together belong together from then on: opening only some of
         them raises MissingLogDirsError, unless `missing_dirs` is "offline" (they are temporarily
-        unavailable) or "forget" (they are lost for good); see `partitions.state.MissingDirs`. A
-        directory can be moved, or added to the others, at any time.
+        unavailable) or "forget" (they are lost for good); see
+        `partitions.saved_state.MissingDirs`. A directory can be moved, or added to the others, at
+        any time.
 
         After an unclean shutdown every log is recovered, as by a broker; `recovery` lists what was
         truncated. With `recover_all=False` a log is recovered when it is first used: the others,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stratalog.broker.broker import Broker
-from stratalog.broker.log_lines import JsonLines, TextLines
+from stratalog.broker.logging_format import JsonLines, TextLines
 from stratalog.errors import BrokerStartError, InvalidArgumentError
 from stratalog.format.names import TopicPartition
 from stratalog.wire.apis import ApiKey

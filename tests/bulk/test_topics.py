@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.bulk.target import NewTopics, Target, TopicFinder
 from stratalog.errors import UnknownTopicOrPartitionError
-from stratalog.partitions.state import PendingCreate, StateStore
+from stratalog.partitions.saved_state import PendingCreate, StateStore
 from stratalog.partitions.view import LogDirView
 from stratalog.storage.disk import Disk
 from tests.commits.staging import open_logs

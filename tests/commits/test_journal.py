@@ -25,7 +25,7 @@ from stratalog.commits.journal import (
 from stratalog.commits.staged import StagedCommit, StagedRun, StagedTopic
 from stratalog.errors import CorruptCheckpointError, InvalidNameError, UnsupportedError
 from stratalog.format.names import TopicPartition, parse_partition_file
-from stratalog.log.appends import AppendRules
+from stratalog.log.offset_assignment import AppendRules
 from stratalog.storage.staged_names import StagedName, parse_staged_name
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format" / "bulk-commits.md"

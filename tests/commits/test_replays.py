@@ -13,7 +13,7 @@ from stratalog.commits.journal import CommitIdentity
 from stratalog.commits.replays import HISTORY
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitReplayError
-from stratalog.partitions.state import STATE_FILE
+from stratalog.partitions.saved_state import STATE_FILE
 from tests.commits.staging import JOB, QUERY, open_logs, rows, stage
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.dump.decoders import ClusterMetadataDecoder, OffsetsDecoder, TransactionLogDecoder
 from stratalog.dump.files import absolute_path
 from stratalog.dump.log_contents import DumpOptions
-from stratalog.dump.report import DumpReport
+from stratalog.dump.problems import DumpReport
 from stratalog.dump.text import dump_text
 
 if TYPE_CHECKING:

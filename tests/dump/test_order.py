@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.dump.decoders import TransactionLogDecoder
-from stratalog.dump.report import (
+from stratalog.dump.problems import (
     DumpReport,
     Pairs,
     in_table_order,

@@ -8,7 +8,7 @@ from stratalog.errors import CorruptError
 from stratalog.format.batch import BatchHeader, next_entry
 from stratalog.format.entry import header_of, is_entry_crc_valid
 from stratalog.format.snapshot import ProducerEntry, decode_snapshot
-from stratalog.log.producers import markers_in
+from stratalog.log.producer_transitions import markers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.control import EndMarker
     from stratalog.format.entry import EntryHeader
-    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.producer_state_manager import ProducerStateManager
 
 
 class Batch(NamedTuple):

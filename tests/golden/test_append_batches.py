@@ -16,7 +16,7 @@ from stratalog.format.batch import MAGIC_2, BatchHeader, Codec, TimestampType, n
 from stratalog.format.compression import decompress
 from stratalog.format.entry import EntryHeader, header_of, records_of
 from stratalog.format.record import BatchFields, decode_records, encode_batch, seal_batch
-from stratalog.log.appends import AppendOrigin, AppendRules, Assignment
+from stratalog.log.offset_assignment import AppendOrigin, AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator, validate_follower
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
 from tests.looping import for_each

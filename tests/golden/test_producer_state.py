@@ -8,9 +8,9 @@ import pytest
 
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs
 from stratalog.format.txn_index import read_entries
-from stratalog.log.appends import AppendOrigin
 from stratalog.log.epochs import LeaderEpochCache
-from stratalog.log.producer_state import ProducerStateManager
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_state_manager import ProducerStateManager
 from tests.golden.cases import GoldenCase, all_cases, log_dir_case
 from tests.golden.replaying import known, segments_of, snapshot_at
 from tests.looping import for_each

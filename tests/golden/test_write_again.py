@@ -13,7 +13,7 @@ import pytest
 from stratalog.errors import AppendError
 from stratalog.format.batch import TimestampType
 from stratalog.format.control import ControlType
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk

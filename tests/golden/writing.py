@@ -12,7 +12,7 @@ from stratalog.config import LogConfig
 from stratalog.format.batch import BatchHeader, TimestampType
 from stratalog.format.record import decode_records, seal_batch
 from stratalog.format.snapshot import decode_snapshot
-from stratalog.log.producers import markers_in
+from stratalog.log.producer_transitions import markers_in
 from tests.golden.cases import GoldenCase, all_cases
 from tests.log.building import batches_of
 

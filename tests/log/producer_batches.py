@@ -9,11 +9,11 @@ import pytest
 from stratalog.errors import AppendError
 from stratalog.format.batch import NO_SEQUENCE, BatchHeader, attributes_of
 from stratalog.format.control import ControlType, EndMarker
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 
 if TYPE_CHECKING:
-    from stratalog.log.producer_state import CheckedAppend, ProducerStateManager
-    from stratalog.log.producers import CompletedTxn
+    from stratalog.log.producer_state_manager import CheckedAppend, ProducerStateManager
+    from stratalog.log.producer_transitions import CompletedTxn
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -15,7 +15,7 @@ from stratalog.format.batch import Codec, TimestampType
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log import compiled_validation
 from stratalog.log.appender import Appender
-from stratalog.log.appends import AppendRules, Assignment
+from stratalog.log.offset_assignment import AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator
 from tests.effort import scaled
 from tests.log.written_log import CONFIG, NOW_MS, Setup

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.log.producers import ProducerReplay
+    from stratalog.log.producer_transitions import ProducerReplay
 
 PRODUCERS = range(100, 104)
 

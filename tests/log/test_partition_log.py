@@ -21,7 +21,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_TIMESTAMP, TimestampType
 from stratalog.format.record import BatchFields, Record
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.reader import IsolationLevel
 from tests.log.building import log_name

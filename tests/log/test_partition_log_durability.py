@@ -11,7 +11,7 @@ from stratalog.errors import (
     StorageError,
 )
 from stratalog.log.log_state import LogOffsets
-from stratalog.log.producer_state import ProducerStateManager
+from stratalog.log.producer_state_manager import ProducerStateManager
 from stratalog.log.validation import LeaderValidator
 from stratalog.maintenance.recovery import LoadPoint
 from stratalog.storage.segment import SegmentWriter

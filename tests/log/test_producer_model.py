@@ -25,9 +25,9 @@ from stratalog.errors import (
 )
 from stratalog.format.control import ControlType, EndMarker
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.producer_state import ProducerStateConfig, ProducerStateManager
-from stratalog.log.producers import CachedBatch, ProducerState
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_state_manager import ProducerStateConfig, ProducerStateManager
+from stratalog.log.producer_transitions import CachedBatch, ProducerState
 from stratalog.log.snapshot_files import snapshots_out_of_range
 from tests.effort import scaled
 from tests.log.producer_batches import control, data, plain

@@ -8,8 +8,8 @@ import pytest
 
 from stratalog.errors import CorruptSnapshotError, OutOfOrderSequenceError
 from stratalog.format.snapshot import decode_snapshot
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.producer_state import ProducerStateManager
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_state_manager import ProducerStateManager
 from tests.log.producer_batches import (
     DAY_MS,
     NOW_MS,

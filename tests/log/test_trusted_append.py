@@ -12,7 +12,7 @@ from stratalog.config import CleanupPolicy, TopicCompression
 from stratalog.errors import AppendError, LimitExceededError
 from stratalog.format.batch import OFFSET_MAX, Codec, TimestampType
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.appends import BatchFacts
+from stratalog.log.offset_assignment import BatchFacts
 from tests.log.written_log import CONFIG, NOW_MS, Setup
 from tests.opening import open_logs
 

@@ -24,7 +24,7 @@ from stratalog.errors import (
 from stratalog.format.batch import OFFSET_MAX, BatchHeader, BatchSpan, Codec, TimestampType
 from stratalog.format.compression import compress
 from stratalog.format.record import BatchFields, Header, Record, encode_batch, seal_batch
-from stratalog.log.appends import EMPTY_APPEND, AppendRules, Assignment
+from stratalog.log.offset_assignment import EMPTY_APPEND, AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator
 from tests.log.validating import (
     ASSIGN,

@@ -8,7 +8,7 @@ from stratalog.errors import CorruptMessageError, UnexpectedAppendOffsetError
 from stratalog.format.batch import BatchHeader, BatchSpan, Codec
 from stratalog.format.legacy import encode_legacy
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
-from stratalog.log.appends import EMPTY_APPEND
+from stratalog.log.offset_assignment import EMPTY_APPEND
 from stratalog.log.validation import validate_follower
 
 

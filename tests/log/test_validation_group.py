@@ -13,7 +13,7 @@ import stratalog.log.validation as module
 from stratalog.errors import AppendError, InvalidRecordError
 from stratalog.format.batch import BatchHeader, Codec, TimestampType, next_entry
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.appends import AppendRules, Assignment, GroupAppend, ValidatedAppend
+from stratalog.log.offset_assignment import AppendRules, Assignment, GroupAppend, ValidatedAppend
 from stratalog.log.validation import LeaderValidator
 
 NOW_MS = 1_700_000_000_000
@@ -167,7 +167,7 @@ def test_small_programs_do_not_load_the_kernels() -> None:
     code = """
 import sys
 from stratalog.format.record import Record, encode_batch
-from stratalog.log.appends import AppendRules, Assignment
+from stratalog.log.offset_assignment import AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator
 validator = LeaderValidator()
 raw = encode_batch([Record(0, 5, b"k", b"v")])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.errors import AppendError, RecordError
 from stratalog.format.batch import ATTRIBUTES_AT, BatchHeader, Codec, TimestampType
 from stratalog.format.record import BatchFields, encode_batch, seal_batch
-from stratalog.log.appends import AppendOrigin, AppendRules, Assignment, ValidatedAppend
+from stratalog.log.offset_assignment import AppendOrigin, AppendRules, Assignment, ValidatedAppend
 from stratalog.log.validation import LeaderValidator, validate_follower
 from tests import strategies
 

@@ -22,7 +22,7 @@ from stratalog.format.batch import BatchSpan, Codec, TimestampType
 from stratalog.format.compression import compress
 from stratalog.format.legacy import encode_legacy, encode_message
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.appends import AppendOrigin, AppendRules, Assignment
+from stratalog.log.offset_assignment import AppendOrigin, AppendRules, Assignment
 from tests.log.validating import (
     ASSIGN,
     NOW_MS,

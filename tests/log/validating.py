@@ -13,7 +13,7 @@ from stratalog.format.batch import BatchHeader, TimestampType, is_crc_valid
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Record, encode_batch, seal_batch
 from stratalog.format.record import decode_records as decode
-from stratalog.log.appends import AppendOrigin, AppendRules, Assignment, ValidatedAppend
+from stratalog.log.offset_assignment import AppendOrigin, AppendRules, Assignment, ValidatedAppend
 
 if TYPE_CHECKING:
     from stratalog.log.validation import LeaderValidator

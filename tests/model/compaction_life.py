@@ -14,7 +14,7 @@ from stratalog.config import LogConfig
 from stratalog.format.batch import Codec
 from stratalog.format.names import FileKind
 from stratalog.format.record import BatchFields, Header, Record, encode_batch
-from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log.producer_state_manager import ProducerStateConfig
 from stratalog.log.reader import IsolationLevel
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.cleaning.filtering import last_records

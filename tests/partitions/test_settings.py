@@ -20,8 +20,8 @@ from stratalog.log_dir import LogDir
 from stratalog.maintenance.cleaning.cleaner import Cleaner
 from stratalog.maintenance.verify.directory import verify_partition
 from stratalog.partitions.cluster_metadata import METADATA_DIR
+from stratalog.partitions.saved_state import STATE_FILE
 from stratalog.partitions.settings import ConfigSource, TopicSettings
-from stratalog.partitions.state import STATE_FILE
 from tests.golden.cases import GoldenCase
 from tests.golden_metadata import LOG_DIR, broker_dir, expected_topics
 from tests.opening import open_logs

@@ -12,8 +12,8 @@ from stratalog.errors import MessageTooLargeError
 from stratalog.format.batch import BatchHeader, Codec
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header, Record, decode_records, encode_batch
-from stratalog.log.appends import AppendRules, Assignment
 from stratalog.log.log_state import AppendInfo
+from stratalog.log.offset_assignment import AppendRules, Assignment
 from stratalog.log.validation import LeaderValidator
 from stratalog.producing import batches as module
 from stratalog.producing.batches import BatchBuilder, BuilderOptions, Outcome

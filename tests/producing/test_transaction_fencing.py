@@ -12,7 +12,7 @@ from stratalog.errors import (
     InvalidTransactionTimeoutError,
     ProducerFencedError,
 )
-from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.partitions.saved_state import FIRST_PRODUCER_ID
 from stratalog.producing.transaction_log import ProducerIdentity
 from tests.opening import Clock, kill, open_logs
 from tests.producing.transaction_history import committed, history

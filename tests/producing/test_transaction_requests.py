@@ -17,7 +17,7 @@ from stratalog.errors import (
 from stratalog.format.messages.transaction_records import TransactionStatus
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.partitions.saved_state import FIRST_PRODUCER_ID
 from stratalog.producing.transaction_log import ProducerIdentity
 from tests.opening import Clock, kill, open_logs
 from tests.producing.transaction_history import committed, history

@@ -20,7 +20,7 @@ from stratalog.format.messages.transaction_records import (
     read_transactional_id,
 )
 from stratalog.format.names import TopicPartition
-from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.partitions.saved_state import FIRST_PRODUCER_ID
 from stratalog.producing.transaction_log import ProducerIdentity, java_abs, java_hash
 from tests.opening import open_logs
 from tests.producing.transaction_history import committed, history

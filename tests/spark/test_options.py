@@ -9,13 +9,8 @@ from stratalog.bulk.options import LATEST, ByTimestamp, ReadOptions, Subscriptio
 from stratalog.errors import ConfigError
 from stratalog.format.names import TopicPartition
 from stratalog.log.reader import IsolationLevel
-from stratalog.spark.options import (
-    batch_read_options,
-    from_json,
-    parse_read_options,
-    stream_read_options,
-    to_json,
-)
+from stratalog.spark.offset_json import offsets_from_json, offsets_to_json
+from stratalog.spark.options import batch_read_options, parse_read_options, stream_read_options
 
 BASE = {"path": "/logs", "subscribe": "t"}
 
@@ -221,7 +216,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 
 def test_offsets_are_written_as_the_connector_writes_them() -> None:
     offsets = {TopicPartition("b", 10): 3, TopicPartition("a", 2): 1, TopicPartition("b", 9): 0}
-    found = to_json(offsets)
+    found = offsets_to_json(offsets)
     assert list(found) == ["a", "b"]
     assert list(found["b"]) == ["9", "10"]
-    assert from_json(found) == offsets
+    assert offsets_from_json(found) == offsets

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from stratalog.bulk.splits import Split
 from stratalog.errors import DataLossError
-from stratalog.spark.options import TOPIC_IDS, stream_read_options
+from stratalog.spark.offset_json import TOPIC_IDS
+from stratalog.spark.options import stream_read_options
 from stratalog.spark.schema import full_schema
 from stratalog.spark.stream import StratalogStreamReader
 from tests.opening import open_logs

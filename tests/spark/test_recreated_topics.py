@@ -13,13 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from stratalog import open_dirs
 from stratalog.errors import DataLossError
 from stratalog.format.metadata import encode_id
-from stratalog.spark.options import (
-    TOPIC_IDS,
-    from_json,
-    parse_offsets,
-    plan_read,
-    stream_read_options,
-)
+from stratalog.spark.offset_json import TOPIC_IDS, offsets_from_json
+from stratalog.spark.options import parse_offsets, plan_read, stream_read_options
 from stratalog.spark.schema import full_schema
 from stratalog.spark.stream import StratalogStreamReader
 from tests.bulk.reading import read_plan
@@ -142,7 +137,7 @@ def test_offsets_have_the_ids_of_topics(logs: LogDir, tmp_path: Path) -> None:
     path = tmp_path / "logs"
     found = opened(path, fails=True).initialOffset()
     assert found == {"t": {"0": 20}, TOPIC_IDS: {"t": id_of(path)}}
-    assert from_json(found) == {("t", 0): 20}
+    assert offsets_from_json(found) == {("t", 0): 20}
     assert parse_offsets("startingOffsets", json.dumps(found)) == ((("t", 0), 20),)
 
 

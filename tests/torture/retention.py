@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from stratalog.log.maintenance import LogMaintenance
 from stratalog.log.partition_view import read_topic_id
+from stratalog.log.segment_changes import SegmentChanges
 from stratalog.storage.segment_view import SegmentView
 from tests.torture.setup import now_ms
 
@@ -38,7 +38,7 @@ class Deletion:
     """All of them, before."""
 
     @classmethod
-    def of(cls, log: LogMaintenance, count: int) -> Self:
+    def of(cls, log: SegmentChanges, count: int) -> Self:
         segments, offsets = log.segments, log._offsets
         ends = [*(segment.base_offset for segment in segments[1:]), offsets.end]
         notes = []
@@ -88,9 +88,9 @@ class Deletion:
 
 def note_deletions(journal: Journal) -> None:
     """From now on, in this process."""
-    delete_oldest = LogMaintenance.delete_oldest
+    delete_oldest = SegmentChanges.delete_oldest
 
-    def noted(log: LogMaintenance, count: int) -> int:
+    def noted(log: SegmentChanges, count: int) -> int:
         with log.lock:
             topic_id = read_topic_id(log._segments.path)
             name, number = log._topic_partition
@@ -99,4 +99,4 @@ def note_deletions(journal: Journal) -> None:
                 journal.note("retention", topic=name, id=str(topic_id), partition=number, **facts)
             return delete_oldest(log, count)
 
-    LogMaintenance.delete_oldest = noted  # type: ignore[assignment, method-assign]
+    SegmentChanges.delete_oldest = noted  # type: ignore[assignment, method-assign]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.log.maintenance import LogMaintenance
+from stratalog.log.segment_changes import SegmentChanges
 from tests.torture.model import Model
 from tests.torture.retention import Deletion, SegmentNote, note_deletions
 from tests.torture.setup import KINDS, Journal, Kind, Place, events_of, now_ms
@@ -56,7 +56,7 @@ def test_what_kafka_would_delete(case: tuple[Kind, dict[str, int], int]) -> None
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """With a topic of twenty segments, half of them old, in a process that notes deletions."""
-    monkeypatch.setattr(LogMaintenance, "delete_oldest", LogMaintenance.delete_oldest)
+    monkeypatch.setattr(SegmentChanges, "delete_oldest", SegmentChanges.delete_oldest)
     place = Place(tmp_path, (tmp_path / "data",), 0)
     place.journals.mkdir()
     note_deletions(Journal(place, "w"))

@@ -401,7 +401,7 @@ class User:
     def commit_staged(self) -> None:
         self._query.commit(self.logs, self.journal, self.rng)
 
-    # -- upkeep
+    # -- maintenance
 
     def flush(self) -> None:
         self.logs.flush()

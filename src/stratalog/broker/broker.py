@@ -31,9 +31,9 @@ from stratalog.broker.produce import ProduceHandlers
 from stratalog.broker.reactor import Reactor
 from stratalog.broker.requests import Dispatcher
 from stratalog.broker.security.acls import AclAuthorizer, read_acls
+from stratalog.broker.security.authentication import LogInHandlers
 from stratalog.broker.security.guards import Guards
 from stratalog.broker.security.listeners import LOOPBACK, check_exposure, parse_listeners
-from stratalog.broker.security.log_in import LogInHandlers
 from stratalog.broker.security.rights import Rights, RightsHandlers, read_users
 from stratalog.broker.security.store import SecurityStore
 from stratalog.broker.topics import TopicHandlers

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stratalog.broker.context import BrokerContext
     from stratalog.broker.listening import Connections
     from stratalog.broker.reactor import Reactor
-    from stratalog.broker.security.log_in import LogInHandlers
+    from stratalog.broker.security.authentication import LogInHandlers
     from stratalog.service.health import Failure, Subject
 
 _REQUEST_BYTES_MAX: Final = 8 << 10

@@ -25,7 +25,7 @@ from stratalog.format.names import (
     TopicPartition,
 )
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.producers import EPOCH_PER_TRANSACTION
+from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 from stratalog.producing.transaction_log import ProducerIdentity, read_states
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode

@@ -62,7 +62,7 @@ from stratalog.format.names import (
 )
 from stratalog.log.listing import list_partition
 from stratalog.partitions.lock import is_locked
-from stratalog.partitions.state import STATE_FILE
+from stratalog.partitions.saved_state import STATE_FILE
 from stratalog.storage.log_dir_scan import scan_log_dir
 from stratalog.storage.log_file import FileIdentity, open_file, read_file
 from stratalog.storage.remote_path import RemotePath, location

@@ -52,7 +52,7 @@ from stratalog.format.names import (
     parse_partition_file,
 )
 from stratalog.format.record import Record, encode_batch
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext

@@ -26,10 +26,10 @@ from stratalog.errors import (
     WriteSchemaError,
 )
 from stratalog.format.names import RootFile, TopicPartition
-from stratalog.log.appends import AppendRules
+from stratalog.log.offset_assignment import AppendRules
 from stratalog.partitions.lock import lock_dirs
 from stratalog.partitions.opening import OpenOptions
-from stratalog.partitions.state import ProducerIds
+from stratalog.partitions.saved_state import ProducerIds
 from stratalog.partitions.topics import TopicsView
 from stratalog.producing.coordinator import TransactionCoordinator
 from stratalog.storage.disk import Disk

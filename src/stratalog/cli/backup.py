@@ -14,9 +14,9 @@ from stratalog.cli.arguments import (
     flag,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
+from stratalog.cli.workers import SparkOptions
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:

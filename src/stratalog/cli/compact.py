@@ -29,7 +29,6 @@ from stratalog.cli.arguments import (
     option,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import (
     AddedProgress,
     Progress,
@@ -51,6 +50,7 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import TopicSpec, open_topic
+from stratalog.cli.workers import SparkOptions
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import StratalogError, UnknownSettingsError

@@ -48,7 +48,7 @@ from stratalog.dump.log_contents import (
     DumpOptions,
     Filters,
 )
-from stratalog.dump.report import DumpReport
+from stratalog.dump.problems import DumpReport
 from stratalog.errors import UnsupportedError
 from stratalog.format.times import TIME_HELP
 from stratalog.storage.remote_path import location

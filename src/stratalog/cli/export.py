@@ -23,7 +23,6 @@ from stratalog.cli.arguments import (
     time_of,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import (
     AddedProgress,
     JobProgress,
@@ -34,6 +33,7 @@ from stratalog.cli.output import (
 )
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import Targets, check_directory, targets_of
+from stratalog.cli.workers import SparkOptions, result_text
 from stratalog.errors import UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
 from stratalog.format.times import TIME_HELP

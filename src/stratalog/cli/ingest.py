@@ -19,9 +19,9 @@ from stratalog.cli.arguments import (
     setting_values,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, print_truncations
 from stratalog.cli.targets import check_directory
+from stratalog.cli.workers import SparkOptions, result_text
 
 if TYPE_CHECKING:
     from stratalog.bulk.input_files import IngestResult

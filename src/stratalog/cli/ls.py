@@ -40,7 +40,7 @@ from stratalog.cli.tables import (
     table_time,
 )
 from stratalog.cli.targets import lazy_targets
-from stratalog.cli.tier import list_tier
+from stratalog.cli.tiered_topics import list_tier
 from stratalog.format.metadata import encode_id
 from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
 from stratalog.storage.index_view import FROM_FILE

@@ -27,8 +27,8 @@ from stratalog.cli.tables import counted, human_size
 from stratalog.errors import UnknownSettingsError
 from stratalog.format.times import format_time
 from stratalog.partitions.inventory import label_of
+from stratalog.partitions.saved_state import MissingDirs
 from stratalog.partitions.settings import POLICY, ConfigSource, TopicSettings
-from stratalog.partitions.state import MissingDirs
 from stratalog.partitions.view import LogDirsView
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ _truncations: Final = TruncationWarnings()
 _WARNING_LOGGERS: Final = (
     "stratalog.maintenance.recovery",
     "stratalog.log.transactions",
-    "stratalog.log.maintenance",
+    "stratalog.log.segment_changes",
     "stratalog.partitions.catalog",
     "stratalog.partitions.lock",
     "stratalog.bulk.planning",

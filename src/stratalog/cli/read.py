@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from stratalog.format.record import Record
     from stratalog.log.partition_view import PartitionView
     from stratalog.log.reader import Skipped
-    from stratalog.log.searching import RecordQuery
+    from stratalog.log.record_search import RecordQuery
 
 FAILS_WHEN: Final = "anything could not be found or read, or was skipped as corrupt"
 POLL_SECONDS: Final = 0.2
@@ -282,7 +282,7 @@ def _query(
         raise typer.BadParameter("--ignore-case requires --grep")
     if key is None and text is None:
         return None
-    from stratalog.log.searching import RecordQuery  # noqa: PLC0415  # loads kernels
+    from stratalog.log.record_search import RecordQuery  # noqa: PLC0415  # loads kernels
 
     return RecordQuery(
         None if key is None else key_bytes(key, key_format),
@@ -552,7 +552,7 @@ class Tail:
         )
 
     def _matching(self, query: RecordQuery) -> Iterator[Record]:
-        from stratalog.log.searching import matching_records  # noqa: PLC0415  # loads kernels
+        from stratalog.log.record_search import matching_records  # noqa: PLC0415  # loads kernels
 
         with self.view.read_columns(
             self.position, self.end_offset, isolation=self.isolation, on_skip=self.on_skip

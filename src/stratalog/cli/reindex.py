@@ -18,10 +18,10 @@ from stratalog.cli.arguments import (
     flag,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import targets_of
+from stratalog.cli.workers import SparkOptions
 from stratalog.errors import command_line
 
 if TYPE_CHECKING:

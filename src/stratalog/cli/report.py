@@ -18,11 +18,11 @@ from stratalog.cli.arguments import (
     now_or,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TargetOptions, log_bytes_of
+from stratalog.cli.workers import SparkOptions, result_text
 
 OutputOption = Annotated[
     Path,

@@ -18,10 +18,10 @@ from stratalog.cli.arguments import (
     time_of,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, report_line
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec
+from stratalog.cli.workers import SparkOptions
 from stratalog.format.names import TopicPartition
 from stratalog.format.times import TIME_HELP
 from stratalog.storage.remote_path import location

@@ -127,7 +127,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --json, the command prints one object of kind broker as soon as clients can connect.
     """
     from stratalog.broker.broker import Broker  # noqa: PLC0415  # heavy
-    from stratalog.broker.log_lines import log_to_stderr  # noqa: PLC0415
+    from stratalog.broker.logging_format import log_to_stderr  # noqa: PLC0415
     from stratalog.config.broker import read_properties  # noqa: PLC0415
 
     if listeners is not None and (host is not None or port is not None):

@@ -16,13 +16,13 @@ from stratalog.cli.arguments import (
     setting_values,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.compact import SETTINGS as COMPACTION
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.retain import SETTINGS as RETENTION
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import NOTHING, columns_of, counted, human_size, print_table
 from stratalog.cli.targets import TargetOptions, log_bytes_of
+from stratalog.cli.workers import SparkOptions, result_text
 from stratalog.config import LogConfig
 from stratalog.errors import JobError
 from stratalog.format.names import RootFile, TopicPartition

@@ -22,11 +22,11 @@ from stratalog.cli.arguments import (
     setting_values,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions, result_text
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import Column, counted, duration_text, human_size, print_table
 from stratalog.cli.targets import TargetOptions, log_bytes_of
+from stratalog.cli.workers import SparkOptions, result_text
 from stratalog.config import LogConfig
 from stratalog.format.quantities import SIZE_HELP, InvalidQuantityError, parse_size
 from stratalog.format.times import format_time, parse_duration, parse_integer

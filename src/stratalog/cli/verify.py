@@ -18,11 +18,11 @@ from stratalog.cli.arguments import (
     reads_stores,
     with_groups,
 )
-from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names, summary_row, use_colour
 from stratalog.cli.settings import Overrides, settings_lines, settings_row
 from stratalog.cli.tables import counted, rate_text
 from stratalog.cli.targets import Targets, targets_of
+from stratalog.cli.workers import SparkOptions
 from stratalog.errors import StratalogError
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.cluster_metadata import METADATA_DIR
@@ -125,7 +125,7 @@ def _finish(
 
 
 def _verify_remote(where: Sequence[str], log_dirs: Sequence[Path]) -> VerifyReport:
-    from stratalog.cli.tier import tiered_partitions  # noqa: PLC0415 - only for this
+    from stratalog.cli.tiered_topics import tiered_partitions  # noqa: PLC0415 - only for this
     from stratalog.partitions.tiered_inventory import verify_tier  # noqa: PLC0415 - as above
 
     return verify_tier(*tiered_partitions(where, log_dirs))

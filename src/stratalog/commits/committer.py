@@ -42,7 +42,7 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.names import TRANSACTION_STATE_TOPIC
-from stratalog.log.appends import AppendRules
+from stratalog.log.offset_assignment import AppendRules
 from stratalog.partitions.opening import OpenLogDirs, raise_first
 from stratalog.partitions.root import LogContext
 from stratalog.storage.locks import detach_in_children, inherited_reason
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from stratalog.commits.staged import StagedCommit, StagedTopic
     from stratalog.config import BrokerConfig
     from stratalog.format.names import TopicPartition
-    from stratalog.log.appends import FileBatches
+    from stratalog.log.offset_assignment import FileBatches
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.opening import OpenOptions
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.schedule import Schedule
-    from stratalog.partitions.table import PartitionSlot
     from stratalog.storage.disk import Disk
 
 INSTALLERS_MAX: Final = 8

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CommitError, CorruptBatchError, CorruptError
 from stratalog.format.batch import HEADER_BYTES, PREFIX_BYTES, BatchHeader
-from stratalog.log.appends import FileBatches, checked_header
+from stratalog.log.offset_assignment import FileBatches, checked_header
 from stratalog.storage.disk import storage_error, storage_errors
 from stratalog.storage.log_file import LocalFile, LogFile
 

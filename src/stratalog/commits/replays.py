@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CommitError, CommitReplayError
-from stratalog.partitions.state import SavedCommit, SavedCommits
+from stratalog.partitions.saved_state import SavedCommit, SavedCommits
 
 if TYPE_CHECKING:
     import uuid

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from stratalog.commits.journal import CommitIdentity
     from stratalog.format.buffers import Buffer
-    from stratalog.log.appends import AppendRules
+    from stratalog.log.offset_assignment import AppendRules
     from stratalog.storage.disk import Disk
 
 STALE_MS: Final = 24 * 60 * 60 * 1000

@@ -10,7 +10,7 @@ import json
 from base64 import b64encode
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
-from stratalog.dump.report import in_table_order, partition_hash, slots_after
+from stratalog.dump.problems import in_table_order, partition_hash, slots_after
 from stratalog.errors import CorruptError, StratalogError, UnknownGroupRecordError, UnsupportedError
 from stratalog.format.java_text import decode_utf8
 from stratalog.format.messages import cluster_metadata

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from stratalog.dump.log_contents import DumpOptions
-    from stratalog.dump.report import DumpReport
+    from stratalog.dump.problems import DumpReport
 
 E = TypeVar("E", OffsetEntry, TimeEntry)
 

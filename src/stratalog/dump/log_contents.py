@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stratalog.dump.files import EntryValue
-    from stratalog.dump.report import DumpReport
+    from stratalog.dump.problems import DumpReport
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.storage.log_file import LogFile

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from stratalog.dump.files import EntryValue
     from stratalog.dump.log_contents import DumpOptions
-    from stratalog.dump.report import DumpReport
+    from stratalog.dump.problems import DumpReport
     from stratalog.format.record import Record
 
 Row: TypeAlias = dict[str, Any]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from stratalog.dump.files import EntryValue
     from stratalog.dump.log_contents import Dumped, DumpedRecord, DumpOptions
-    from stratalog.dump.report import DumpReport
+    from stratalog.dump.problems import DumpReport
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
 
@@ -276,7 +276,7 @@ def _log_blocks(path: str, options: DumpOptions, report: DumpReport) -> Iterator
             return _blocks(_log_lines(values, path, options, report))
 
         if _is_bulk(walk, options):
-            from stratalog.dump.bulk import BulkDump  # noqa: PLC0415  # compiled kernels
+            from stratalog.dump.compiled_text import BulkDump  # noqa: PLC0415  # compiled kernels
 
             yield from BulkDump(walk, options, report, show).blocks()
         else:

@@ -21,7 +21,8 @@ from stratalog.format.batch import (
     BatchHeader,
 )
 from stratalog.format.names import FileKind, segment_file_name
-from stratalog.log.appends import (
+from stratalog.log.log_state import AppendInfo
+from stratalog.log.offset_assignment import (
     NO_OFFSET,
     AppendOrigin,
     AppendRules,
@@ -30,9 +31,8 @@ from stratalog.log.appends import (
     one_batch,
     split_batches,
 )
-from stratalog.log.log_state import AppendInfo
-from stratalog.log.producer_state import NOTHING_TO_UPDATE
-from stratalog.log.producers import markers_in
+from stratalog.log.producer_state_manager import NOTHING_TO_UPDATE
+from stratalog.log.producer_transitions import markers_in
 from stratalog.log.validation import (
     LeaderValidator,
     assign_by_header,
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
     from stratalog.format.entry import EntryHeader
-    from stratalog.log.appends import (
+    from stratalog.log.compiled_validation import CompiledValidation
+    from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
+    from stratalog.log.offset_assignment import (
         BatchFacts,
         FileBatches,
         GroupAppend,
         SegmentPlan,
         ValidatedAppend,
     )
-    from stratalog.log.compiled_validation import CompiledValidation
-    from stratalog.log.log_state import LogOffsets, LogSegments, LogState, WriteGuard
-    from stratalog.log.producer_state import CheckedAppend
-    from stratalog.log.producers import CachedBatch
+    from stratalog.log.producer_state_manager import CheckedAppend
+    from stratalog.log.producer_transitions import CachedBatch
 
 
 class Appender:

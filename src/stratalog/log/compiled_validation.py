@@ -39,7 +39,7 @@ from stratalog.format.batch import (
 from stratalog.format.buffers import Scratch
 from stratalog.format.compression import compress, decompress_into
 from stratalog.format.record import seal_batch
-from stratalog.log.appends import (
+from stratalog.log.offset_assignment import (
     OFFSETS_PER_REQUEST_MAX,
     AppendOrigin,
     GroupAppend,
@@ -53,7 +53,12 @@ if TYPE_CHECKING:
 
     from stratalog.format.buffers import Buffer
     from stratalog.format.entry import EntryHeader
-    from stratalog.log.appends import AppendResult, AppendRules, Assignment, ValidatedAppend
+    from stratalog.log.offset_assignment import (
+        AppendResult,
+        AppendRules,
+        Assignment,
+        ValidatedAppend,
+    )
 
     Readable: TypeAlias = Callable[[Buffer, AppendRules, Assignment], AppendResult]
 

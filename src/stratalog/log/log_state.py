@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log.epochs import LeaderEpochCache
-    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.producer_state_manager import ProducerStateManager
     from stratalog.log.snapshot_files import SnapshotFiles
     from stratalog.storage.disk import Disk
 

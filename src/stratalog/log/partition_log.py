@@ -1,10 +1,10 @@
 """`PartitionLog`: one partition that is open for writing.
 
-`maintenance.recovery.open_log` creates one, from clean state. A log is made of parts that each
-hold one idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (the way
-of a batch into the log), `ProducerStateManager`, `LeaderEpochCache`, and `LogMaintenance` (what
-retention and the cleaner may do). Reading is `LogReader`'s. Here is what a client calls, and
-truncation, which touches every part.
+`maintenance.recovery.open_log` creates one, from clean state. A log is made of parts, one per
+idea: `LogSegments` (the files), `LogOffsets` (what readers may see), `Appender` (how a batch gets
+into the log), `ProducerStateManager`, `LeaderEpochCache`, and `SegmentChanges` (what retention and
+the cleaner may do). `LogReader` does the reading. This module has the methods that clients call,
+and truncation, which affects every part.
 
 One thread at a time changes a log (`WriteGuard`); any number may read meanwhile, without a lock.
 After a failed write the log either is as before, or refuses to be written until it is opened again.
@@ -19,10 +19,10 @@ from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.arguments import choice_of
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.log.appender import Appender
-from stratalog.log.appends import AppendOrigin, BatchFacts
 from stratalog.log.log_state import LogOffsets, LogSegments, WriteGuard
-from stratalog.log.maintenance import LogMaintenance, TruncationEpoch
+from stratalog.log.offset_assignment import AppendOrigin, BatchFacts
 from stratalog.log.reader import LogReader
+from stratalog.log.segment_changes import SegmentChanges, TruncationEpoch
 from stratalog.log.snapshot_files import ProducerReload
 from stratalog.log.transactions import AbortedLookup
 from stratalog.storage.locks import detach_in_children
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from stratalog.errors import StratalogError
     from stratalog.format.buffers import Buffer
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.appends import FileBatches
     from stratalog.log.epochs import EpochEndOffset, LeaderEpochCache
     from stratalog.log.log_state import AppendInfo, LogState
-    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.offset_assignment import FileBatches
+    from stratalog.log.producer_state_manager import ProducerStateManager
     from stratalog.log.segment_list import SegmentList
 
 
@@ -60,7 +60,7 @@ class PartitionLog(LogReader):
         )
         self._truncations = TruncationEpoch()
         self._appender = Appender(state, self._guard, self._segments, self._offsets)
-        self.maintenance = LogMaintenance(
+        self.maintenance = SegmentChanges(
             state, self._guard, self._segments, self._offsets, self._truncations
         )
         """For retention and the cleaner."""

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from stratalog.format.txn_index import AbortedTxn
     from stratalog.log.epochs import EpochEndOffset
     from stratalog.log.listing import Listing
-    from stratalog.log.producers import ProducerReplay
+    from stratalog.log.producer_transitions import ProducerReplay
     from stratalog.log.transactions import MissingIndex, ReplayedLog
     from stratalog.storage.segment_view import SegmentEnd, SegmentView
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from stratalog.format.batch import BatchHeader
     from stratalog.format.control import EndMarker
-    from stratalog.log.producer_state import ProducerStateManager
+    from stratalog.log.producer_state_manager import ProducerStateManager
     from stratalog.storage.disk import Disk
     from stratalog.storage.segment import Segment
 

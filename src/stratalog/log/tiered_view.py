@@ -19,7 +19,7 @@ from stratalog.format.names import DirState
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.listing import Listing, list_partition
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.producers import ProducerReplay
+from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.log.segment_list import SegmentList
 from stratalog.storage.index_view import OFFSET_INDEX, IndexView
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES

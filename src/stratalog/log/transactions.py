@@ -18,7 +18,7 @@ from stratalog.format.entry import records_of
 from stratalog.format.names import FileKind
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.format.txn_index import ENTRY_BYTES, check_entries, collect_aborted, read_entries
-from stratalog.log.producers import ProducerReplay
+from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.storage.log_file import read_file
 
 if TYPE_CHECKING:

@@ -63,7 +63,8 @@ from stratalog.format.entry import is_entry_crc_valid, records_of
 from stratalog.format.legacy import decode_legacy_records, inner_magics, read_legacy_header
 from stratalog.format.record import decode_records
 from stratalog.format.varint import wrapped_long
-from stratalog.log.appends import (
+from stratalog.log.compiled_validation import CompiledValidation
+from stratalog.log.offset_assignment import (
     EMPTY_APPEND,
     NO_OFFSET,
     OFFSET_AND_EPOCH,
@@ -81,7 +82,6 @@ from stratalog.log.appends import (
     next_assignment,
     rewrite,
 )
-from stratalog.log.compiled_validation import CompiledValidation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
     from stratalog.format.legacy import LegacyHeader
     from stratalog.format.record import Record
-    from stratalog.log.appends import AppendResult, AppendRules
+    from stratalog.log.offset_assignment import AppendResult, AppendRules
 
 _CODECS = frozenset(Codec)
 

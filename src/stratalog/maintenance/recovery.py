@@ -34,8 +34,8 @@ from stratalog.format.names import (
 from stratalog.log.epochs import load_epochs, rebuild_epochs
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.producer_state import ProducerStateManager
-from stratalog.log.producers import markers_in
+from stratalog.log.producer_state_manager import ProducerStateManager
+from stratalog.log.producer_transitions import markers_in
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.snapshot_files import ProducerReload, SnapshotFiles, stray_snapshots
 from stratalog.log.transactions import AbortedLookup
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.format.names import TopicPartition
     from stratalog.log.epochs import LeaderEpochCache
-    from stratalog.log.producer_state import ProducerStateConfig
+    from stratalog.log.producer_state_manager import ProducerStateConfig
     from stratalog.storage.disk import Disk
     from stratalog.storage.recovery import ValidPart
     from stratalog.storage.segment_view import LoadedBatch

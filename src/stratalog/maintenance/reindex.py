@@ -24,7 +24,7 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
 from stratalog.format.names import FileKind
 from stratalog.log.listing import list_partition
-from stratalog.log.producers import markers_in
+from stratalog.log.producer_transitions import markers_in
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import replay_producers
 from stratalog.maintenance.verify.findings import Fault, Severity
@@ -33,7 +33,7 @@ from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from stratalog.errors import CorruptError
-    from stratalog.log.producers import ProducerReplay
+    from stratalog.log.producer_transitions import ProducerReplay
     from stratalog.storage.disk import Disk
     from stratalog.storage.recovery import ValidPart
     from stratalog.storage.segment_view import LoadedBatch

@@ -77,7 +77,7 @@ class RetentionLog(NamedTuple):
     segments: tuple[RetentionSegment, ...]
     """In offset order, at least one; the last is active."""
     pending_commit_offset: int | None = None
-    """Where a bulk commit begins that is not recorded as installed: see `LogMaintenance`."""
+    """Where a bulk commit begins that is not recorded as installed: see `SegmentChanges`."""
 
 
 class _SeenSegment(NamedTuple):

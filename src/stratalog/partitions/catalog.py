@@ -25,13 +25,18 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.names import TopicPartition
-from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log.producer_state_manager import ProducerStateConfig
 from stratalog.maintenance.recovery import open_log
 from stratalog.maintenance.recovery_plan import last_index_limits
+from stratalog.partitions.partition_table import PartitionTable
 from stratalog.partitions.root import LogRoot
+from stratalog.partitions.saved_state import (
+    PRODUCER_ID_BLOCK,
+    PendingCreate,
+    PendingDelete,
+    SavedTopic,
+)
 from stratalog.partitions.settings import ConfigSource, EffectiveConfig, base_config
-from stratalog.partitions.state import PRODUCER_ID_BLOCK, PendingCreate, PendingDelete, SavedTopic
-from stratalog.partitions.table import PartitionTable
 from stratalog.partitions.topics import (
     check_more_partitions,
     check_new_topic,
@@ -48,8 +53,8 @@ if TYPE_CHECKING:
     from stratalog.errors import FsyncError
     from stratalog.log.partition_log import PartitionLog
     from stratalog.maintenance.recovery_plan import LoadPoint, Truncation
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.root import LogContext
-    from stratalog.partitions.table import PartitionSlot
     from stratalog.partitions.topics import TopicInfo, TopicsView
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from stratalog.errors import (
 from stratalog.format.arguments import word_of
 from stratalog.partitions.catalog import TopicCatalog
 from stratalog.partitions.lock import lock_dirs
-from stratalog.partitions.state import MissingDirs
-from stratalog.partitions.table import PartitionSlot
+from stratalog.partitions.partition_table import PartitionSlot
+from stratalog.partitions.saved_state import MissingDirs
 from stratalog.partitions.topics import TopicsView
 from stratalog.partitions.view import LogDirView
 from stratalog.storage.locks import detach_in_children, inherited_reason

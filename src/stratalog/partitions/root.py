@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stratalog.errors import FsyncError
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.partitions.table import PartitionSlot
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.view import LogDirView
 
 NO_BROKER_EPOCH: Final = -1

@@ -23,7 +23,7 @@ from stratalog.errors import ConfigError, StratalogError
 from stratalog.format.metadata import MetaProperties, decode_meta_properties, encode_id
 from stratalog.format.names import INTERNAL_TOPICS, RootFile
 from stratalog.partitions.cluster_metadata import METADATA_DIR, read_cluster_metadata
-from stratalog.partitions.state import STATE_FILE, StateStore
+from stratalog.partitions.saved_state import STATE_FILE, StateStore
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stratalog.config import BrokerConfig
     from stratalog.log.partition_view import PartitionView
     from stratalog.partitions.cluster_metadata import ClusterMetadata
-    from stratalog.partitions.state import SavedState
+    from stratalog.partitions.saved_state import SavedState
 
 POLICY = "cleanup.policy"
 

@@ -32,8 +32,8 @@ from stratalog.format.names import (
     do_topics_collide,
 )
 from stratalog.log.partition_view import read_topic_id
+from stratalog.partitions.saved_state import StateStore, find_dir_set
 from stratalog.partitions.settings import EffectiveConfig, TopicSettings
-from stratalog.partitions.state import StateStore, find_dir_set
 from stratalog.partitions.view import LogDirView, live_partitions, numbers_by_topic
 from stratalog.storage.disk import Disk
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from stratalog.partitions.saved_state import MissingDirs
     from stratalog.partitions.settings import ConfigSource
-    from stratalog.partitions.state import MissingDirs
 
 BROKERS: Final = 1
 _DEFAULT: Final = -1

@@ -35,7 +35,7 @@ from stratalog.format.arguments import milliseconds_of
 from stratalog.format.batch import HEADER_BYTES, NO_TIMESTAMP, Codec
 from stratalog.format.record import BatchFields, Header, RecordLists, encode_lists
 from stratalog.format.varint import size_of_int, size_of_long
-from stratalog.log.appends import BatchFacts
+from stratalog.log.offset_assignment import BatchFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.encode_columns import BatchLimits, InputColumns, encode_rows
 from stratalog.format.hashing import UNASSIGNED, partition_keys
 from stratalog.format.names import TopicPartition
-from stratalog.log.appends import AppendRules, BatchFacts
+from stratalog.log.offset_assignment import AppendRules, BatchFacts
 from stratalog.producing.batches import AppendedRange
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from stratalog.errors import (
     StratalogError,
 )
 from stratalog.format.messages.transaction_records import TransactionState, TransactionStatus
-from stratalog.log.producers import EPOCH_PER_TRANSACTION
-from stratalog.partitions.state import FIRST_PRODUCER_ID
+from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
+from stratalog.partitions.saved_state import FIRST_PRODUCER_ID
 from stratalog.producing import transaction_log as steps
 from stratalog.producing.transaction_log import ProducerIdentity, TransactionLog
 
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.log.partition_log import PartitionLog
     from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.root import LogContext
-    from stratalog.partitions.state import ProducerIds
-    from stratalog.partitions.table import PartitionSlot
+    from stratalog.partitions.saved_state import ProducerIds
 
 _log = logging.getLogger(__name__)
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from stratalog.format.arguments import TimeLike
     from stratalog.format.encode_columns import EncodedBatches
-    from stratalog.log.appends import AppendRules, BatchFacts
     from stratalog.log.log_state import AppendInfo
+    from stratalog.log.offset_assignment import AppendRules, BatchFacts
     from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule

@@ -30,8 +30,8 @@ from stratalog.format.messages.transaction_records import (
 )
 from stratalog.format.names import TRANSACTION_STATE_TOPIC, TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.producers import EPOCH_PER_TRANSACTION
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from stratalog.maintenance.cleaning.cleaner import Cleaner
     from stratalog.maintenance.cleaning.plan import CleaningPlan, CleaningResult, LogCleaner
     from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.root import LogContext
-    from stratalog.partitions.table import PartitionSlot
     from stratalog.service.health import Health
 
 CLEANING: Final = "cleaning"

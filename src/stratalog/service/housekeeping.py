@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from stratalog.log.partition_log import PartitionLog
     from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule
-    from stratalog.partitions.table import PartitionSlot
     from stratalog.producing.coordinator import TransactionCoordinator
     from stratalog.service.health import Health
 

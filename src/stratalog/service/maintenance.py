@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.retention import RetentionPlan
     from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.partition_table import PartitionSlot
     from stratalog.partitions.root import LogContext
-    from stratalog.partitions.table import PartitionSlot
     from stratalog.partitions.topics import TopicInfo
     from stratalog.service.cleaners import PartitionCleaning
     from stratalog.service.health import Failure, Health

@@ -40,18 +40,17 @@ from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.definitions import unknown_name
 from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
-from stratalog.format.metadata import decode_id, encode_id
-from stratalog.format.names import TopicPartition, check_topic_name
+from stratalog.format.names import check_topic_name
 from stratalog.format.times import InvalidTimeError, parse_time
 from stratalog.log.reader import IsolationLevel
 from stratalog.spark.connector import CONNECTOR_OPTIONS, split_off_ignored
+from stratalog.spark.offset_json import offsets_from_json
 from stratalog.spark.session_storage import session_storage_options
 from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store_options import is_storage_option
 from stratalog.storage.tiered_store import TieredStore
 
 if TYPE_CHECKING:
-    import uuid
     from collections.abc import Callable, Iterable, Mapping
 
     from stratalog.bulk.options import OffsetBound, PartitionNumbers
@@ -65,7 +64,6 @@ _log: Final = logging.getLogger(__name__)
 _SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONG_MAX: Final = (1 << 63) - 1
-TOPIC_IDS: Final = "@topicIds"
 
 
 # -- values
@@ -161,11 +159,7 @@ def _json_list(name: str, text: str) -> list[str]:
     return found
 
 
-# -- offsets by partition: `{"topic":{"0":23,"1":-1}}`, where -2 is the earliest, -1 the latest
-#
-# Checkpoints of streams hold the same JSON with plain offsets: where the next micro-batch starts.
-# One more key, which no topic can have as its name, has the ids of the topics:
-# `"@topicIds":{"topic":"…"}`. Checkpoints of the connector, and of earlier versions, lack it.
+# -- offsets by partition
 
 
 def parse_offsets(name: str, text: str) -> OffsetBound:
@@ -218,45 +212,10 @@ def _parse_numbers(
     name: str, text: str, expected: str, from_text: Callable[[str], int] | None = None
 ) -> PartitionNumbers:
     try:
-        numbers = from_json(json.loads(text), from_text)
+        numbers = offsets_from_json(json.loads(text), from_text)
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(name, expected, value=text) from None
     return tuple(sorted(numbers.items()))
-
-
-def from_json(
-    found: Mapping[str, Mapping[str, Any]], from_text: Callable[[str], int] | None = None
-) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint or an option. Raises ValueError for anything else, except texts
-    if there is a function that parses them."""
-    numbers = {}
-    for topic, by_partition in found.items():
-        if topic == TOPIC_IDS:
-            continue
-        for partition, number in by_partition.items():
-            if type(number) is str and from_text is not None:
-                number = from_text(number)  # noqa: PLW2901 - the number that it stands for
-            if type(number) is not int or not partition.isdecimal():
-                raise ValueError(f"{topic}-{partition}: {number!r}")
-            numbers[TopicPartition(topic, int(partition))] = number
-    return numbers
-
-
-def ids_from_json(found: Mapping[str, Mapping[str, Any]]) -> dict[str, uuid.UUID]:
-    """The topic ids of a checkpoint, as far as it has them."""
-    ids = {topic: decode_id(text) for topic, text in found.get(TOPIC_IDS, {}).items()}
-    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
-
-
-def to_json(
-    offsets: Mapping[TopicPartition, int], ids: Mapping[str, uuid.UUID] | None = None
-) -> dict[str, dict[str, Any]]:
-    """The content of a checkpoint, topics and partitions sorted."""
-    found: dict[str, dict[str, Any]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    texts = {topic: encode_id(ids[topic]) for topic in found if ids and topic in ids}
-    return {**found, TOPIC_IDS: texts} if texts else found
 
 
 # -- reads

@@ -44,7 +44,7 @@ from stratalog.bulk.splits import OffsetRange
 from stratalog.errors import StratalogError
 from stratalog.partitions.view import LogDirsView
 from stratalog.spark.failures import one_line_errors
-from stratalog.spark.options import from_json, ids_from_json, to_json
+from stratalog.spark.offset_json import offsets_from_json, offsets_to_json, topic_ids_from_json
 from stratalog.spark.reader import as_partitions, read_split
 from stratalog.spark.schema import check_schema
 
@@ -194,7 +194,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 offsets[at] = starting_offset(at, view, self._options, end)
                 if (topic_id := topic_id_of(view)) is not None:
                     ids[at.topic] = topic_id
-        return to_json(offsets, ids)
+        return offsets_to_json(offsets, ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark passes one limit; if both are given, the other is taken from the options."""
@@ -210,7 +210,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @one_line_errors
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:
-        read = from_json(start)
+        read = offsets_from_json(start)
         logs = self._log_ends()
         if self._target is not None:
             seen = self._target
@@ -220,13 +220,13 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if at in seen
             }
         fails = self._options.fail_on_data_loss
-        for at, what in find_recreated(ids_from_json(start), logs).items():
+        for at, what in find_recreated(topic_ids_from_json(start), logs).items():
             report_loss(what, fails_on_data_loss=fails)
             read.pop(at, None)  # a new one, which is read from its start
         check_still_there(read, logs, fails_on_data_loss=fails)
         begin = with_new_partitions(read, logs, fails_on_data_loss=fails)
         latest = {at: log.end for at, log in logs.items()}
-        return to_json(self._admitted(begin, latest, limit), topic_ids(logs))
+        return offsets_to_json(self._admitted(begin, latest, limit), topic_ids(logs))
 
     def _admitted(
         self, begin: dict[TopicPartition, int], latest: dict[TopicPartition, int], limit: ReadLimit
@@ -254,14 +254,14 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def reportLatestOffset(self) -> OffsetsJson:
         """Shown in the query's progress beside what has been read."""
         logs = self._log_ends()
-        return to_json({at: log.end for at, log in logs.items()}, topic_ids(logs))
+        return offsets_to_json({at: log.end for at, log in logs.items()}, topic_ids(logs))
 
     # -- splits of a batch
 
     @one_line_errors
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[InputPartition]:
-        begin, stop = from_json(start), from_json(end)
-        ids_before, ids = ids_from_json(start), ids_from_json(end)
+        begin, stop = offsets_from_json(start), offsets_from_json(end)
+        ids_before, ids = topic_ids_from_json(start), topic_ids_from_json(end)
         views = self._views()
         if self._options.fail_on_data_loss:
             for at in stop.keys() - views.keys():

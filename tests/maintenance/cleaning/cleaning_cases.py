@@ -11,7 +11,7 @@ from stratalog.format.batch import next_entry
 from stratalog.format.entry import header_of
 from stratalog.format.index_entries import IndexBuilder
 from stratalog.log.partition_view import PartitionView
-from stratalog.log.producer_state import ProducerStateConfig
+from stratalog.log.producer_state_manager import ProducerStateConfig
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.storage.disk import Disk

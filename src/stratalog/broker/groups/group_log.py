@@ -16,7 +16,7 @@ from stratalog.format.entry import RecordDecoder
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC
 from stratalog.format.record import BatchFields, Record, encode_batch
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.reader import CorruptionPolicy, batches_of
 from stratalog.producing.transaction_log import java_abs, java_hash

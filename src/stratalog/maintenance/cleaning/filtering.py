@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stratalog.format.entry import EntryHeader
     from stratalog.format.record import Record
     from stratalog.format.txn_index import AbortedTxn
-    from stratalog.log.producers import ProducerState
+    from stratalog.log.producer_transitions import ProducerState
 
 NOT_MAPPED: Final = -1
 """Instead of an offset: the key is not in the offset map."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.log.producers import ProducerState
+from stratalog.log.producer_transitions import ProducerState
 from stratalog.maintenance.cleaning.filtering import last_records
 from stratalog.maintenance.cleaning.offset_map import OffsetMap, map_keys
 from stratalog.maintenance.cleaning.rewriting import RewritePlan, Rewriter

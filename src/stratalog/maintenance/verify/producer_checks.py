@@ -23,7 +23,7 @@ from stratalog.format.batch import CONTROL_BIT, MAGIC_2, TRANSACTIONAL_BIT, Batc
 from stratalog.format.control import read_control_key, read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry, decode_snapshot
-from stratalog.log.producers import NO_COORDINATOR_EPOCH, SEQUENCES, ProducerReplay
+from stratalog.log.producer_transitions import NO_COORDINATOR_EPOCH, SEQUENCES, ProducerReplay
 from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:

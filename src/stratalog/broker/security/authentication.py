@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-BEFORE_LOG_IN: Final = frozenset(
+BEFORE_AUTHENTICATION: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
-"""The APIs of a client that has not shown who it is."""
+"""The APIs that a client may use before it has authenticated."""
 _OWN_TOKENS_SINCE: Final = 1
 """From this version of SaslHandshake on, the mechanism's messages are SaslAuthenticate requests;
-before, they are bare frames."""
+in earlier versions, they are bare frames."""
 
 
 class LogInHandlers:
@@ -49,7 +49,7 @@ class LogInHandlers:
     def may_call(self, request: Request) -> bool:
         """Whether the client has shown who it is, or this is how it does."""
         session = request.session
-        if session.sasl is None or request.api in BEFORE_LOG_IN:
+        if session.sasl is None or request.api in BEFORE_AUTHENTICATION:
             return True
         return session.sasl.state is SaslState.DONE and not self._is_expired(session)
 

@@ -1,11 +1,11 @@
-"""What the broker logs, as lines of text or of JSON.
+"""The format of the broker's log output: lines of text or JSON.
 
     2026-11-17T14:03:05.123Z WARNING listening closing the connection from 10.0.0.7: ...
     {"timestamp": "2026-11-17T14:03:05.123Z", "level": "WARNING", "logger": "stratalog.broker...",
      "message": "closing the connection from 10.0.0.7: ...", "client": "10.0.0.7", "reason": "..."}
 
-Each event is one line, also with a traceback in JSON. Fields beyond the message are what a call of
-the logger passes as `extra`.
+In JSON, each event is one line, even if it has a traceback. What a call of the logger passes as
+`extra` becomes fields of its own.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from stratalog.errors import (
     TransactionCoordinatorFencedError,
 )
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.producer_state import (
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_state_manager import (
     NOTHING_TO_UPDATE,
     ProducerStateConfig,
     ProducerStateManager,
 )
-from stratalog.log.producers import CachedBatch, CompletedTxn
+from stratalog.log.producer_transitions import CachedBatch, CompletedTxn
 from tests.log.producer_batches import (
     DAY_MS,
     NOW_MS,

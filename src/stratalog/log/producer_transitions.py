@@ -1,12 +1,12 @@
 """The state of a log's producers: how each batch changes it, and which batches are rejected.
 
 State is a function of the batches, so there is one set of transitions for a reader that replays a
-log, a writer that appends to it, and recovery that rebuilds what was lost. They record what is in
-the log and refuse nothing. What a writer must refuse, the checks below decide before, with Kafka's
-error: pure functions of the producer's state before a batch and the batch's header. How strict they
-are depends on who appends: a client's batches are checked completely; a coordinator's for their
-epochs, as it counts no sequences; what comes from the leader of a partition was checked there,
-except that a batch outside the producer's open transaction is never right.
+log, a writer that appends to it, and recovery that rebuilds what was lost. The transitions record
+what is in the log and reject nothing. Before an append, the checks below decide what to reject,
+with Kafka's error; they are pure functions of the producer's state and the batch's header. How
+strict they are depends on who appends. A client's batches are checked completely. A coordinator has
+no sequence numbers, so only its epochs are checked. Batches from the leader of a partition were
+checked there, but one outside the producer's open transaction is always rejected.
 
 Invariants:
 
@@ -36,7 +36,7 @@ from stratalog.format.control import ControlType, read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry
 from stratalog.format.txn_index import VERSION, AbortedTxn
-from stratalog.log.appends import AppendOrigin
+from stratalog.log.offset_assignment import AppendOrigin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

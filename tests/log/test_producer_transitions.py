@@ -8,7 +8,7 @@ from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.record import BatchFields, Record, encode_batch, encode_empty_batch
 from stratalog.format.snapshot import ProducerEntry
 from stratalog.format.txn_index import AbortedTxn
-from stratalog.log.producers import (
+from stratalog.log.producer_transitions import (
     CACHED_BATCHES_MAX,
     CachedBatch,
     ProducerReplay,

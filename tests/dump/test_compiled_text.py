@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.dump import bulk
-from stratalog.dump import bulk as line_blocks
+from stratalog.dump import compiled_text
 from stratalog.dump import log_contents as log_values
 from stratalog.dump import text as lines
 from stratalog.dump.log_contents import DumpOptions, Filters
@@ -114,7 +113,7 @@ def test_more_lines_than_a_block_and_more_gaps_than_are_kept(log: Path) -> None:
     )
     shown = _agreed(log, raw * 2, DATA)
     assert shown.findings.count("is followed by") == 2 * 7_000 - 1
-    assert len(shown.stdout) > line_blocks.BLOCK_BYTES
+    assert len(shown.stdout) > compiled_text.BLOCK_BYTES
 
 
 def test_extreme_numbers(log: Path) -> None:
@@ -148,7 +147,7 @@ def test_filters_at_the_largest_numbers(log: Path, filters: Filters) -> None:
 
 
 def test_windows_smaller_than_a_batch(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "WINDOW_BYTES", 300)
+    monkeypatch.setattr(compiled_text, "WINDOW_BYTES", 300)
     raw = b"".join(
         encode_batch([Record(offset, 1, b"k", b"v" * size)])
         for offset, size in enumerate([5, 100, 200, 290, 1_000, 3, 3, 3])
@@ -159,7 +158,7 @@ def test_windows_smaller_than_a_batch(log: Path, monkeypatch: pytest.MonkeyPatch
 def test_many_small_compressed_batches_are_unpacked_in_turns(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_blocks, "_SCRATCH_BYTES", 500)
+    monkeypatch.setattr(compiled_text, "_SCRATCH_BYTES", 500)
     codecs = [*Codec] * 6
     raw = b"".join(
         encode_batch([Record(offset, 1, b"k", b"v" * 300)], BatchFields(codec=codec))
@@ -175,11 +174,11 @@ def test_a_large_log_takes_the_compiled_path_by_itself(
     log.write_bytes(batch * 60)
     taken: list[bool] = []
 
-    def blocks(_: bulk.BulkDump) -> Iterator[bytes]:
+    def blocks(_: compiled_text.BulkDump) -> Iterator[bytes]:
         taken.append(True)
         yield b"bulk\n"
 
-    monkeypatch.setattr(bulk.BulkDump, "blocks", blocks)
+    monkeypatch.setattr(compiled_text.BulkDump, "blocks", blocks)
     assert dump([log], DATA).lines[1] == "bulk"
     assert taken == [True]
     dump([log], DumpOptions())  # 60 lines are not worth it

@@ -1,15 +1,17 @@
-"""What retention and the cleaner may do to a log: delete its oldest segments, or replace some.
+"""Deletes the oldest segments of a log, or replaces some with compacted ones.
 
-The only way in for them, as `PartitionLog.maintenance`. Deleted segments are renamed to `.deleted`
-and stay for `file.delete.delay.ms`, as in Kafka. Readers that have one open read it to its end;
-others get a new list of segments and find the log without it.
+Retention, the cleaner and other maintenance change a log only through these methods, as
+`PartitionLog.maintenance`. As in Kafka, deleted segments are renamed to `.deleted` and stay for
+`file.delete.delay.ms`. Readers that have one open read it to its end; others get a new list of
+segments, without it.
 
-Invariants, whatever a crash or a loss of power leaves:
+Invariants, even after a crash or a power failure:
 
-* segments are deleted oldest first, each durably before the next one: no gap;
-* the log start moves before they go, so nobody sees a log that begins in the middle of one;
-* the name of the segment that stays is on disk before the last other one loses its own, so offsets
-  never begin again at zero.
+* segments are deleted oldest first, each durably before the next one, so there is never a gap;
+* the log start offset is moved before segments are deleted, so nobody sees a log that starts in the
+  middle of a deleted segment;
+* the directory entry of the remaining segment is durable before the last other segment is renamed,
+  so offsets never start again at zero.
 """
 
 from __future__ import annotations
@@ -62,8 +64,8 @@ class TruncationEpoch:
         return bool(epoch % 2) or self.value != epoch
 
 
-class LogMaintenance:
-    """The segments of one log, for maintenance."""
+class SegmentChanges:
+    """What maintenance may do to the segments of one log."""
 
     def __init__(
         self,

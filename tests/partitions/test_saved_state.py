@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptCheckpointError, StratalogError, UnsupportedError
-from stratalog.partitions.state import (
+from stratalog.partitions.saved_state import (
     FIRST_PRODUCER_ID,
     PRODUCER_ID_BLOCK,
     STATE_FILE,

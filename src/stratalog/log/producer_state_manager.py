@@ -1,9 +1,9 @@
 """Idempotence and transactions of one log that is being written.
 
-`check` decides before a write: whether the batch is a duplicate, is refused, or what it will
-change. `update` applies the change once the bytes are in the log. `producers` defines the changes
-and the checks. Here is the state that grows with the log: what readers may see of transactions,
-expiry, and snapshots as bytes.
+Before a write, `check` decides whether the batch is a duplicate, is rejected, or what it will
+change. `update` applies the change once the bytes are in the log. The changes and the checks
+themselves are in `producer_transitions`. This module keeps the state that grows with the log: what
+readers may see of transactions, expiry, and snapshots as bytes.
 
 No I/O and no clock: bytes and `now_ms` are passed in. Not thread-safe: whoever appends holds the
 log's lock.
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import CorruptSnapshotError, UnsupportedError
 from stratalog.format.snapshot import decode_snapshot, encode_snapshot
-from stratalog.log.appends import AppendOrigin
-from stratalog.log.producers import (
+from stratalog.log.offset_assignment import AppendOrigin
+from stratalog.log.producer_transitions import (
     CachedBatch,
     ProducerCheckRules,
     ProducerState,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stratalog.format.batch import BatchHeader
     from stratalog.format.buffers import Buffer
     from stratalog.format.control import EndMarker
-    from stratalog.log.producers import CompletedTxn
+    from stratalog.log.producer_transitions import CompletedTxn
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,9 @@ class ProducerStateManager:
     ) -> CheckedAppend:
         """What the batches will change, with their final offsets; an AppendError if they may not.
 
-        `markers` are those of the control batches (see `producers.markers_in`); one that it lacks
-        is of no concern to producers. `transaction_version` is 2 or higher if the request follows
-        the newer protocol, which gives each transaction an epoch of its own.
+        `markers` are those of the control batches (see `producer_transitions.markers_in`); a
+        control batch without one does not affect producers. `transaction_version` is 2 or higher if
+        the request follows the newer protocol, which gives each transaction its own epoch.
         """
         for header in headers:
             if header.producer_id >= 0:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stratalog.dump.log_contents import Dumped, DumpOptions, Filters, LogDump
-    from stratalog.dump.report import DumpReport
+    from stratalog.dump.problems import DumpReport
 
 BLOCK_BYTES: Final = 2 << 20
 _ROWS: Final = 1024

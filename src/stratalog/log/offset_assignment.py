@@ -1,11 +1,13 @@
-"""An append as values: who appends, the topic's rules, offsets to assign, and the result.
+"""Assigns offsets to the batches of an append: in their headers, or in a new batch.
 
-`validation` turns bytes, rules and an assignment into a `ValidatedAppend`. Batches keep their bytes
-where possible. Then only the header changes: base offset and leader epoch, which no CRC covers,
-and timestamp type, max timestamp and CRC if the first two changed. Compressed records
-stay byte for byte what the producer sent. All others become one new batch: records of another codec
-than the topic's, of magic 0 or 1 (Kafka 4.0 stores magic 2 only), or with offsets that do not count
-0, 1, 2.
+An append is described by values: who appends (`AppendOrigin`), the topic's rules (`AppendRules`),
+the offsets to assign (`Assignment`). `validation` checks the batches and returns a
+`ValidatedAppend`.
+
+A batch is stored as it was sent, if possible. Then only its header changes: base offset and leader
+epoch, which no CRC covers; if the timestamp type or the max timestamp changes, the CRC as well.
+Records are encoded again, into one new batch, if their codec is not the topic's, if they have magic
+0 or 1 (Kafka 4.0 stores magic 2 only), or if their offsets do not count 0, 1, 2.
 
 Batches that were encoded elsewhere and staged in a file need only those 12 bytes: `assign_offsets`
 patches them in memory, a `SegmentPlan` in the file, which becomes a segment without being copied.
