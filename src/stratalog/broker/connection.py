@@ -137,7 +137,7 @@ class Owner(Protocol):
     traffic: Traffic
 
     def holds(self, connection: Connection, held_bytes: int) -> None:
-        """A part of a request has arrived and takes so much memory; 0: it is complete. May close
+        """A part of a request has arrived and takes this much memory; 0: it is complete. May close
         the connection."""
 
     def closed(self, connection: Connection, reason: str | None) -> None:

@@ -288,7 +288,7 @@ class _Fetch:
         }
 
     def _is_told(self, partition: FetchedPartition, answer: Body) -> bool:
-        """Whether the answer names the partition: an incremental one tells news only."""
+        """Whether the answer names the partition: an incremental one has changes only."""
         told = (
             answer["highWatermark"],
             answer.get("lastStableOffset", -1),

@@ -36,7 +36,7 @@ class PartitionKey(NamedTuple):
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What a client wants of a partition, and what it was told last."""
+    """What a client wants of a partition, and what the last response said."""
 
     key: PartitionKey
     fetch_offset: int
@@ -101,7 +101,7 @@ class FetchSessions:
         self._sessions.pop(session_id, None)
 
     def opened(self, count: int, *, uses_ids: bool, now_ms: float) -> FetchSession | None:
-        """A new session for so many partitions; None if there is no room for it."""
+        """A new session for this many partitions; None if the limit of sessions is reached."""
         if not count or not self._make_room(count, now_ms):
             return None
         session_id = NO_SESSION

@@ -199,7 +199,7 @@ class _Seen(NamedTuple):
 
 
 class ReadOnlyLogs(Logs):
-    """Log directories that somebody else may be writing to, or nobody any more.
+    """Log directories that another process may still be writing to.
 
     Nothing is locked and nothing is written. `follow` finds what has changed since.
     """

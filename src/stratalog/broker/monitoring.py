@@ -50,7 +50,7 @@ class Page(NamedTuple):
 
 
 class BrokerPages:
-    """What the broker tells about itself."""
+    """What the broker reports about itself."""
 
     def __init__(
         self, context: BrokerContext, connections: Connections, log_ins: LogInHandlers

@@ -1,7 +1,8 @@
 """The event loop of the broker: one thread that waits for sockets and timers, and runs callbacks.
 
 All state of the broker is touched by this thread only, so nothing in it needs a lock. Another
-thread hands over work with `call_soon`. A callback that raises is logged; the others go on.
+thread hands over work with `call_soon`. If a callback raises, the error is logged and the others
+still run.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Reactor:
             self._thread = None
 
     def close(self) -> None:
-        """Release the files. The reactor cannot be used any more."""
+        """Release the files. The reactor can no longer be used."""
         self._poll.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

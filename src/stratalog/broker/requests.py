@@ -56,7 +56,7 @@ class Session:
     closes_after_answer: bool = False
     """Set by a handler whose answer is the last one."""
     state: dict[str, Any] = field(default_factory=dict)
-    """What handlers keep for this connection, by a key of theirs: a log-in that is under way."""
+    """What handlers keep for this connection, by their own keys: an authentication in progress."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Deferred:
 
     def __init__(self, on_closed: Callable[[], None] | None = None) -> None:
         self.on_closed = on_closed
-        """Called if the client has gone before the answer: nobody waits for it any more."""
+        """Called if the client disconnects before the response: nobody waits for it any longer."""
         self.is_done = False
         self.body: Body | None = None
         self._send: Callable[[Body | None], None] | None = None

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 PART_BYTES: Final = 8 * CHUNK_BYTES
-"""A task copies so much of a file."""
+"""A task copies at most this many bytes of a file."""
 UPLOADS_IN_FLIGHT: Final = 4
 CUTS_MAX: Final = 100
 """How often to look again for a moment in which no transaction changes its state."""
@@ -157,10 +157,10 @@ def backup(
 ) -> BackupResult:
     """Back up log directories, live or stopped, into a store or a directory.
 
-    Only what is not there yet is sent. Files that have not changed since the last backup, by
-    inode, size and time, are not read either, unless `reads_all`. With `keep`, older backups are
-    removed afterwards, and objects that nobody needs any more. With `verifies`, every object of
-    the backup is read back and compared with its checksum.
+    Only what is not there yet is sent. Files that have not changed since the last backup, by inode,
+    size and time, are not read either, unless `reads_all`. With `keep`, older backups are removed
+    afterwards, and objects that no backup needs any longer. With `verifies`, every object of the
+    backup is read back and compared with its checksum.
 
     Every worker must see the log directories and the target under the same paths. Raises
     NotALogDirError, BackupError and StorageError; whatever happens, earlier backups stay valid.
@@ -499,7 +499,7 @@ def _end_up_to(last: SegmentView, end_max: int | None, bound: _Bound | None) -> 
 
 
 def _end_by_size(last: SegmentView, size_bytes: int) -> tuple[int, int]:
-    """Where the last batch ends that is complete within so many bytes."""
+    """Where the last batch ends that is complete within this many bytes."""
     index = last.offset_index
     slot = bisect_right(range(index.entries), size_bytes, key=lambda slot: index.entry(slot)[2]) - 1
     start = last.seek(index.entry(slot)[1]).position if slot >= 0 else 0

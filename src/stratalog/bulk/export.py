@@ -372,7 +372,7 @@ class _JsonWriter:
 
 SUCCESS: Final = "_SUCCESS"
 FILE_BYTES_MIN: Final = 8 << 20
-"""A file of its own is worth while for so much of a log, to keep all workers busy."""
+"""From this size on, a part of a log gets its own file, to keep all workers busy."""
 UNEVEN_TURNS: Final = 3
 """With more turns it hardly matters that the last one does not keep all workers busy."""
 
@@ -394,7 +394,7 @@ class ExportResult(JobResult):
     files: tuple[ExportedFile, ...] = ()
     partitions: tuple[ExportedRange, ...] = ()
     lost: tuple[LostRecords, ...] = ()
-    """What could not be exported any more. Empty unless `fail_on_data_loss` is False."""
+    """What could no longer be exported. Empty unless `fail_on_data_loss` is False."""
     skipped: tuple[Skipped, ...] = ()
     """Corruption that was skipped. Empty unless `skips_corruption` is True."""
 

@@ -85,7 +85,7 @@ class ExportState:
 
 
 class LostRecords(NamedTuple):
-    """Records that cannot be exported any more."""
+    """Records that can no longer be exported."""
 
     topic_partition: TopicPartition
     start: int

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from stratalog.commits.staged import StagedRun, StagedTopic
 
 TASK_BYTES_MIN: Final = 4 << 20
-"""A task of its own is worth while for so much, to keep all workers busy."""
+"""From this size on, a part of the input gets its own task, to keep all workers busy."""
 FILE_COST_BYTES: Final = 64 << 10
 """What opening a file costs, in bytes that could be read instead."""
 FilePart: TypeAlias = TextRange | RowGroups | CsvFile

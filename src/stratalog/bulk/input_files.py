@@ -2,8 +2,8 @@
 
 A path is a local file, a directory or a glob pattern. In a directory, names that start with `_` or
 `.` are skipped, as by Spark, and directories called `name=value` give the rows of their files a
-column. Lines and CSV may be compressed; the suffix tells how. `-` alone is standard input: lines,
-read once, by one task.
+column. Lines and CSV may be compressed; the suffix names the format. `-` alone is standard input:
+lines, read once, by one task.
 """
 
 from __future__ import annotations

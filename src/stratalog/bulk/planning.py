@@ -421,7 +421,7 @@ def _narrowed(
         start = end if first is None else max(start, first.offset)
     disorder = options.timestamp_disorder_ms
     if start < end and disorder is not None and predicate.time_max_ms < LONG_MAX // 1000:
-        # Nothing that is wanted comes after a record that is so much newer.
+        # After a record that is that much newer, nothing more is wanted.
         beyond = view.find_time(max(0, predicate.time_max_ms + 1 + disorder), is_exact=True)
         end = end if beyond is None else min(end, beyond.offset)
     return OffsetRange(start, max(start, end))

@@ -54,7 +54,7 @@ class ReadTask:
     skips_corruption: bool = False
     fails_on_data_loss: bool = True
     records_max: int | None = None
-    """Stop after so many."""
+    """Stop after this many records."""
 
     def read(
         self, split: Split, on_skip: Callable[[Skipped], None] | None = None

@@ -286,7 +286,7 @@ def _indexed_batch(segment: SegmentView, target: int) -> tuple[int, int] | None:
 def divide_by_offsets(
     segment: SegmentView, whole: SegmentRange, offsets_max: int
 ) -> Iterator[SegmentRange]:
-    """Ranges of at most so many offsets.
+    """Ranges of at most this many offsets.
 
     Offsets without records, of which compaction may leave billions, are skipped.
     """
@@ -317,7 +317,7 @@ def _first_offset(at: Seek) -> int:
 def divide_evenly(
     view: PartitionView, ranges: Sequence[SegmentRange], count: int
 ) -> Iterator[SegmentRange]:
-    """`count` ranges with about as many offsets each, if there are so many offsets.
+    """`count` ranges with about as many offsets each; fewer ranges if there are fewer offsets.
 
     From the headers of all batches: the index had too few entries.
     """

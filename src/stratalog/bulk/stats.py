@@ -55,7 +55,7 @@ class Facts(NamedTuple):
     first_timestamp: int = -1
     last_timestamp: int = -1
     sizes: tuple[tuple[int, int], ...] = ()
-    """(bytes, records): how many have keys and values of up to so many bytes, powers of two."""
+    """(bytes, records): how many have keys and values of up to this many bytes; powers of two."""
     hours: tuple[tuple[int, int, int], ...] = ()
     """(start in ms, records, bytes) of every hour that has any."""
     codecs: tuple[tuple[str, float], ...] = ()
@@ -122,7 +122,7 @@ class KeyCounts(NamedTuple):
     top_records: int = 0
     """Records of the most frequent key."""
     by_records: tuple[tuple[int, int], ...] = ()
-    """(records, keys): how many keys have up to so many records, powers of two."""
+    """(records, keys): how many keys have up to this many records; powers of two."""
 
     def plus(self, other: KeyCounts) -> KeyCounts:
         """Together with different keys."""

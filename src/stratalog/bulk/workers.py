@@ -57,7 +57,7 @@ class JobResult:
 def pack(
     tasks: Iterable[T], size_of: Callable[[T], int], *, slots: int, group_bytes: int = GROUP_BYTES
 ) -> list[list[T]]:
-    """Groups of tasks, large tasks first; at least one group a slot if there are so many tasks."""
+    """Groups of tasks, large tasks first; at least one group per slot if there are enough tasks."""
     ordered = sorted(tasks, key=size_of, reverse=True)
     total = sum(size_of(task) + TASK_COST_BYTES for task in ordered)
     limit = max(1, min(group_bytes, -(-total // max(1, slots))))

@@ -203,7 +203,7 @@ class PlannedPartition(NamedTuple):
 
 
 class Failures:
-    """Reports and counts partitions that fail; the others go on."""
+    """Reports and counts partitions that fail; the others continue."""
 
     count = 0
 

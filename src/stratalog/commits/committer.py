@@ -106,7 +106,7 @@ class Commits:
     def resume(self) -> None:
         """Finish the commit that the last writer has decided, if that is possible.
 
-        If it is not (the disk is full, a staged file is corrupt), the directory opens all the same:
+        If it is not (the disk is full, a staged file is corrupt), the directory still opens:
         the journal stays, and the next commit raises the error. If log directories are missing,
         perhaps with a journal, nothing is finished, and every partition with staged files counts
         as one that a decided commit still needs.

@@ -4,8 +4,8 @@ A writer is a streaming query, or the name that an application chose (`txnAppId`
 numbered. As in Delta Lake, numbers are per table, here per topic: one micro-batch may be written to
 two topics with the same number. `stratalog-state.json` has the last commits of each writer to each
 topic, with the number of rows and their checksum. A commit with a known number is skipped if it has
-the same rows, and refused if it has others: skipping would lose them. A commit with a lower number
-than the last one that is not known any more is refused, too.
+the same rows, and rejected if it has others: skipping would lose them. A commit is also rejected if
+its number is lower than the last one and no longer known.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ def sweep_stale(
 def sweep_commit(disk: Disk, directories: Iterable[Path], job: str, number: int) -> int:
     """Remove the staged files of a finished commit, and of earlier commits of the same job.
 
-    No commit can use them any more, not even one of another driver of the same query: their commit
-    number is used up.
+    No commit can use them any longer, not even one of another driver of the same query: their
+    commit number is used up.
     """
 
     def is_finished(_: Path, name: StagedName) -> bool:

@@ -37,7 +37,7 @@ def partition_hash(topic: str, partition: int) -> int:
 
 
 def slots_after(lots: Iterable[int], *, announced: bool = True) -> int:
-    """Slots of a table that had so many distinct elements added, lot by lot.
+    """Slots of a table after this many distinct elements were added, one group after the other.
 
     If the size of a lot is `announced`, the table grows before any of it is added.
     """
@@ -53,7 +53,7 @@ def slots_after(lots: Iterable[int], *, announced: bool = True) -> int:
 
 
 def in_table_order(items: Sequence[T], hashes: Sequence[int], slots: int) -> list[T]:
-    """Distinct `items`, with their unsigned hashes, as a table of so many slots lists them."""
+    """Distinct `items`, with their unsigned hashes, as a table of this many slots lists them."""
     folded = [value ^ (value >> 16) for value in hashes]
     order = sorted(range(len(items)), key=lambda i: (folded[i] & (slots - 1), _signed(folded[i])))
     return [items[i] for i in order]

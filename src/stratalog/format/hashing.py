@@ -55,7 +55,7 @@ def partition_keys(keys: pa.Array, partition_count: int, partitions: NDArray[np.
 
 
 partition_key: Final[Callable[[bytes, int], int]] = entry_point(kernel.partition_key)
-"""The partition of one key among so many: murmur2, as above."""
+"""The partition of one key, given the number of partitions: murmur2, as above."""
 
 
 def checksum_rows(batch: pa.RecordBatch) -> int:

@@ -104,7 +104,7 @@ def decode_meta_properties(buf: Buffer) -> MetaProperties:
 def decode_clean_shutdown(buf: Buffer) -> int | None:
     """The broker epoch, or None when the file does not say, as the empty one of older brokers.
 
-    A corrupt file raises, so that it can be reported; the shutdown was clean all the same.
+    A corrupt file raises, so that it can be reported; the shutdown still counts as clean.
     """
     if not len(buf):
         return None

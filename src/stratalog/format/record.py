@@ -1,7 +1,7 @@
 """Records inside a magic-2 batch: the readable reference for `columns.py`, and the batch builder.
 
 Decoding is strict, as Kafka's is: a record must fill exactly its declared length, the records
-exactly the payload. Every length is checked against the bytes at hand before anything is sliced.
+exactly the payload. Every length is checked against the available bytes before anything is sliced.
 """
 
 from __future__ import annotations

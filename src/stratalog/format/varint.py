@@ -4,7 +4,7 @@ Seven bits a byte, least significant group first, high bit set on every byte but
 values are zig-zagged first (0, -1, 1, -2 become 0, 1, 2, 3), so small negatives stay short. An int
 takes at most 5 bytes, a long at most 10; more is corruption.
 
-These are the readable scalar functions; `kernels/varint.py` holds their compiled twins.
+These are the readable scalar functions; `kernels/record_fields.py` has their compiled twins.
 """
 
 from __future__ import annotations

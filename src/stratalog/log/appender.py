@@ -212,7 +212,7 @@ class Appender:
 
     def _fail_unless_published(self, segment: Segment, error: BaseException) -> None:
         """A write that changed nothing leaves the log usable. If the batch is in the segment, but
-        producers and readers do not know of it, only recovery can tell what is true."""
+        producers and readers do not know of it, only recovery can find out what is true."""
         if segment.next_offset != self._offsets.end:
             self._guard.fail(error)
 

@@ -83,7 +83,7 @@ def _scan(path: Path, age_max_s: float) -> list[ListedFile]:
 
     Reading a directory is not atomic: a file that is renamed meanwhile may be listed twice or not
     at all. So it is read until nothing has changed. Sizes are read after names: a segment that has
-    a successor does not grow any more, so its size is final. A store lists names and sizes at once.
+    a successor no longer grows, so its size is final. A store lists names and sizes at once.
     """
     if isinstance(path, RemotePath):
         return _scan_store(path, age_max_s)

@@ -109,7 +109,7 @@ class WriteGuard:
             self.failure = error
 
     def take_offline(self, reason: str) -> None:
-        """Refuse all changes from now on. Waits for nobody."""
+        """Reject all changes from now on. Does not wait for other threads."""
         self.failure = LogOfflineError(self.path, reason)
 
     def detach(self) -> None:
@@ -137,7 +137,7 @@ class LogOffsets:
         self.last_stable = self._producers.on_high_watermark_updated(end, self.log_start)
 
     def move_start(self, offset: int, latest_snapshot: int | None) -> None:
-        """Readers see nothing below `offset` any more."""
+        """Readers no longer see anything below `offset`."""
         self.log_start = offset
         self._producers.on_log_start_offset_incremented(offset, latest_snapshot)
         self.publish(self.end)
@@ -318,7 +318,7 @@ class LogSegments:
             self._are_names_synced = True
 
     def lower_durable_to(self, offset: int) -> None:
-        """Before a truncation: what is written from `offset` on is not durable any more."""
+        """Before a truncation: what is written from `offset` on no longer counts as durable."""
         self.recovery_point = min(self.recovery_point, offset)
         self._unsynced_from = min(self._unsynced_from, offset)
 

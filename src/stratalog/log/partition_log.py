@@ -7,8 +7,8 @@ the cleaner may do). `LogReader` does the reading. This module has the methods t
 and truncation, which affects every part.
 
 One thread at a time changes a log (`WriteGuard`); any number may read meanwhile, without a lock.
-After a failed write the log either is as before, or refuses to be written until it is opened again.
-Reading goes on.
+After a failed write, the log is either as before, or rejects writes until it is opened again. It
+can still be read.
 """
 
 from __future__ import annotations
@@ -424,10 +424,11 @@ class PartitionLog(LogReader):
         return self._guard.failure is not None
 
     def take_offline(self, reason: str) -> None:
-        """Refuse every change from now on; closing writes nothing any more. Waits for nobody."""
+        """Reject every change from now on; closing writes nothing. Does not wait for other
+        threads."""
         self._guard.take_offline(reason)
 
     def detach(self) -> None:
-        """In a forked child: the log is the parent's. Reading goes on."""
+        """In a forked child: the log belongs to the parent. It can still be read."""
         self.maintenance.forget_discarded()
         self._guard.detach()

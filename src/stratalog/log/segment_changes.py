@@ -94,7 +94,8 @@ class SegmentChanges:
 
     @property
     def lock(self) -> WriteGuard:
-        """`with log.maintenance.lock:` keeps everybody else from changing the log. Readers go on.
+        """`with log.maintenance.lock:` keeps other threads from changing the log. Readers can
+        continue.
 
         For maintenance that looks at `segments` and acts on what it sees. Raises LogOfflineError if
         the log cannot be changed.
@@ -182,7 +183,7 @@ class SegmentChanges:
         segments that begin at `bases`.
 
         Those are neighbours of `old_bytes` bytes in all, the first of them begins where `new`
-        does, and none is the active one. The names tell a loader at each moment which of the two
+        does, and none is the active one. At each moment, the names show a loader which of the two
         counts (see `maintenance.swap_files`): from `.swap` on it is `new`. Raises
         CleaningAbortedError, leaves the log as it is and removes `new`, if the log no longer has
         the segments as they were, or was truncated at all since `truncation_epoch`: what `new`

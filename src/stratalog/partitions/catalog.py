@@ -398,7 +398,7 @@ class TopicCatalog:
         `log.segment.delete.delay.ms`.
 
         If this fails, the deletion may be on disk, and then the next writer completes it. So the
-        topic cannot be used any more: delete it again, or open the directory again.
+        topic can no longer be used: delete it again, or open the directory again.
         """
         with self._changing():
             if not self._config.delete_topic_enable:

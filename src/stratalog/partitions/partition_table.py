@@ -248,7 +248,7 @@ class PartitionTable:
                 self._disk.fsync_dir(slot.root.path)
 
     def retire(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Close partitions that will be deleted: nothing is acknowledged there any more."""
+        """Close partitions that will be deleted: no more writes are acknowledged there."""
         for topic_partition in topic_partitions:
             slot = self._slots.get(topic_partition)
             if slot is not None:
@@ -273,7 +273,7 @@ class PartitionTable:
 
 
 def _close_quietly(log: PartitionLog | None) -> None:
-    """Close a log whose files are not needed any more."""
+    """Close a log whose files are no longer needed."""
     if log is not None:
         with suppress(StratalogError):
             log.close()

@@ -12,7 +12,7 @@ A partition is opened when it is first used; until then its checkpointed offsets
 unchanged. Only after an unclean shutdown are all partitions opened, so that all are recovered.
 
 After a failed fsync nobody knows what the disk holds: the kernel may have dropped the pages it
-could not write, and the next fsync succeeds all the same. So the directory goes offline, as in
+could not write, and the next fsync may still succeed. So the directory goes offline, as in
 Kafka: nothing more is written to it, no checkpoint and no shutdown marker. The next writer recovers
 it from the recovery points on.
 """
@@ -93,7 +93,7 @@ class LogRoot:
         """Not to be marked as cleanly shut down: opening a partition failed, or recovery of
         transactions was left to the next writer."""
         self.offline_reason: str | None = None
-        """Why nothing may be written here any more."""
+        """Why nothing more may be written here."""
         self.slots: dict[TopicPartition, PartitionSlot] = {}
         self.found: list[TopicPartition] = []
         """The partitions that were here when the directory was listed."""

@@ -1,8 +1,8 @@
 """The remote part of a broker's topics: metadata, lineage, and views of tiered partitions.
 
 What is in the store is known from `__remote_log_metadata`, if one of the log directories has it.
-Otherwise Aiven's manifests tell it: one is written last, so its segment is complete. Kafka's test
-store has no manifests.
+Otherwise Aiven's manifests show it: a manifest is written last, so its segment is complete. Kafka's
+test store has no manifests.
 """
 
 from __future__ import annotations

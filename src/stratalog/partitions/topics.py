@@ -283,7 +283,7 @@ def partition_count_of(asked: int | None, default: int) -> int:
 
 
 def check_replication_factor(asked: int | None, default: int) -> None:
-    """Raise unless a single broker can have so many replicas."""
+    """Raise unless a single broker can have this many replicas."""
     factor = default if asked is None or asked == _DEFAULT else asked
     if factor <= 0:
         raise InvalidReplicationFactorError(
@@ -297,7 +297,7 @@ def check_replication_factor(asked: int | None, default: int) -> None:
 
 
 def check_more_partitions(topic: TopicInfo, partition_count: int) -> None:
-    """Raise unless the topic can grow to so many partitions; it can never shrink."""
+    """Raise unless the topic can grow to this many partitions; it can never shrink."""
     has = topic.partition_count
     if not has < partition_count <= INT32_MAX:
         raise InvalidPartitionsError(

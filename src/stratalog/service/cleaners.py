@@ -186,7 +186,7 @@ class CleanerLocks:
             task.is_failed = task.is_failed or is_failed
 
     def keep_only(self, slots: Iterable[PartitionSlot]) -> None:
-        """Drop the state of partitions that were deleted, or are not compacted any more."""
+        """Drop the state of partitions that were deleted, or are no longer compacted."""
         present = {slot.topic_partition for slot in slots}
         with self._released:
             for topic_partition, task in list(self._tasks.items()):
@@ -225,7 +225,7 @@ class CleanerLocks:
                     task.stop_requested.clear()
 
     def close(self) -> None:
-        """Stop all passes in progress, and let none start any more."""
+        """Stop all passes in progress, and start no more."""
         with self._released:
             self._is_closed = True
         self.interrupt()
@@ -341,7 +341,7 @@ class CleanerManager:
         self._locks.interrupt()
 
     def close(self) -> None:
-        """Stop all passes in progress, and start none any more."""
+        """Stop all passes in progress, and start no more."""
         self._locks.close()
 
     def _compacted_slots(self) -> list[PartitionSlot]:

@@ -153,7 +153,7 @@ class ReadFunction:
 
 
 def _cut(batches: Iterable[pa.RecordBatch], records_max: int) -> Iterator[pa.RecordBatch]:
-    """Batches of so many records at most, if that is positive. Spark looks whether a query is
+    """Batches of at most this many records, if that is positive. Spark looks whether a query is
     cancelled between two batches."""
     for batch in batches:
         step = records_max if records_max > 0 else batch.num_rows

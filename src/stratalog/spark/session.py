@@ -3,8 +3,8 @@ accelerator if there is one for this Spark.
 
 The JVM's log is written to a file instead of the terminal; if Spark does not start, the error is
 the line of it that says why. The JVM has a process group of its own, which the terminal's interrupt
-does not reach. On Ctrl-C it is ended first, with its workers, so that nobody writes any more when
-staged files are removed.
+does not reach. On Ctrl-C it is ended first, with its workers, so that nothing is still being
+written when staged files are removed.
 
 Workers on this machine import PySpark from where it is installed. Spark puts its archive
 `$SPARK_HOME/python/lib/pyspark.zip` first, some 1,500 modules without bytecode; every worker

@@ -6,7 +6,7 @@ the options are kept there.
 
 For `INSERT` Spark gives the columns of the query the metadata of the table's columns, unless the
 query has all columns of the table already. `INSERT INTO copy SELECT * FROM orders` therefore comes
-with the options of `orders`, and nothing tells that it was meant for `copy`. So rows that have an
+with the options of `orders`, and nothing shows that it was meant for `copy`. So rows that have an
 offset are refused where the options come from a table: only rows of a log have one.
 """
 

@@ -238,11 +238,11 @@ def _read_used(of: IndexFormat, file: LogFile, size_bytes: int) -> bytes:
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 SAMPLE_BATCHES: Final = 4096
 BULK_BATCHES_MIN: Final = 200_000
-"""Loading the kernels takes about as long as Python takes for so many headers."""
+"""Loading the kernels takes about as long as reading this many headers in Python."""
 
 
 def is_bulk_worth_it(batches: int, position: int, size_bytes: int) -> bool:
-    """Whether so many batches up to `position` mean very many more up to `size_bytes`."""
+    """Whether this many batches up to `position` mean very many more up to `size_bytes`."""
     return (
         batches >= SAMPLE_BATCHES
         and (size_bytes - position) * batches > BULK_BATCHES_MIN * position

@@ -115,7 +115,7 @@ class _Check:
                 self._on_batch(loaded)
 
     def _check_next(self, loaded: LoadedBatch) -> None:
-        """No CRC covers a base offset. If the batch after it goes on with lower offsets, then it is
+        """No CRC covers a base offset. If the batch after it has lower offsets, then it is
         this one that is wrong, and no reason to split the segment."""
         position = loaded.position + loaded.entry.size_bytes
         following = self._view.file.peek(position) if position < self._end else None

@@ -137,7 +137,7 @@ class SegmentWriter:
         )
 
     def has_index_room(self, entries: int) -> bool:
-        """Whether both indexes have room for so many entries before they count as full."""
+        """Whether both indexes have room for this many entries before they count as full."""
         offset_index, time_index = self.offset_index, self.time_index
         return (
             offset_index.entries + entries < offset_index.entries_max
@@ -633,7 +633,7 @@ class Segment:
     def rename(self, state: FileState) -> None:
         """Give all files the suffix of this state. Durable only after `fsync_dir`.
 
-        If it fails halfway, the segment has the name that its log has then: readers go on.
+        If it fails halfway, the segment has the name that its log has then: readers can continue.
         """
         for kind, source in [(kind, self.sibling(kind)) for kind in _KINDS]:
             if kind is not FileKind.LOG and not self._disk.exists(source):

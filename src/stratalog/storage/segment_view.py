@@ -406,7 +406,7 @@ class SegmentView:
 
     def read_txn_index(self) -> bytes | None:
         """The content of the transaction index; None if there is no such file. Raises
-        SegmentGoneError if the segment does not have its name any more."""
+        SegmentGoneError if the segment no longer has its name."""
         try:
             data = read_file(self.sibling(FileKind.TXN_INDEX.value))
         except FileNotFoundError:
@@ -519,7 +519,8 @@ class SegmentView:
             raise error.located(self.path, buffer_start=position) from None
 
     def _check_order(self, batch: LoadedBatch, expected_offset: int) -> int:
-        """The offset expected after `batch`. No CRC covers a base offset, only the order tells."""
+        """The offset expected after `batch`. No CRC covers a base offset; only the order shows an
+        error."""
         if batch.entry.offset < expected_offset:
             raise CorruptBatchError(
                 f"offset {batch.entry.offset}, expected {expected_offset} or more",

@@ -1,12 +1,13 @@
 """Stores: S3, Google Cloud Storage, Azure, HDFS and those of fsspec, through `pyarrow.fs`.
 
 A store lists directories, reads ranges of files and writes whole files. Every request goes through
-`Store._ask`, which tries again with growing delays what may succeed later (a busy server, a cut
-connection, a time-out), and turns what is final into a typed error with the URI: FileNotFoundError,
+`Store._ask`, which tries again with growing delays what may succeed later (a busy server, a dropped
+connection, a timeout), and turns what is final into a typed error with the URI: FileNotFoundError,
 AccessDeniedError or StoreError. A range that comes back short is asked for again, never returned.
 
-Listings are kept for a while, so that one request tells the sizes of all files of a directory and
-which files it lacks. Small files are kept too, as long as a listing confirms size and time.
+Listings are cached for a while, so that one request returns the sizes of all files of a directory,
+and shows which files are missing. Small files are cached too, as long as a listing confirms their
+size and time.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class Store:
         return self._ask("open", path, lambda: self.filesystem.open_input_file(key))
 
     def read_range(self, file: Any, path: Path, position: int, size_bytes: int) -> bytes:
-        """Exactly so many bytes of an open file; raises StoreError if they do not come."""
+        """Exactly this many bytes of an open file; raises StoreError if fewer arrive."""
 
         def read() -> bytes:
             data: bytes = file.read_at(size_bytes, position)

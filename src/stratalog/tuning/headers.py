@@ -148,7 +148,7 @@ class HeaderFacts:
     gap_offsets: int = 0
     """Offsets between batches that no batch has: compaction leaves them."""
     batch_sizes: Counter[int] = field(default_factory=Counter)
-    """Batches of up to so many bytes, powers of two."""
+    """Batches of up to this many bytes; the bounds are powers of two."""
     batch_records: Counter[int] = field(default_factory=Counter)
     codecs: dict[int, CodecSum] = field(default_factory=dict)
     hours: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Frames: the length, the header, the body of each request and response.
 
-A frame is its length as an int32, then so many bytes. A request has header version 2 where its body
-is flexible, else 1; a response 1 or 0, except that of ApiVersions, which is always 0: clients read
-it before they know what the broker speaks.
+A frame is its length as an int32, then that many bytes. A request has header version 2 where its
+body is flexible, else 1; a response 1 or 0, except that of ApiVersions, which is always 0: clients
+read it before they know what the broker speaks.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def request_frame(
 
 _PIECE_BYTES_MIN: Final = 4096
 _GROWTH: Final = 16
-"""Room for a large frame: so many times what has arrived of it."""
+"""Memory for a large frame: this many times what has arrived of it."""
 
 
 class FrameReader:

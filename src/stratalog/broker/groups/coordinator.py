@@ -399,7 +399,7 @@ class GroupCoordinator:
         return group.subscribed_topics()
 
     def topic_deleted(self, topic: str) -> None:
-        """Offsets of a deleted topic mean nothing any more."""
+        """Offsets of a deleted topic are meaningless."""
         for group in list(self.groups.values()):
             partitions = group.offsets.by_topic.get(topic, {})
             self._remove_offsets(group, [(topic, number) for number in partitions])

@@ -1,8 +1,8 @@
 """CRC-32C of whole ranges of batches, with the CPU's own instruction where it has one.
 
-The instruction takes 8 bytes, needs three cycles for an answer and can start one a cycle. So three
-stretches are summed side by side; two table lookups move a sum past the stretch that follows it.
-Without the instruction the same steps are done with tables, at a tenth of the speed.
+The instruction takes 8 bytes and returns its result after three cycles, but one can start in every
+cycle. So three parts of the data are summed side by side; two table lookups move a sum past the
+part that follows it. Without the instruction, tables do the same steps at a tenth of the speed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _shift(table: Any, so_far: int) -> int:
 
 @inlined
 def _stretches(table: Any, size: int, so_far: int, at: int) -> int:
-    """The sum after three stretches of `size` bytes each."""
+    """The sum after three parts of `size` bytes each."""
     a, b, c = so_far, 0, 0
     for line in range(0, size, CACHE_LINE_BYTES):
         for ahead in range(3):

@@ -140,7 +140,7 @@ def _lane(lane: int, at: int) -> int:
 
 @not_inlined
 def xxh32(at: int, size: int) -> int:
-    """The compiled twin of `format/xxhash.py`."""
+    """The compiled twin of `xxh32` in `format/lz4_frame.py`."""
     end = at + size
     value = _P5
     if size >= 16:
@@ -163,7 +163,7 @@ def xxh32(at: int, size: int) -> int:
 
 @not_inlined
 def _lengthened(length: int, at: int, end: int) -> tuple[int, int]:
-    """A length of 15 goes on in the next bytes, up to one that is not 255."""
+    """A length of 15 continues in the next bytes, up to one that is not 255."""
     byte = 255
     while byte == 255:
         if at >= end:

@@ -78,7 +78,7 @@ store_be_i64 = _storer(64, big_endian=True)
 
 @inlined
 def load_slot(slots: int, slot: int) -> int:
-    """One of the int64 in which a kernel and its caller tell each other numbers and addresses."""
+    """One of the int64 slots in which a kernel and its caller exchange numbers and addresses."""
     number: int = load_le_i64(slots + 8 * slot)
     return number
 
@@ -198,7 +198,7 @@ BATCH: Final = np.dtype(
     ],
     align=True,
 )
-"""One batch or legacy message. What a legacy header does not tell is -1."""
+"""One batch or legacy message. What a legacy header does not have is -1."""
 
 PAYLOAD: Final = np.dtype([("address", np.int64), ("size_bytes", np.int64)], align=True)
 """Where the plain records of a batch lie in memory."""

@@ -1,6 +1,6 @@
 """Locates the fields of a batch's records, from which Python objects are then built.
 
-Keys and values are not copied here: a slice of the bytes at hand makes the object that the caller
+Keys and values are not copied here: a slice of the caller's bytes makes the object that the caller
 wants. The kernel reads the payload and writes `out`, nothing else.
 """
 

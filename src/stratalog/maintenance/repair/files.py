@@ -307,7 +307,7 @@ def _check_unchanged(repair: Repair, change: RepairedFile) -> None:
 
 
 def forget_repairs(partition: Path, disk: Disk) -> int:
-    """Remove the kept files of all repairs; returns how many repairs cannot be undone any more."""
+    """Remove the kept files of all repairs; returns how many repairs can no longer be undone."""
     found = repairs_of(partition)
     for repair in found:
         repair.discard(disk)

@@ -1,6 +1,6 @@
 """The plan of a repair, made from the files of a partition and shown before anything is changed.
 
-* Bytes of a segment without a valid batch are left out; the segment goes on after them. If copies
+* Bytes of a segment without a valid batch are left out; the segment continues after them. If copies
   of the partition are given, their valid batches take the place of what is missing
   (`repaired_log`).
 * A torn tail is truncated.

@@ -294,7 +294,7 @@ class RepairedLog:
             self._fill(hole)
 
     def _fill(self, hole: _Hole) -> None:
-        """Put batches of copies where offsets are missing, and note what is lost all the same."""
+        """Put batches of copies where offsets are missing, and note what is still lost."""
         at = hole.first_offset
         for copy, batch in self._chosen(hole):
             self._note_lost(hole, at, batch.first_offset)
