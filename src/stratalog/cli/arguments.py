@@ -84,10 +84,21 @@ LogDirOption = Annotated[
         "--log-dir",
         "-d",
         metavar="DIR",
-        help="A log directory that has the topics, or its URI. Repeatable.",
+        help="A log directory with the topics, or its URI. Repeatable.",
         parser=location,
     ),
 ]
+LocalLogDirOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--log-dir",
+        "-d",
+        metavar="DIR",
+        help="A log directory, on a local disk. Repeatable.",
+        parser=location,
+    ),
+]
+"""For commands that write: logs in stores can only be read."""
 
 
 def _use_storage_options(given: list[str] | None) -> list[str] | None:
@@ -309,7 +320,8 @@ ServerPropertiesOption = Annotated[
         "--server-properties",
         metavar="FILE",
         help=(
-            "The broker's server.properties file: its topic defaults and metadata.log.dir are used."
+            "The broker's server.properties file: broker settings, defaults for topics, and "
+            "metadata.log.dir."
         ),
     ),
 ]

@@ -129,7 +129,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     is the number of records, with --count. OLDEST is the time of the first batch, NEWEST the
     largest timestamp, CODEC the compression of the first batch. HIGH WM (high watermark), RECOVERY
     (recovery point) and CLEANED (first dirty offset) are read from the checkpoint files. INDEXES
-    shows problems of index files that are visible without reading every entry; `stratalog verify`
+    shows problems with index files that are visible without reading every entry; `stratalog verify`
     checks every entry.
 
     The first line shows whether a process has locked the directory, and whether the last writer

@@ -13,7 +13,7 @@ import typer
 from stratalog.cli.arguments import (
     DryRunOption,
     JsonOption,
-    LogDirOption,
+    LocalLogDirOption,
     WhereArgument,
     flag,
     with_groups,
@@ -35,7 +35,7 @@ _KEPT = "kept"  # the index differs from what recovery would write, but is right
 @with_groups
 def run(  # noqa: PLR0913  # a parameter is a flag
     where: WhereArgument = None,
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     dry_run: DryRunOption = False,
     index_interval_bytes: Annotated[
         int,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from stratalog.cli.arguments import JsonOption, LogDirOption, WhereArgument, flag, repeatable
+from stratalog.cli.arguments import JsonOption, LocalLogDirOption, WhereArgument, flag, repeatable
 from stratalog.cli.output import Progress, json_line, json_names, report_error
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import is_partition_dir, targets_of
@@ -34,7 +34,7 @@ FAILS_WHEN: Final = (
 
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     where: WhereArgument = None,
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     yes: Annotated[
         bool, flag("--yes", "Carry out the plan. Default: only show it.", short="-y")
     ] = False,

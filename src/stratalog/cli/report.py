@@ -45,10 +45,10 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a report on log directories: one HTML page with charts and tables.
+    """Write a report about log directories: one HTML page with charts and tables.
 
-    The page shows topics and partitions by size and growth, segments over time, gaps and disorder
-    of offsets and timestamps, index density, compression, batch and record sizes, keys, compaction
+    The page shows topics and partitions by size and growth, segments over time, gaps in offsets,
+    timestamps out of order, index density, compression, batch and record sizes, keys, compaction
     and retention, producers and transactions (open and overdue ones first), the findings of
     `stratalog verify` and the advice of `stratalog tune`.
 

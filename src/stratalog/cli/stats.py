@@ -66,7 +66,7 @@ def run(
     spark: SparkOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Count records, keys and sizes of topics; estimate what other settings would save.
+    """Count records and keys, measure sizes; estimate what other settings would save.
 
     SUPERSEDED is the share of records that have a later record with the same key. COMPACTED is the
     estimated size of the log after compaction; ZSTD and LZ4 are its estimated sizes with that

@@ -15,6 +15,7 @@ import typer
 from stratalog.cli.arguments import (
     CreateInBrokerDirOption,
     JsonOption,
+    LocalLogDirOption,
     LogDirOption,
     argument,
     flag,
@@ -69,7 +70,7 @@ SettingsOption = Annotated[
 
 def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     topic: TopicArgument,
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     partitions: PartitionsOption = None,
     config: SettingsOption = None,
     if_not_exists: Annotated[
@@ -118,7 +119,7 @@ def create(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
 def alter(
     topic: TopicArgument,
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     config: SettingsOption = None,
     delete_config: Annotated[
         list[str] | None,
@@ -169,7 +170,7 @@ def add_partitions(
         int,
         partitions_option("The new total number of partitions.", show_default=False),
     ],
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     create_in_broker_dir: CreateInBrokerDirOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -195,7 +196,7 @@ def add_partitions(
 
 def delete(
     topic: TopicArgument,
-    log_dir: LogDirOption = None,
+    log_dir: LocalLogDirOption = None,
     yes: Annotated[bool, flag("--yes", "Do not ask for confirmation.", short="-y")] = False,
     if_exists: Annotated[
         bool, flag("--if-exists", "Do nothing if the topic does not exist.")
