@@ -1,1 +1,1 @@
-"""The parts of the demo: events, steps, and how they are told."""
+"""The parts of the demo: events, steps, and output."""

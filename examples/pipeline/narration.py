@@ -1,4 +1,4 @@
-"""How the demo tells what it does: sections, progress, checks, and figures at the end.
+"""The output of the demo: sections, progress, checks, and figures at the end.
 
 On a terminal with colours and a moving bar; piped into a file as plain lines.
 """

@@ -1,4 +1,4 @@
-"""Step 4: windows over the orders, written back to the log; stopped half-way and gone on with."""
+"""Step 4: windows over the orders, written back to the log; stopped halfway and resumed."""
 
 from __future__ import annotations
 

@@ -445,8 +445,8 @@ class TopicDeletionDisabledError(TopicError):
 
 
 class AuthenticationError(StratalogError):
-    """A client could not log in by SASL. The message is for the client: it does not say whether the
-    user exists."""
+    """A client could not authenticate with SASL. The message is for the client: it does not say
+    whether the user exists."""
 
     code: ClassVar[int] = 58
     kafka_name: ClassVar[str] = "SASL_AUTHENTICATION_FAILED"
@@ -467,9 +467,10 @@ class ConcurrentTransactionsError(StratalogError):
 
 
 class RequestError(StratalogError):
-    """A broker refuses a request of a client, or a part of it.
+    """A broker rejects a request of a client, or a part of it.
 
-    `code` is what it returns to the client; `message` goes along where the answer has room for it.
+    `code` is what it returns to the client; `message` is sent along if the response has a field for
+    it.
     """
 
     def __init__(self, code: int, message: str | None = None) -> None:
@@ -479,7 +480,7 @@ class RequestError(StratalogError):
 
 
 class FrameError(StratalogError):
-    """Bytes that are no request of Kafka's protocol. The connection is closed, as by Kafka."""
+    """The bytes are not a request of Kafka's protocol. The connection is closed, as by Kafka."""
 
 
 class BrokerStartError(StratalogError):

@@ -67,7 +67,7 @@ def test_offset_index(segment: Path) -> None:
         ((3, -1), "index points to position -1"),
         ((3, 100_000), "past the"),
         ((3, 6 * SIZE), "no complete batch"),
-        ((3, SIZE + 4), "batch length at position"),
+        ((3, SIZE + 4), "invalid batch length"),
     ],
 )
 def test_an_entry_that_leads_nowhere_ends_the_file(

@@ -158,7 +158,7 @@ def test_a_zero_tail_is_a_problem_where_it_starts(log: Path) -> None:
     log.write_bytes(BATCH + bytes(100))
     found = dump([log], HEADERS)
     assert found.lines[1] == BATCH_LINE
-    assert found.problems == [f"{log} at byte 82: batch length is 0"]
+    assert found.problems == [f"{log} at byte 82: invalid batch length 0"]
 
 
 def test_a_wrong_crc_is_shown_and_its_records_are_too(log: Path) -> None:

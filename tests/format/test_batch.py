@@ -191,7 +191,7 @@ def test_a_batch_cut_anywhere_is_no_entry_yet(kept: int) -> None:
 @pytest.mark.parametrize("length", ["00000000", "0000000d", "ffffffff", "80000000"])
 def test_a_length_no_message_can_have(length: str) -> None:
     raw = with_bytes(DATA, 8, length)
-    with pytest.raises(CorruptBatchError, match="batch length is") as caught:
+    with pytest.raises(CorruptBatchError, match="invalid batch length") as caught:
         next_entry(b"??" + raw, 2)
     assert caught.value.position == 2
 
@@ -223,10 +223,10 @@ def test_read_header() -> None:
         pytest.param(16, "01", "magic is 1", id="older magic"),
         pytest.param(16, "03", "magic is 3", id="newer magic"),
         pytest.param(8, "00000030", "smaller than its header", id="length 48 of 49"),
-        pytest.param(57, "ffffffff", "record count is -1", id="negative count"),
-        pytest.param(0, "ff", "offsets are", id="negative base offset"),
-        pytest.param(23, "ff", "offsets are", id="negative last offset delta"),
-        pytest.param(0, "7fffffffffffffff", "offsets are", id="last offset beyond 63 bits"),
+        pytest.param(57, "ffffffff", "invalid record count -1", id="negative count"),
+        pytest.param(0, "ff", "invalid offsets", id="negative base offset"),
+        pytest.param(23, "ff", "invalid offsets", id="negative last offset delta"),
+        pytest.param(0, "7fffffffffffffff", "invalid offsets", id="last offset beyond 63 bits"),
     ],
 )
 def test_a_header_that_cannot_be(at: int, patch: str, reason: str) -> None:

@@ -131,9 +131,13 @@ def test_every_cut_is_a_partial_tail() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        pytest.param(8, b"\x00\x00\x00\x0d", "batch length is 13", id="length below any message"),
-        pytest.param(8, b"\xff\xff\xff\xff", "batch length is -1", id="negative length"),
-        pytest.param(8, b"\x00\x00\x00\x30", "batch length is 48", id="shorter than its header"),
+        pytest.param(
+            8, b"\x00\x00\x00\x0d", "invalid batch length 13", id="length below any message"
+        ),
+        pytest.param(8, b"\xff\xff\xff\xff", "invalid batch length -1", id="negative length"),
+        pytest.param(
+            8, b"\x00\x00\x00\x30", "invalid batch length 48", id="shorter than its header"
+        ),
         pytest.param(16, b"\x03", "magic is 3", id="magic of the future"),
         pytest.param(16, b"\xff", "magic is 255", id="negative magic"),
     ],

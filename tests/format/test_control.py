@@ -128,7 +128,7 @@ def test_coordinator_epoch_may_be_negative() -> None:
         pytest.param(None, None, "key is too short", id="null key"),
         pytest.param("", None, "key is too short", id="empty key"),
         pytest.param("000000", None, "key is too short", id="key of three bytes"),
-        pytest.param("ffff0000", None, "key version is -1", id="negative key version"),
+        pytest.param("ffff0000", None, "invalid key version -1", id="negative key version"),
         pytest.param("00000000", None, "transaction marker is too short", id="null value"),
         pytest.param("00000001", "0000000000", "transaction marker is too short", id="short value"),
         pytest.param("00000001", "ffff00000000", "version -1", id="negative value version"),

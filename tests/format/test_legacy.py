@@ -257,12 +257,12 @@ WRONG_SETS = [
     ),
     pytest.param(
         message(1, gzipped(struct.pack(">qi", 0, 13) + bytes(13)), attributes=1),
-        "inner message length is 13",
+        "invalid inner message length 13",
         id="inner length too small",
     ),
     pytest.param(
         message(1, gzipped(struct.pack(">qi", 0, -1) + bytes(14)), attributes=1),
-        "inner message length is -1",
+        "invalid inner message length -1",
         id="inner length negative",
     ),
     pytest.param(
@@ -340,7 +340,9 @@ def test_negative_lengths_are_null_and_bytes_after_the_value_ignored_as_in_java(
         pytest.param(message(1, b"", magic=2), "magic is 2", id="magic 2"),
         pytest.param(message(1, b"", magic=255), "magic is 255", id="magic -1"),
         pytest.param(
-            struct.pack(">qi", 1, 21) + message(1, b"")[12:], "length is 21", id="length below 22"
+            struct.pack(">qi", 1, 21) + message(1, b"")[12:],
+            "invalid message length 21",
+            id="length below 22",
         ),
         pytest.param(message(-1, b""), "offset is -1", id="negative offset"),
     ],

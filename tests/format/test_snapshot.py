@@ -73,7 +73,7 @@ def test_every_flipped_bit_is_noticed() -> None:
 def test_versions() -> None:
     with pytest.raises(UnsupportedError, match="version 2"):
         decode_snapshot(b"\x00\x02" + ONE[2:])
-    with pytest.raises(CorruptSnapshotError, match="version is 0"):
+    with pytest.raises(CorruptSnapshotError, match="invalid version 0"):
         decode_snapshot(b"\x00\x00" + ONE[2:])
 
 

@@ -50,7 +50,7 @@ def test_versions() -> None:
         AbortedTxn.unpack(b"\x00\x01" + VECTOR[2:])
     with pytest.raises(UnsupportedError, match="version 256"):  # not one byte of it
         AbortedTxn.unpack(b"\x01\x00" + VECTOR[2:])
-    with pytest.raises(CorruptIndexError, match="version is -1"):
+    with pytest.raises(CorruptIndexError, match="invalid version -1"):
         AbortedTxn.unpack(b"\xff\xff" + VECTOR[2:])
 
 

@@ -4,7 +4,7 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
 
 The broker runs in a thread of its own. It listens as soon as it is started, on loopback and on a
-port that the system chooses, unless told otherwise.
+port that the system chooses, unless you specify others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The connection of one client: requests in, responses out, one at a time.
 
-As in Kafka, nothing more is read from a connection until its request is answered and the answer is
-sent. Answers leave in order, and a client that does not read its answers, or sends faster than it
-is served, waits in its own socket: it takes no memory here.
+As in Kafka, nothing more is read from a connection until the response to its request is sent.
+Responses are sent in order. If a client does not read its responses, or sends requests faster than
+they are served, its data waits in its own socket and takes no memory here.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Connection:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the client owes the next step: to send a request, or to read its answer."""
+        """Whether the client owes the next step: to send a request, or to read its response."""
         return self._waiting is None
 
     def start(self) -> None:
@@ -233,10 +233,10 @@ class Connection:
             self.close()
 
     def _handle_frames(self) -> None:
-        """Handle what has arrived, as long as each answer leaves at once."""
+        """Handle what has arrived, as long as each response leaves at once."""
         session, frames = self.session, self._frames
         while not self._is_closed and self._waiting is None and not self._out:
-            if session.closes_after_answer:
+            if session.closes_after_response:
                 self.close()
                 return
             frames.bytes_max = session.request_bytes_max
@@ -254,21 +254,22 @@ class Connection:
     def _handle(self, frame: Buffer) -> None:
         began_ms = self._reactor.now_ms()
         call = self._dispatcher.call(frame, self.session)
-        answer = call.answer
-        if not isinstance(answer, Deferred):
-            self._traffic.answered(call.api, self._reactor.now_ms() - began_ms)
-            self._send(call, answer)
+        response = call.response
+        if not isinstance(response, Deferred):
+            self._traffic.handled(call.api, self._reactor.now_ms() - began_ms)
+            self._send(call, response)
             return
-        self._waiting = answer
-        answer.then(lambda body: self._answer_later(call, body, began_ms))
+        self._waiting = response
+        response.then(lambda body: self._respond_later(call, body, began_ms))
 
-    def _answer_later(self, call: Call, body: Body | None, began_ms: float) -> None:
-        """A deferred answer has come; perhaps at once, while its request is still being handled."""
-        if self._waiting is not call.answer:
+    def _respond_later(self, call: Call, body: Body | None, began_ms: float) -> None:
+        """A deferred response has come; perhaps at once, while its request is still being
+        handled."""
+        if self._waiting is not call.response:
             return
         self._waiting = None
         self.last_active_ms = self._reactor.now_ms()
-        self._traffic.answered(call.api, self.last_active_ms - began_ms)
+        self._traffic.handled(call.api, self.last_active_ms - began_ms)
         try:
             self._send(call, body)
         except ConnectionError:
@@ -277,7 +278,7 @@ class Connection:
         self._reactor.call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Handle requests that arrived while an answer was waited for."""
+        """Handle requests that arrived while a response was waited for."""
         if not self._is_closed:
             self._on_resumed()
 
@@ -335,8 +336,8 @@ class Connection:
         return True
 
     def _watch_for(self) -> None:
-        """Wait for what the connection needs next: the rest of a request, room for an answer, or,
-        while an answer is being prepared, only its end."""
+        """Wait for what the connection needs next: the rest of a request, room for a response, or,
+        while a response is being prepared, only its end."""
         if self._is_closed:
             return
         events = READABLE

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.broker.fetch_sessions import FetchSession
     from stratalog.broker.logs import ServedLog
     from stratalog.broker.reactor import Timer
-    from stratalog.broker.requests import Answer, Handlers, Request
+    from stratalog.broker.requests import Handlers, Request, Response
     from stratalog.log.slices import LogSlice
     from stratalog.wire.frames import Body
 
@@ -46,9 +46,9 @@ FETCH_BYTES_MAX: Final = 55 << 20
 _BY_ID_SINCE: Final = 13
 _SESSIONS_SINCE: Final = 7
 _COPY_BYTES_MAX: Final = 64 << 10
-"""Smaller slices are read and sent with the rest of the answer: one system call less."""
+"""Smaller slices are read and sent with the rest of the response: one system call less."""
 _COPIES_BYTES_MAX: Final = 256 << 10
-"""Of all slices of an answer: a client that does not read it takes no more memory."""
+"""Of all slices of a response: a client that does not read it takes no more memory."""
 _UNKNOWN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -69,12 +69,12 @@ class FetchHandlers:
     def handlers(self) -> Handlers:
         return {ApiKey.FETCH: self.fetch}
 
-    def fetch(self, request: Request) -> Answer:
+    def fetch(self, request: Request) -> Response:
         try:
             fetch = self._started(request)
         except RequestError as error:
             return {"errorCode": int(error.code), "sessionId": NO_SESSION}
-        return fetch.answer()
+        return fetch.response()
 
     def _started(self, request: Request) -> _Fetch:
         body, version = request.body, request.version
@@ -143,8 +143,8 @@ class _Fetch:
         self._deferred: Deferred | None = None
         self._timer: Timer | None = None
 
-    def answer(self) -> Answer:
-        """The answer, or a promise of it."""
+    def response(self) -> Response:
+        """The response, or a promise of it."""
         results, is_enough = self._read()
         wait_ms = self._request.body["maxWaitMs"]
         if is_enough or wait_ms <= 0 or not self._partitions:
@@ -173,7 +173,7 @@ class _Fetch:
     def _finish(self, results: list[tuple[FetchedPartition, Body]]) -> None:
         self._stop_waiting()
         if self._deferred is not None:
-            self._deferred.answer(self._body(results))
+            self._deferred.respond(self._body(results))
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -185,13 +185,13 @@ class _Fetch:
     # -- reading
 
     def _read(self) -> tuple[list[tuple[FetchedPartition, Body]], bool]:
-        """What each partition has now, and whether that is enough to answer."""
+        """What each partition has now, and whether that is enough for a response."""
         left, found_bytes, copied_bytes, is_enough = self._bytes_max, 0, 0, False
         results = []
         for partition in self._partitions:
-            answer: Body = {"partitionIndex": partition.key.partition}
+            response: Body = {"partitionIndex": partition.key.partition}
             try:
-                piece = self._read_partition(partition, answer, left, is_first=found_bytes == 0)
+                piece = self._read_partition(partition, response, left, is_first=found_bytes == 0)
                 records = (
                     b"" if piece is None else _as_piece(piece, _COPIES_BYTES_MAX - copied_bytes)
                 )
@@ -204,10 +204,10 @@ class _Fetch:
             found_bytes += size_bytes
             left = max(0, left - size_bytes)
             copied_bytes += len(records) if isinstance(records, bytes) else 0
-            answer["records"] = records
-            is_enough = is_enough or "divergingEpoch" in answer
-            results.append((partition, answer))
-        is_all_unknown = all(answer.get("errorCode") in _UNKNOWN for _, answer in results)
+            response["records"] = records
+            is_enough = is_enough or "divergingEpoch" in response
+            results.append((partition, response))
+        is_all_unknown = all(response.get("errorCode") in _UNKNOWN for _, response in results)
         return results, is_enough or is_all_unknown or found_bytes >= self._bytes_min
 
     @staticmethod
@@ -221,37 +221,37 @@ class _Fetch:
         return int(code)
 
     def _read_partition(
-        self, partition: FetchedPartition, answer: Body, left: int, *, is_first: bool
+        self, partition: FetchedPartition, response: Body, left: int, *, is_first: bool
     ) -> LogSlice | None:
-        """Fill in the answer; what to send of the log."""
+        """Fill in the response; what to send of the log."""
         log = self._log(partition)
         # Another process may replace the files of a log that is served read-only.
         return log.retry_if_gone(
-            lambda: self._read_log(log, partition, answer, left, is_first=is_first)
+            lambda: self._read_log(log, partition, response, left, is_first=is_first)
         )
 
     def _read_log(
         self,
         log: ServedLog,
         partition: FetchedPartition,
-        answer: Body,
+        response: Body,
         left: int,
         *,
         is_first: bool,
     ) -> LogSlice | None:
         offset = partition.fetch_offset
-        if _diverges(log, partition, answer):
+        if _diverges(log, partition, response):
             return None
         end = log.last_stable_offset if self._is_committed else log.high_watermark
-        answer["highWatermark"] = log.high_watermark
-        answer["lastStableOffset"] = log.last_stable_offset
-        answer["logStartOffset"] = log.log_start_offset
+        response["highWatermark"] = log.high_watermark
+        response["lastStableOffset"] = log.last_stable_offset
+        response["logStartOffset"] = log.log_start_offset
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
         bytes_max = min(partition.bytes_max, left)
         piece = find_slice(log, offset, end, bytes_max, is_first_whole=is_first)
         if self._is_committed:
-            answer["abortedTransactions"] = [] if piece is None else _aborted(log, offset, piece)
+            response["abortedTransactions"] = [] if piece is None else _aborted(log, offset, piece)
         return piece
 
     def _log(self, partition: FetchedPartition) -> ServedLog:
@@ -271,33 +271,33 @@ class _Fetch:
             return key.topic
         return self._context.logs.name_of(key.topic)
 
-    # -- answering
+    # -- the response
 
     def _body(self, results: list[tuple[FetchedPartition, Body]]) -> Body:
         session = self._session
         topics: dict[str, list[Body]] = {}
-        for partition, answer in results:
-            if self._is_told(partition, answer):
-                topics.setdefault(partition.key.topic, []).append(answer)
+        for partition, response in results:
+            if self._is_included(partition, response):
+                topics.setdefault(partition.key.topic, []).append(response)
         name_field = "topicId" if self._request.version >= _BY_ID_SINCE else "topic"
         return {
             "sessionId": NO_SESSION if session is None else session.session_id,
             "responses": [
-                {name_field: topic, "partitions": answers} for topic, answers in topics.items()
+                {name_field: topic, "partitions": responses} for topic, responses in topics.items()
             ],
         }
 
-    def _is_told(self, partition: FetchedPartition, answer: Body) -> bool:
-        """Whether the answer names the partition: an incremental one has changes only."""
-        told = (
-            answer["highWatermark"],
-            answer.get("lastStableOffset", -1),
-            answer.get("logStartOffset", -1),
+    def _is_included(self, partition: FetchedPartition, response: Body) -> bool:
+        """Whether the response names the partition: an incremental one has changes only."""
+        now = (
+            response["highWatermark"],
+            response.get("lastStableOffset", -1),
+            response.get("logStartOffset", -1),
         )
-        has_records = len(answer["records"]) > 0
-        is_news = bool(answer.get("errorCode")) or has_records or "divergingEpoch" in answer
-        is_news = is_news or told != partition.told
-        partition.told = None if answer.get("errorCode") else told
+        has_records = len(response["records"]) > 0
+        is_news = bool(response.get("errorCode")) or has_records or "divergingEpoch" in response
+        is_news = is_news or now != partition.last_sent
+        partition.last_sent = None if response.get("errorCode") else now
         if self._session is not None and has_records:
             known = self._session.partitions
             if partition.key in known:
@@ -315,8 +315,9 @@ def _failed(partition: FetchedPartition, code: int) -> Body:
     }
 
 
-def _diverges(log: ServedLog, partition: FetchedPartition, answer: Body) -> bool:
-    """Whether the log has other records than the client has read; then it is told since when."""
+def _diverges(log: ServedLog, partition: FetchedPartition, response: Body) -> bool:
+    """Whether the log has other records than the client has read; if so, the response says since
+    when."""
     if partition.last_fetched_epoch < 0:
         return False
     epoch, end_offset = log.end_offset_for_epoch(partition.last_fetched_epoch)
@@ -324,10 +325,10 @@ def _diverges(log: ServedLog, partition: FetchedPartition, answer: Body) -> bool
         raise RequestError(ErrorCode.OFFSET_OUT_OF_RANGE)
     if epoch >= partition.last_fetched_epoch and end_offset >= partition.fetch_offset:
         return False
-    answer["highWatermark"] = log.high_watermark
-    answer["lastStableOffset"] = log.last_stable_offset
-    answer["logStartOffset"] = log.log_start_offset
-    answer["divergingEpoch"] = {"epoch": epoch, "endOffset": end_offset}
+    response["highWatermark"] = log.high_watermark
+    response["lastStableOffset"] = log.last_stable_offset
+    response["logStartOffset"] = log.log_start_offset
+    response["divergingEpoch"] = {"epoch": epoch, "endOffset": end_offset}
     return True
 
 

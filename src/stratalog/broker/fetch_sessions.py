@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): what a client fetches, remembered from one request to the next.
 
 A session spares client and broker the list of partitions: a request names only what is new, changed
-or forgotten, an answer only partitions with news. Epochs keep both sides in step.
+or forgotten, a response only partitions with news. Epochs keep both sides in step.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FetchedPartition:
     bytes_max: int
     leader_epoch: int
     last_fetched_epoch: int
-    told: tuple[int, int, int] | None = None
-    """High watermark, last stable offset and log start offset of the last answer."""
+    last_sent: tuple[int, int, int] | None = None
+    """High watermark, last stable offset and log start offset of the last response."""
 
 
 class FetchSession:
@@ -62,7 +62,7 @@ class FetchSession:
         for partition in wanted:
             known = self.partitions.get(partition.key)
             if known is not None:
-                partition.told = known.told
+                partition.last_sent = known.last_sent
             self.partitions[partition.key] = partition
         for key in forgotten:
             self.partitions.pop(key, None)

@@ -264,7 +264,7 @@ class GroupHandlers:
         def reply(body: Body) -> None:
             if body["protocolName"] is None and request.version < _NULL_PROTOCOL_SINCE:
                 body = {**body, "protocolName": ""}
-            deferred.answer(body)
+            deferred.respond(body)
 
         self.coordinator.join(_group_request(request), reply)
         return deferred
@@ -272,7 +272,7 @@ class GroupHandlers:
     def sync(self, request: Request) -> Deferred:
         self._check(request, Operation.READ, request.body["groupId"])
         deferred = Deferred()
-        self.coordinator.sync(_group_request(request), deferred.answer)
+        self.coordinator.sync(_group_request(request), deferred.respond)
         return deferred
 
     def heartbeat(self, request: Request) -> Body:
@@ -398,23 +398,23 @@ class GroupHandlers:
             raise RequestError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
 
     def _committed(self, request: Request, commit: Callable[[GroupRequest], Body]) -> Body:
-        """Commit what the client may commit, and answer for all of it."""
+        """Commit what the client may commit; the response covers all of it."""
         topics = [self._named(request, topic) for topic in request.body["topics"]]
         accepted = [topic for topic, code in topics if code is ErrorCode.NONE]
         try:
             self._check(request, Operation.READ, request.body["groupId"])
             asked = _group_request(request, {**request.body, "topics": accepted})
-            answered = iter(commit(asked)["topics"])
+            committed = iter(commit(asked)["topics"])
         except StratalogError as error:
             reason = getattr(error, "code", ErrorCode.UNKNOWN_SERVER_ERROR)
-            answered = iter([_with_code(topic, reason) for topic in accepted])
-        answers = [
-            next(answered) if code is ErrorCode.NONE else _with_code(topic, code)
+            committed = iter([_with_code(topic, reason) for topic in accepted])
+        responses = [
+            next(committed) if code is ErrorCode.NONE else _with_code(topic, code)
             for topic, code in topics
         ]
-        for answer, (topic, _) in zip(answers, topics, strict=True):
-            answer["topicId"] = topic.get("topicId")
-        return {"topics": answers}
+        for response, (topic, _) in zip(responses, topics, strict=True):
+            response["topicId"] = topic.get("topicId")
+        return {"topics": responses}
 
     def _named(self, request: Request, topic: Body) -> tuple[Body, ErrorCode]:
         """The topic with its name, and why the client may not use it."""
@@ -483,9 +483,9 @@ class GroupHandlers:
         topics = [(topic, self._why_not_delete(request, topic)) for topic in request.body["topics"]]
         accepted = [topic for topic, code in topics if code is ErrorCode.NONE]
         asked = _group_request(request, {**request.body, "topics": accepted})
-        answer = self.coordinator.delete_offsets(asked)
+        response = self.coordinator.delete_offsets(asked)
         refused = [_with_code(topic, code) for topic, code in topics if code is not ErrorCode.NONE]
-        return {**answer, "topics": answer["topics"] + refused}
+        return {**response, "topics": response["topics"] + refused}
 
     def _why_not_delete(self, request: Request, topic: Body) -> ErrorCode:
         if not self._may_topic(request, Operation.READ, topic["name"]):
@@ -502,7 +502,7 @@ def _group_request(request: Request, body: Body | None = None) -> GroupRequest:
 
 
 def _with_code(topic: Body, code: int) -> Body:
-    """The answer for a topic of a commit that was refused."""
+    """The response for a topic of a commit that was refused."""
     partitions = [
         {"partitionIndex": entry["partitionIndex"], "errorCode": code}
         for entry in topic["partitions"]

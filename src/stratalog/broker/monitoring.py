@@ -3,7 +3,7 @@
     GET /metrics   Prometheus' text format
     GET /health    JSON; status 200, or 503 if background work has failed
 
-The pages are made in the reactor's thread, so a broker that is stuck does not answer. Only the
+The pages are made in the reactor's thread, so a broker that is stuck does not respond. Only the
 first line of a request is read. Each connection serves one page and is closed.
 """
 
@@ -39,7 +39,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """An answer to GET."""
+    """A response to GET."""
 
     status: str
     content_type: str

@@ -69,17 +69,17 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _listed(self, topic: str, partition: Body, request: Request, *, is_committed: bool) -> Body:
-        answer: Body = {"partitionIndex": partition["partitionIndex"]}
+        response: Body = {"partitionIndex": partition["partitionIndex"]}
         try:
             _check_timestamp(partition["timestamp"], request.version)
             log = self._log(topic, partition["partitionIndex"], partition, request)
             found = _found(log, partition["timestamp"], is_committed=is_committed)
         except StratalogError as error:
-            return {**answer, "errorCode": _code_of(error)}
+            return {**response, "errorCode": _code_of(error)}
         epoch = -1
         if found.offset >= 0:
             epoch = _epoch_at(log, found.offset)
-        return {**answer, **found._asdict(), "leaderEpoch": epoch}
+        return {**response, **found._asdict(), "leaderEpoch": epoch}
 
     def offset_for_leader_epoch(self, request: Request) -> Body:
         topics = [
@@ -95,13 +95,13 @@ class OffsetHandlers:
         return {"topics": topics}
 
     def _epoch_end(self, topic: str, partition: Body, request: Request) -> Body:
-        answer: Body = {"partition": partition["partition"]}
+        response: Body = {"partition": partition["partition"]}
         try:
             log = self._log(topic, partition["partition"], partition, request)
         except StratalogError as error:
-            return {**answer, "errorCode": _code_of(error)}
+            return {**response, "errorCode": _code_of(error)}
         epoch, end_offset = log.end_offset_for_epoch(partition["leaderEpoch"])
-        return {**answer, "leaderEpoch": epoch, "endOffset": end_offset}
+        return {**response, "leaderEpoch": epoch, "endOffset": end_offset}
 
     def _log(self, topic: str, number: int, partition: Body, request: Request) -> ServedLog:
         if not self._context.authorizer.allows(

@@ -53,7 +53,7 @@ _REFUSED_EARLY: Final = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-"""Kafka answers these without the log start offset."""
+"""Kafka's responses to these lack the log start offset."""
 
 
 class _Batch(NamedTuple):
@@ -84,16 +84,16 @@ class ProduceHandlers:
         responses, failed = [], 0
         for topic in body["topicData"]:
             name = self._name_of(topic, request.version)
-            answers = []
+            partition_responses = []
             for partition in topic["partitionData"]:
-                answer = denied or self._answer(name, partition, request)
-                failed = failed or answer["errorCode"]
-                answers.append({"index": partition["index"], **answer})
-            responses.append({**_label(topic), "partitionResponses": answers})
+                response = denied or self._response_of(name, partition, request)
+                failed = failed or response["errorCode"]
+                partition_responses.append({"index": partition["index"], **response})
+            responses.append({**_label(topic), "partitionResponses": partition_responses})
         if body["acks"] != 0:
             return {"responses": responses}
         if failed:
-            # Without an answer, this is how the client learns that it must ask for metadata.
+            # Without a response, this is how the client learns that it must ask for metadata.
             raise CloseConnection(f"Produce with acks=0 failed with error {failed}")
         return None
 
@@ -118,7 +118,7 @@ class ProduceHandlers:
             return None
         return _error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
-    def _answer(self, topic: str | None, partition: Body, request: Request) -> Body:
+    def _response_of(self, topic: str | None, partition: Body, request: Request) -> Body:
         log: PartitionLog | None = None
         try:
             if topic is None:
@@ -217,7 +217,7 @@ def _refused(error: AppendError, partition: str, log_start_offset: int) -> Body:
 
 def _appended(info: AppendInfo, data: Buffer, log_start_offset: int) -> Body:
     append_time_ms = info.log_append_time_ms
-    if info.is_duplicate and append_time_ms < 0:  # Kafka's answer to a repeated batch
+    if info.is_duplicate and append_time_ms < 0:  # Kafka's response to a repeated batch
         append_time_ms = BatchHeader.unpack(data).max_timestamp
     return {
         "errorCode": 0,

@@ -1,8 +1,8 @@
 """A request on its way through the broker: what a handler gets, and what it may return.
 
-A handler takes a `Request` and returns the body of the answer, a `Deferred` if the answer comes
+A handler takes a `Request` and returns the body of the response, a `Deferred` if the response comes
 later, or None if the client expects none (acks=0). It may raise RequestError or any other error
-with Kafka's `code`: the answer then has that code. CloseConnection closes the connection.
+with Kafka's `code`: the response then has that code. CloseConnection closes the connection.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Session:
     advertised: Address | None = None
     """Where this client reaches the broker again."""
     sasl: SaslConversation | None = None
-    """The log-in; None on a listener without SASL."""
+    """The SASL authentication; None on a listener without SASL."""
     expires_ms: float | None = None
-    """When the client must log in again, by the reactor's clock."""
+    """When the client must authenticate again, by the reactor's clock."""
     request_bytes_max: int = REQUEST_BYTES_MAX
     """Largest request that is accepted now."""
     logged_in_bytes_max: int = REQUEST_BYTES_MAX
-    """Largest request that is accepted after the log-in."""
+    """Largest request that is accepted after the authentication."""
     on_bare_frame: Callable[[bytes, Session], bytes] | None = None
-    """Answers frames that have no header, in an old form of log-in."""
-    closes_after_answer: bool = False
-    """Set by a handler whose answer is the last one."""
+    """Handles frames without a header, in an old form of authentication."""
+    closes_after_response: bool = False
+    """Set by a handler whose response is the last one."""
     state: dict[str, Any] = field(default_factory=dict)
     """What handlers keep for this connection, by their own keys: an authentication in progress."""
 
@@ -71,7 +71,7 @@ class Request:
 
 
 class Deferred:
-    """An answer that comes later. All of it happens in the reactor's thread."""
+    """A response that comes later. All of it happens in the reactor's thread."""
 
     __slots__ = ("_send", "body", "is_done", "on_closed")
 
@@ -82,8 +82,8 @@ class Deferred:
         self.body: Body | None = None
         self._send: Callable[[Body | None], None] | None = None
 
-    def answer(self, body: Body | None) -> None:
-        """Send the answer (None: the request gets none). Only the first call counts."""
+    def respond(self, body: Body | None) -> None:
+        """Send the response (None: the request gets none). Only the first call counts."""
         if self.is_done:
             return
         self.is_done = True
@@ -92,7 +92,7 @@ class Deferred:
             self._send(body)
 
     def then(self, send: Callable[[Body | None], None]) -> None:
-        """For the connection: where the answer goes."""
+        """For the connection: where the response goes."""
         self._send = send
         if self.is_done:
             send(self.body)
@@ -106,21 +106,21 @@ class Deferred:
 
 
 class CloseConnection(Exception):
-    """Close the connection without an answer; the message is logged."""
+    """Close the connection without a response; the message is logged."""
 
 
-Answer: TypeAlias = "Body | Deferred | None"
-Handler: TypeAlias = "Callable[[Request], Answer]"
+Response: TypeAlias = "Body | Deferred | None"
+Handler: TypeAlias = "Callable[[Request], Response]"
 Handlers: TypeAlias = "Mapping[ApiKey, Handler]"
 
 
 class Call(NamedTuple):
-    """A request that was handled, with what its answer's frame needs."""
+    """A request that was handled, with what its response's frame needs."""
 
     api: ApiKey
     version: int
     correlation_id: int
-    answer: Answer
+    response: Response
 
 
 class Dispatcher:
@@ -130,7 +130,7 @@ class Dispatcher:
         self._handlers: dict[int, Handler] = {}
         self.may_call: Callable[[Request], bool] = _always
         """Whether the session may call this API now; if not, the connection is closed. The place
-        for a listener that demands a log-in first."""
+        for a listener that requires authentication first."""
 
     def register(self, handlers: Handlers) -> None:
         """Serve these APIs."""
@@ -164,14 +164,14 @@ class Dispatcher:
         request = Request(api, version, header.client_id, body, session)
         if not self.may_call(request):
             raise CloseConnection(f"{api.title} is not allowed before authentication")
-        return Call(api, version, correlation_id, _answer(handler, request))
+        return Call(api, version, correlation_id, _response_of(handler, request))
 
 
 def _always(_: Request) -> bool:
     return True
 
 
-def _answer(handler: Handler, request: Request) -> Answer:
+def _response_of(handler: Handler, request: Request) -> Response:
     """A handler that fails never leaves the client waiting."""
     try:
         return handler(request)
@@ -189,7 +189,7 @@ def _answer(handler: Handler, request: Request) -> Answer:
 
 
 def error_body(request: Request, code: int, message: str | None) -> Body:
-    """An answer that has nothing but an error. Raises CloseConnection if the API has no place for
+    """A response that has nothing but an error. Raises CloseConnection if the API has no place for
     one."""
     names = {field.name for field in request.api.response.fields if _has(field, request.version)}
     if "errorCode" not in names:
@@ -205,7 +205,7 @@ _VERSIONS: Final = SERVED[ApiKey.API_VERSIONS]
 
 
 def _unsupported_version() -> Body:
-    """Kafka's answer to a version of ApiVersions that it does not know: which ones it does."""
+    """Kafka's response to a version of ApiVersions that it does not know: which ones it does."""
     first, last = _VERSIONS
     versions = {"apiKey": int(ApiKey.API_VERSIONS), "minVersion": first, "maxVersion": last}
     return {"errorCode": int(ErrorCode.UNSUPPORTED_VERSION), "apiKeys": [versions]}

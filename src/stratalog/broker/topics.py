@@ -143,8 +143,8 @@ class TopicHandlers:
             topics = body["topics"]
         _, repeated = _split_repeated([topic for topic in topics if topic["name"] is not None])
         wanted = [topic for topic in topics if topic["name"] not in repeated]
-        answers = [self._deleted(topic, request.version) for topic in wanted]
-        return {"responses": [*answers, *map(_repeated_name, repeated)]}
+        results = [self._deleted(topic, request.version) for topic in wanted]
+        return {"responses": [*results, *map(_repeated_name, repeated)]}
 
     def _deleted(self, topic: Body, version: int) -> Body:
         name, topic_id = topic["name"], topic["topicId"]
@@ -215,7 +215,7 @@ class TopicHandlers:
     # -- records
 
     def delete_records(self, request: Request) -> Body:
-        answer = {
+        response = {
             "topics": [
                 {
                     "name": topic["name"],
@@ -228,7 +228,7 @@ class TopicHandlers:
         }
         if not self._logs.is_read_only:
             self._log_dir.checkpoint()  # else a crash would bring them back
-        return answer
+        return response
 
     def _records_deleted(self, topic: str, partition: Body) -> Body:
         number = partition["partitionIndex"]

@@ -46,8 +46,8 @@ class Traffic:
         self.refused: dict[str, int] = {}
         """Connections that were closed for a reason of ours: a limit, a malformed frame."""
 
-    def answered(self, api: ApiKey, took_ms: float) -> None:
-        """A request was answered, or needed no answer."""
+    def handled(self, api: ApiKey, took_ms: float) -> None:
+        """A request was handled: its response was sent, or it needs none."""
         traffic = self.by_api.get(api)
         if traffic is None:
             traffic = self.by_api[api] = ApiTraffic()

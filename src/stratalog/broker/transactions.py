@@ -1,7 +1,8 @@
 """Transactions: InitProducerId, AddPartitionsToTxn, EndTxn, and the requests of admin tools.
 
 The coordinator is that of the log directory (`producing.coordinator`): it has all states and rules.
-Here are the requests. A transaction has ended, markers included, when EndTxn is answered.
+Here are the requests. A transaction has ended, markers included, when the response to EndTxn is
+sent.
 """
 
 from __future__ import annotations

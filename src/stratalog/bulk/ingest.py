@@ -291,7 +291,7 @@ def _write(
             done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
     except BaseException as error:
         if done is not None:  # interrupted right after the commit
-            raise KeyboardInterrupt("all was written") from None
+            raise KeyboardInterrupt("everything was written") from None
         with interrupts_held(), suppress(StratalogError):  # what is left is swept later
             abandon_job(options.target, job)
             roll_back_topics(options.target, created)

@@ -246,7 +246,7 @@ def _journal_of(content: Any) -> Journal:
         identity = CommitIdentity(as_text(identity["writer"]), as_count(identity["number"]))
     job = as_text(content["job"])
     if uuid.UUID(job).hex != job:
-        raise ValueError(f"job is {job!r}")
+        raise ValueError(f"invalid job id {job!r}")
     return Journal(
         job=job,
         number=as_count(content["number"]),

@@ -151,7 +151,7 @@ class LogHeaders:
         offset = int.from_bytes(data[:8], signed=True)
         length = int.from_bytes(data[8:PREFIX_BYTES], signed=True)
         if length < LEGACY_MESSAGE_BYTES_MIN:
-            raise CorruptIndexError(f"batch length at position {position} is {length}")
+            raise CorruptIndexError(f"invalid batch length {length} at position {position}")
         size = PREFIX_BYTES + length
         if size > end - position:
             return None

@@ -236,7 +236,7 @@ def next_entry(buf: Buffer, at: int, end: int | None = None) -> Entry | None:
         return None
     offset, length = _PREFIX.unpack_from(buf, at)
     if length < LEGACY_MESSAGE_BYTES_MIN:
-        raise CorruptBatchError(f"batch length is {length}", position=at)
+        raise CorruptBatchError(f"invalid batch length {length}", position=at)
     if stop - at < length + PREFIX_BYTES:
         return None
     return Entry(at, offset, length + PREFIX_BYTES, buf[at + MAGIC_AT])
@@ -255,9 +255,9 @@ def read_header(buf: Buffer, at: int, end: int | None = None) -> BatchHeader:
             f"batch of {header.size_bytes} bytes is smaller than its header", position=at
         )
     if header.record_count < 0:
-        raise _wrong(header, at, f"record count is {header.record_count}")
+        raise _wrong(header, at, f"invalid record count {header.record_count}")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.last_offset > OFFSET_MAX:
-        raise _wrong(header, at, f"offsets are {header.base_offset} to {header.last_offset}")
+        raise _wrong(header, at, f"invalid offsets {header.base_offset} to {header.last_offset}")
     return header
 
 

@@ -100,7 +100,7 @@ def scan_batches(
 _STOPS: Final = {
     scan.END: (Stop.END, ""),
     scan.PARTIAL: (Stop.PARTIAL, ""),
-    scan.BAD_LENGTH: (Stop.CORRUPT, "batch length is {length}"),
+    scan.BAD_LENGTH: (Stop.CORRUPT, "invalid batch length {length}"),
     scan.BAD_MAGIC: (Stop.CORRUPT, "magic is {magic}, not 0 to 2"),
     scan.FULL: (Stop.FULL, ""),
 }

@@ -190,7 +190,7 @@ def _xerial_blocks(view: memoryview) -> Iterator[memoryview]:
             continue
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
-            raise CorruptRecordError(f"snappy: block length is {length}", position=position)
+            raise CorruptRecordError(f"snappy: invalid block length {length}", position=position)
         yield view[position : position + length]
         position += length
 
@@ -385,7 +385,7 @@ def check_zstd_frames(data: Buffer) -> DeclaredSize:
             elif magic & ~0xF == _SKIPPABLE_MAGIC:
                 at += 2 * _U32.size + _U32.unpack_from(data, at + _U32.size)[0]
             else:
-                raise CorruptRecordError(f"zstd: frame magic is {magic:08x}", position=at)
+                raise CorruptRecordError(f"zstd: invalid frame magic {magic:08x}", position=at)
     except (struct.error, IndexError):
         at = end + 1
     if at > end:

@@ -77,7 +77,7 @@ def read_control_key(record: Record, *, position: int = 0) -> ControlKey:
         raise _wrong(record, position, "key is too short")
     key = ControlKey(*_KEY.unpack_from(record.key))
     if key.version < 0:
-        raise _wrong(record, position, f"key version is {key.version}")
+        raise _wrong(record, position, f"invalid key version {key.version}")
     return key
 
 

@@ -218,7 +218,7 @@ def _first_of_payload(
         length, at = varint.read_int(buf, at, end)
         after = at + length
         if length < _NUMBERS_BYTES_MIN or after > end:
-            raise CorruptRecordError(f"record length is {length}", position=at)
+            raise CorruptRecordError(f"invalid record length {length}", position=at)
         delta, at = varint.read_long(buf, at + 1, after)
         timestamp = varint.wrapped_long(header.base_timestamp + delta)
         if timestamp >= target:

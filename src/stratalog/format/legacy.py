@@ -174,7 +174,7 @@ def read_legacy_header(buf: Buffer, at: int, end: int | None = None) -> LegacyHe
         raise CorruptBatchError(f"{stop - at} bytes are too few for a message", position=at)
     header = LegacyHeader.unpack(buf, at)
     if header.message_length < (MESSAGE_1_BYTES_MIN if magic else MESSAGE_0_BYTES_MIN):
-        raise CorruptBatchError(f"message length is {header.message_length}", position=at)
+        raise CorruptBatchError(f"invalid message length {header.message_length}", position=at)
     if header.last_offset < 0:
         raise CorruptBatchError(f"offset is {header.last_offset}", position=at)
     return header
@@ -314,7 +314,7 @@ def _inner_entries(inner: bytes) -> Iterator[tuple[int, int]]:
     while len(inner) - at >= PREFIX_BYTES:
         _, length = _PREFIX.unpack_from(inner, at)
         if length < MESSAGE_0_BYTES_MIN:
-            raise CorruptRecordError(f"inner message length is {length}", position=at)
+            raise CorruptRecordError(f"invalid inner message length {length}", position=at)
         end = at + PREFIX_BYTES + length
         if end > len(inner):
             return

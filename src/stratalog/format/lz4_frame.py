@@ -151,12 +151,12 @@ def _read_header(view: memoryview, trust_header: bool) -> tuple[int, int, bool]:
         raise CorruptRecordError("lz4: not a frame")
     flg, bd = view[4], view[5]
     if flg >> 6 != 1:
-        raise CorruptRecordError(f"lz4: frame version is {flg >> 6}")
+        raise CorruptRecordError(f"lz4: unsupported frame version {flg >> 6}")
     if not flg & 0x20:
         raise CorruptRecordError("lz4: linked blocks are not supported")
     block_code = bd >> 4
     if flg & 0x03 or bd & 0x8F or block_code not in _BLOCK_CODES:
-        raise CorruptRecordError(f"lz4: frame descriptor is {flg:02x} {bd:02x}")
+        raise CorruptRecordError(f"lz4: invalid frame descriptor {flg:02x} {bd:02x}")
     checksum_at = 14 if flg & 0x08 else 6
     if len(view) <= checksum_at:
         raise CorruptRecordError("lz4: the frame header is truncated")

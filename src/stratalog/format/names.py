@@ -198,11 +198,11 @@ def do_topics_collide(first: str, second: str) -> bool:
 
 
 def segment_file_name(base_offset: int, kind: FileKind, state: FileState = FileState.LIVE) -> str:
-    """`00000000000000000042.log` and its kin."""
+    """The name of a segment's file, such as `00000000000000000042.log`."""
     if kind not in _SEGMENT_KINDS:
         raise InvalidNameError(f"{kind.name} files are not named after an offset")
     if state in {FileState.TEMPORARY, FileState.PARTIAL}:
-        raise InvalidNameError(f"no segment file is ever {state.name}")
+        raise InvalidNameError(f"segment files cannot have the state {state.name}")
     return f"{_padded(base_offset, OFFSET_DIGITS, INT64_MAX)}{kind.value}{state.value}"
 
 

@@ -127,7 +127,7 @@ def _decode_record(
     length, start = varint.read_int(buf, at, len(buf))
     end = start + length
     if length < RECORD_BYTES_MIN - 1 or end > len(buf):
-        raise CorruptRecordError(f"record length is {length}", position=at)
+        raise CorruptRecordError(f"invalid record length {length}", position=at)
     timestamp_delta, at = varint.read_long(buf, start + 1, end)  # start holds the unused attributes
     offset_delta, at = varint.read_int(buf, at, end)
     key, at = _read_bytes(buf, at, end)
@@ -158,7 +158,7 @@ def read_headers(buf: bytes, at: int, end: int) -> tuple[tuple[Header, ...], int
     if count == 0:
         return (), at
     if count < 0 or count > end - at:
-        raise CorruptRecordError(f"header count is {count}", position=at)
+        raise CorruptRecordError(f"invalid header count {count}", position=at)
     headers = []
     for _ in range(count):
         key, at = _read_bytes(buf, at, end)

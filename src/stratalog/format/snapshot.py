@@ -109,7 +109,7 @@ def decode_snapshot(buf: Buffer) -> tuple[ProducerEntry, ...]:
     if header.version > VERSION:
         raise UnsupportedError(f"producer snapshot version {header.version} is not supported")
     if header.version < VERSION:
-        raise CorruptSnapshotError(f"version is {header.version}")
+        raise CorruptSnapshotError(f"invalid version {header.version}")
     entries = memoryview(buf)[HEADER_BYTES:]
     computed = crc32c(memoryview(buf)[CRC_FROM:])
     if computed != header.crc:

@@ -58,7 +58,7 @@ class AbortedTxn(NamedTuple):
         if entry.version > VERSION:
             raise UnsupportedError(f"aborted transaction at byte {at} has version {entry.version}")
         if entry.version < VERSION:
-            raise CorruptIndexError(f"version is {entry.version}", position=at)
+            raise CorruptIndexError(f"invalid version {entry.version}", position=at)
         return entry
 
     def pack(self) -> bytes:

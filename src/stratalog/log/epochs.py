@@ -172,7 +172,9 @@ class LeaderEpochCache:
 
     def _with(self, epoch: int, start_offset: int) -> Entries:
         if epoch < 0 or start_offset < 0:
-            raise InvalidLeaderEpochError(f"leader epoch {epoch} from offset {start_offset}")
+            raise InvalidLeaderEpochError(
+                f"leader epoch {epoch} from offset {start_offset}: neither may be negative"
+            )
         kept = self._below(start_offset)
         kept = kept[: bisect_left(kept, epoch, key=_epoch_of)]
         return (*kept, EpochEntry(epoch, start_offset))

@@ -460,7 +460,7 @@ def _check_within(part: SegmentPart, batch: LoadedBatch) -> None:
     """No CRC covers a base offset; a corrupt one is recognized by the batches after it."""
     if batch.header.next_offset > part.end_offset:
         raise CorruptBatchError(
-            f"offset {batch.entry.offset}, expected below {part.end_offset}",
+            f"the batch has offset {batch.entry.offset}, expected below {part.end_offset}",
             position=batch.position,
             path=part.segment.path,
             offsets=(batch.entry.offset, batch.header.next_offset - 1),

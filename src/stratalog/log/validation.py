@@ -117,7 +117,7 @@ def sent_batches(
             raise too_large(header.size_bytes, max_message_bytes)
         if not is_entry_crc_valid(data, entry, header):
             raise CorruptMessageError(
-                f"batch at byte {entry.position}: CRC mismatch, the stored one is {header.crc:08x}"
+                f"batch at byte {entry.position}: CRC mismatch; the stored CRC is {header.crc:08x}"
             )
         if header.codec_id not in _CODECS:
             raise UnsupportedCompressionTypeError(f"unknown codec id {header.codec_id}")
@@ -138,7 +138,7 @@ def _entries(data: Buffer) -> Iterator[Entry]:
     while end - at >= PREFIX_BYTES:
         length = int.from_bytes(data[at + 8 : at + PREFIX_BYTES], "big", signed=True)
         if length < LEGACY_MESSAGE_BYTES_MIN:
-            raise CorruptMessageError(f"batch at byte {at}: its length is {length}")
+            raise CorruptMessageError(f"batch at byte {at}: invalid length {length}")
         if end - at < CLASSIFY_BYTES:
             return
         magic = data[at + MAGIC_AT]

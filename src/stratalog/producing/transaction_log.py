@@ -121,7 +121,7 @@ def restarted(
     producer id.
 
     With `expected`, it is the same client that asks for another epoch: if it repeats its last
-    request, because the answer was lost, it gets the same answer.
+    request, because the response was lost, it gets the same response.
     """
     if expected is not None and is_repeated_start(state, expected):
         identity, last_epoch = identity_of(state), state.last_producer_epoch

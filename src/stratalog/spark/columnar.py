@@ -1,12 +1,12 @@
 """What the accelerator runs in Python: the planner of a scan, and the function that its tasks call.
 
-The accelerator (`accelerator/` in the sources) is a table of Spark's that is written in Scala. It
-knows which filters, columns and limit a query has, and passes Arrow batches on to Spark as they
-come. Everything else is here, and the same as without it: options, plans, decoding, errors.
+The accelerator (`accelerator/` in the sources) implements Spark's table interface in Scala. It
+knows the filters, columns and limit of a query, and passes Arrow batches on to Spark unchanged.
+Everything else is done here, as without the accelerator: options, plans, decoding, errors.
 
-The planner is a Python process beside the driver, as those of Spark's own for Python sources. It is
-sent what Spark's planner of filters is sent, and then the ranges that an earlier plan of the same
-DataFrame has pinned.
+The planner is a Python process next to the driver, like those that Spark starts for Python sources.
+It gets the same input as Spark's own planner of filters, and then the ranges that an earlier plan
+of the same DataFrame has pinned.
 """
 
 from __future__ import annotations

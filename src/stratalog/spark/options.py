@@ -1,11 +1,12 @@
 """The options of `format("stratalog")`, for reads and writes: strings in, typed values out.
 
-`READ_OPTIONS` and `WRITE_OPTIONS` are the names. `_READ_TABLE` has field and parser of each option
-of a read that is parsed by itself. Names are those of Spark's Kafka connector, and of Kafka's
-producer where they decide what batches look like; as in Spark, case does not matter. The connector
-ignores an option that it does not know; here it is an error with a suggestion, unless only a broker
-needs it (`stratalog.spark.connector`), or it is one of a store, or of the other direction. Where
-the connector has an error message of its own, it is used.
+`READ_OPTIONS` and `WRITE_OPTIONS` are the names. `_READ_TABLE` maps each option of a read to its
+field and parser; `parse_write_options` does the same for writes. Names are those of Spark's Kafka
+connector, and of Kafka's producer where they determine what batches look like; as in Spark, case
+does not matter. The connector ignores an option that it does not know; here it is an error with a
+suggestion. Options that only a broker needs (`stratalog.spark.connector`) are ignored with a
+warning, and so are options of the other direction: those of a write in a read, and those of a read
+in a write. Where the connector has an error message of its own, the same message is used.
 
 Nothing here needs PySpark.
 """

@@ -62,8 +62,8 @@ def check_schema(schema: StructType) -> None:
         if field.dataType.simpleString() != expected.simpleString():
             raise ConfigError(
                 field.name,
-                f"column {field.name} is {expected.simpleString()}, not "
-                f"{field.dataType.simpleString()}; read it as that and cast it",
+                f"column {field.name} has the type {expected.simpleString()}, not "
+                f"{field.dataType.simpleString()}; read it with its type, then cast it",
             )
 
 

@@ -115,15 +115,15 @@ class _Check:
                 self._on_batch(loaded)
 
     def _check_next(self, loaded: LoadedBatch) -> None:
-        """No CRC covers a base offset. If the batch after it has lower offsets, then it is
-        this one that is wrong, and no reason to split the segment."""
+        """No CRC covers a base offset. If the batch after it has lower offsets, this one
+        is wrong, and the segment is not split because of it."""
         position = loaded.position + loaded.entry.size_bytes
         following = self._view.file.peek(position) if position < self._end else None
         if following is None or not self._view.is_valid(position):
             return
         if self._next_offset <= following.base_offset <= loaded.header.last_offset:
             raise CorruptBatchError(
-                f"offset {loaded.entry.offset}, but the batch after it has offset "
+                f"the batch has offset {loaded.entry.offset}, but the one after it has offset "
                 f"{following.base_offset}",
                 position=loaded.position,
                 path=self._view.path,

@@ -523,7 +523,7 @@ class SegmentView:
         error."""
         if batch.entry.offset < expected_offset:
             raise CorruptBatchError(
-                f"offset {batch.entry.offset}, expected {expected_offset} or more",
+                f"the batch has offset {batch.entry.offset}, expected {expected_offset} or more",
                 position=batch.position,
                 path=self.path,
                 offsets=(batch.entry.offset, batch.header.next_offset - 1),

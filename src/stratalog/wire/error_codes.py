@@ -6,7 +6,7 @@ import enum
 
 
 class ErrorCode(enum.IntEnum):
-    """What an answer says went wrong. 0 is no error."""
+    """What a response says went wrong. 0 is no error."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -50,7 +50,7 @@ class RequestHeader(NamedTuple):
 def read_start(frame: Buffer) -> tuple[int, int, int]:
     """Api key, version and correlation id of a request. Raises FrameError."""
     if len(frame) < _START.size:
-        raise FrameError(f"a request of {len(frame)} bytes")
+        raise FrameError(f"a request of {len(frame)} bytes is too short for its header")
     key, version, correlation_id = _START.unpack_from(frame)
     return key, version, correlation_id
 
@@ -187,7 +187,7 @@ class FrameReader:
             return None
         (length,) = _LENGTH.unpack_from(self._data, self._at)
         if not 0 <= length <= self.bytes_max:
-            raise FrameError(f"a frame of {length} bytes, the limit is {self.bytes_max}")
+            raise FrameError(f"invalid frame of {length} bytes; the limit is {self.bytes_max}")
         start = self._at + LENGTH_BYTES
         if left - LENGTH_BYTES >= length:
             self._at = start + length

@@ -1,8 +1,9 @@
 """The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-A rebalance has two phases. While it is prepared, answers to JoinGroup wait until every known member
-has rejoined, or the rebalance time-out has passed; then the generation begins, and the leader gets
-the list of members. While it is completed, answers to SyncGroup wait for the leader's assignment.
+A rebalance has two phases. While it is prepared, responses to JoinGroup wait until every known
+member has rejoined, or the rebalance timeout has passed; then the generation begins, and the leader
+gets the list of members. While it is completed, responses to SyncGroup wait for the leader's
+assignment.
 
 A group is written when its assignment is known, when a static member is replaced, and when it
 becomes empty. A member is removed when it leaves or its session ends; a static one also survives
@@ -37,7 +38,7 @@ class ClassicProtocol:
     # -- JoinGroup
 
     def join(self, group: ClassicGroup, request: GroupRequest, reply: Reply) -> None:
-        """Answer now, or when the rebalance has come that far. Raises RequestError."""
+        """Respond now, or when the rebalance has come that far. Raises RequestError."""
         body = request.body
         member_id = body["memberId"]
         if group.state is ClassicState.DEAD:
@@ -109,7 +110,7 @@ class ClassicProtocol:
         is_completing = group.state is ClassicState.COMPLETING_REBALANCE
         is_stable = group.state is ClassicState.STABLE
         if is_same and (is_completing or (is_stable and not is_leader)):
-            reply(self._joined(group, member.member_id))  # its answer was lost
+            reply(self._joined(group, member.member_id))  # its response was lost
             return
         self._update(member, request, reply)
         self._rebalance(group)
@@ -118,8 +119,8 @@ class ClassicProtocol:
         member.rebalance_timeout_ms = _rebalance_timeout_ms(request.body)
         member.session_timeout_ms = request.body["sessionTimeoutMs"]
         member.protocols = _protocols(request.body)
-        # If an older request of it still waits, nobody is interested in its answer any more.
-        _answer_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        # If an older request of it is still waiting, its response is no longer needed.
+        _reply_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         member.join_reply = reply
 
     def _return_static(
@@ -144,8 +145,8 @@ class ClassicProtocol:
                 group.members[old.member_id] = old
                 raise
         self._env.timers.cancel(_heartbeat_key(group, old.member_id))
-        _answer_join(old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
-        _answer_sync(old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        _reply_to_join(old, join_error(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
+        _reply_to_sync(old, sync_error(ErrorCode.FENCED_INSTANCE_ID))
         self._expect_heartbeat(group, member)
         if needs_rebalance:
             member.join_reply = reply
@@ -166,7 +167,7 @@ class ClassicProtocol:
             return
         was_empty = group.state is ClassicState.EMPTY
         for member in group.members.values():
-            _answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+            _reply_to_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         if group.state is ClassicState.COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
@@ -243,7 +244,7 @@ class ClassicProtocol:
         for member in list(group.members.values()):
             member.is_new = False
             self._expect_heartbeat(group, member)
-            _answer_join(member, self._joined(group, member.member_id))
+            _reply_to_join(member, self._joined(group, member.member_id))
 
     def _remove_unsynced(self, group: ClassicGroup) -> None:
         if group.state in _AGREED and group.unsynced:
@@ -252,7 +253,7 @@ class ClassicProtocol:
             self._rebalance(group)
 
     def _joined(self, group: ClassicGroup, member_id: str) -> Body:
-        """The answer to JoinGroup with the current generation."""
+        """The response to JoinGroup with the current generation."""
         is_leader = group.is_leader(member_id)
         return {
             "errorCode": ErrorCode.NONE,
@@ -276,7 +277,7 @@ class ClassicProtocol:
     # -- SyncGroup
 
     def sync(self, group: ClassicGroup, request: GroupRequest, reply: Reply) -> None:
-        """Answer now, or when the leader has sent the assignment. Raises RequestError."""
+        """Respond now, or when the leader has sent the assignment. Raises RequestError."""
         body = request.body
         member = self._checked_member(group, body)
         names = (body.get("protocolType"), body.get("protocolName"))
@@ -295,7 +296,7 @@ class ClassicProtocol:
             self._expect_heartbeat(group, member)
             reply(self._synced(group, member))
             return
-        _answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        _reply_to_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_reply = reply
         if group.is_leader(member.member_id):
             sent = {entry["memberId"]: bytes(entry["assignment"]) for entry in body["assignments"]}
@@ -308,7 +309,7 @@ class ClassicProtocol:
             self._write(group, assignments)
         except StratalogError:
             for member in group.members.values():
-                _answer_sync(member, sync_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                _reply_to_sync(member, sync_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))
             self._rebalance(group)
             return
         for member_id, assignment in assignments.items():
@@ -317,7 +318,7 @@ class ClassicProtocol:
         for member in group.members.values():
             if member.sync_reply is not None:
                 self._expect_heartbeat(group, member)
-                _answer_sync(member, self._synced(group, member))
+                _reply_to_sync(member, self._synced(group, member))
 
     def _synced(self, group: ClassicGroup, member: ClassicMember) -> Body:
         return {
@@ -382,8 +383,8 @@ class ClassicProtocol:
         self.stop(group)
         group.state = ClassicState.DEAD
         for member in group.members.values():
-            _answer_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-            _answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+            _reply_to_join(member, join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            _reply_to_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
 
     def stop(self, group: ClassicGroup) -> None:
         """Forget the timers of a group that is no longer served."""
@@ -427,8 +428,8 @@ class ClassicProtocol:
         self._env.timers.cancel(_heartbeat_key(group, member_id))
         member = group.members[member_id]
         group.remove(member_id)
-        _answer_join(member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
-        _answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        _reply_to_join(member, join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+        _reply_to_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
 
     def _write(self, group: ClassicGroup, assignments: Mapping[str, bytes]) -> None:
         record = group.record(assignments, self._env.now_ms())
@@ -439,7 +440,7 @@ _AGREED: Final = frozenset({ClassicState.COMPLETING_REBALANCE, ClassicState.STAB
 
 
 def join_error(code: ErrorCode, member_id: str) -> Body:
-    """An answer to JoinGroup that says why not."""
+    """A response to JoinGroup that says why not."""
     return {
         "errorCode": code,
         "generationId": -1,
@@ -453,17 +454,17 @@ def join_error(code: ErrorCode, member_id: str) -> Body:
 
 
 def sync_error(code: ErrorCode) -> Body:
-    """An answer to SyncGroup that says why not."""
+    """A response to SyncGroup that says why not."""
     return {"errorCode": code, "protocolType": None, "protocolName": None, "assignment": b""}
 
 
-def _answer_join(member: ClassicMember, body: Body) -> None:
+def _reply_to_join(member: ClassicMember, body: Body) -> None:
     reply, member.join_reply = member.join_reply, None
     if reply is not None:
         reply(body)
 
 
-def _answer_sync(member: ClassicMember, body: Body) -> None:
+def _reply_to_sync(member: ClassicMember, body: Body) -> None:
     reply, member.sync_reply = member.sync_reply, None
     if reply is not None:
         reply(body)
@@ -474,7 +475,7 @@ def _heartbeat_key(group: ClassicGroup, member_id: str) -> tuple[str, str, str]:
 
 
 def _rebalance_timeout_ms(body: Body) -> int:
-    """Version 0 has none: the session time-out stands for it."""
+    """Version 0 has none: the session timeout stands for it."""
     timeout_ms: int = body.get("rebalanceTimeoutMs", -1)
     return timeout_ms if timeout_ms >= 0 else int(body["sessionTimeoutMs"])
 

@@ -4,7 +4,7 @@ Invariants:
 
 * the leader is a member, unless there are none;
 * every member supports at least one protocol that all support;
-* a member that waits for an answer to JoinGroup or SyncGroup is alive: its session does not end.
+* a member that waits for a response to JoinGroup or SyncGroup is alive: its session does not end.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ClassicGroup:
 
     def replace_static(self, instance_id: str, new_id: str) -> ClassicMember:
         """Give the place of a static member to a new process of it. Returns the old one, whose
-        replies are still to be answered; the new one has none."""
+        replies are still to be sent; the new one has none."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         new = ClassicMember(**{**vars(old), "member_id": new_id})

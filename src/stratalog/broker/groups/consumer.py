@@ -1,8 +1,8 @@
 """The consumer group protocol (KIP-848): everything goes through ConsumerGroupHeartbeat.
 
 A heartbeat says who the member is, its epoch, and what has changed since the last one; null means
-unchanged. The answer has the member's epoch, and its assignment if that has changed. Decisions are
-in `consumer_group.py`; here they are put in order, written, and timed.
+unchanged. The response has the member's epoch, and its assignment if that has changed. Decisions
+are in `consumer_group.py`; here they are put in order, written, and timed.
 """
 
 from __future__ import annotations
@@ -164,15 +164,15 @@ class ConsumerProtocol:
             )
 
     def _check_epoch(self, member: ConsumerMember, body: Body) -> None:
-        """A member one epoch behind may have missed an answer; otherwise it must rejoin."""
+        """A member one epoch behind may have missed a response; otherwise it must rejoin."""
         epoch = body["memberEpoch"]
         owned = body["topicPartitions"]
-        missed_answer = (
+        missed_response = (
             epoch == member.previous_epoch
             and owned is not None
             and is_subset(assignment_of(owned), member.assigned)
         )
-        if epoch == member.epoch or (epoch < member.epoch and missed_answer):
+        if epoch == member.epoch or (epoch < member.epoch and missed_response):
             return
         word = "greater" if epoch > member.epoch else "smaller"
         raise RequestError(
@@ -358,7 +358,7 @@ class ConsumerProtocol:
 
 
 def _is_full(body: Body) -> bool:
-    """Whether the member says everything about itself: it may have missed answers."""
+    """Whether the member says everything about itself: it may have missed responses."""
     subscriptions = (body["subscribedTopicNames"], body.get("subscribedTopicRegex"))
     return (
         body["rebalanceTimeoutMs"] != -1

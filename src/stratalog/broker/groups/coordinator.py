@@ -1,7 +1,7 @@
 """The group coordinator: all groups of a broker, and the requests about them.
 
 A group is classic or of the consumer protocol; an empty one becomes what its next member uses. A
-group without members and offsets is removed. Requests raise RequestError, or answer with a body;
+group without members and offsets is removed. Requests raise RequestError, or respond with a body;
 those that may have to wait take a `reply`.
 """
 
@@ -74,8 +74,8 @@ class GroupCoordinator:
             self._check_join(body)
             group = self.groups.get(body["groupId"])
             if isinstance(group, ConsumerGroup) and group.members:
-                answer = self.classic_members.join(group, request)
-                reply({**join_error(ErrorCode.NONE, body["memberId"]), **answer})
+                response = self.classic_members.join(group, request)
+                reply({**join_error(ErrorCode.NONE, body["memberId"]), **response})
                 return
             classic = self._classic_to_join(body["groupId"], body["memberId"])
             self.classic.join(classic, request, reply)
@@ -207,9 +207,9 @@ class GroupCoordinator:
             raise RequestError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found."
             )
-        answer = self.consumer.heartbeat(group, request)
+        response = self.consumer.heartbeat(group, request)
         self.groups.setdefault(group_id, group)
-        return answer
+        return response
 
     # -- offsets
 
@@ -220,8 +220,8 @@ class GroupCoordinator:
         if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _NEW_ERRORS_SINCE:
             code = ErrorCode.UNSUPPORTED_VERSION
         offsets = self._offsets_to_commit(body, code)
-        answer = self._store_offsets(group, body, offsets, None)
-        return {"topics": answer}
+        response = self._store_offsets(group, body, offsets, None)
+        return {"topics": response}
 
     def commit_in_transaction(self, request: GroupRequest, producer: OffsetsProducer) -> Body:
         """TxnOffsetCommit, once the transaction coordinator has agreed: the offsets count when the
@@ -294,7 +294,7 @@ class GroupCoordinator:
         offsets: Mapping[tuple[str, int], CommittedOffset | ErrorCode],
         producer: OffsetsProducer | None,
     ) -> list[Body]:
-        """Write the offsets, and return the topics of the answer."""
+        """Write the offsets, and return the topics of the response."""
         accepted = {
             place: offset
             for place, offset in offsets.items()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from stratalog.config import BrokerConfig
 
 Body: TypeAlias = "dict[str, Any]"
-"""A request or an answer: its fields by Kafka's names."""
+"""A request or a response: its fields by Kafka's names."""
 Reply: TypeAlias = "Callable[[Body], None]"
-"""Takes the answer, at once or later; exactly once."""
+"""Takes the response, at once or later; exactly once."""
 
 MINUTE_MS = 60_000
 

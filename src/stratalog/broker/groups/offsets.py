@@ -147,7 +147,7 @@ class CommittedOffsets:
         ]
 
     def fetched(self, topic: str, partition: int, *, require_stable: bool) -> Body:
-        """The entry of an answer to OffsetFetch. `errorCode` 88 asks the client to try again."""
+        """The entry of a response to OffsetFetch. `errorCode` 88 asks the client to try again."""
         found = self.find(topic, partition)
         is_unstable = require_stable and self.is_pending(topic, partition)
         if found is None or is_unstable:

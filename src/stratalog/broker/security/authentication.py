@@ -65,7 +65,7 @@ class LogInHandlers:
         if sasl.state not in {SaslState.START, SaslState.DONE}:
             raise CloseConnection("SaslHandshake during an authentication")
         if not sasl.handshake(request.body["mechanism"]):
-            session.closes_after_answer = True
+            session.closes_after_response = True
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             return {"errorCode": int(code), "mechanisms": sasl.mechanisms}
         if request.version < _OWN_TOKENS_SINCE:
@@ -93,8 +93,8 @@ class LogInHandlers:
         }
 
     def bare_token(self, frame: bytes, session: Session) -> bytes:
-        """The answer to a message of the mechanism that came without a header. A failure closes the
-        connection: there is no place for an error."""
+        """The response to a message of the mechanism that came without a header. A failure closes
+        the connection: there is no place for an error."""
         sasl = session.sasl
         assert sasl is not None
         try:
@@ -121,11 +121,11 @@ class LogInHandlers:
         self, session: Session, sasl: SaslConversation, error: AuthenticationError
     ) -> Deferred:
         self._note_failure(session, sasl, error)
-        session.closes_after_answer = True
+        session.closes_after_response = True
         body = {"errorCode": error.code, "errorMessage": str(error), "authBytes": b""}
-        answer = Deferred()
-        self._context.reactor.call_later(self._failure_delay_ms, lambda: answer.answer(body))
-        return answer
+        response = Deferred()
+        self._context.reactor.call_later(self._failure_delay_ms, lambda: response.respond(body))
+        return response
 
     def _note_failure(
         self, session: Session, sasl: SaslConversation, error: AuthenticationError

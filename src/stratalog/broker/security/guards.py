@@ -1,10 +1,10 @@
 """What admin and transactional requests need: a guard around each of their handlers.
 
-The handlers of records, metadata and groups ask the authorizer themselves, because what they answer
-depends on it in many ways. The others follow three patterns, so their rules are tables here:
+The handlers of records, metadata and groups ask the authorizer themselves, because their responses
+depend on it in many ways. The others follow three patterns, so their rules are tables here:
 
 * a request needs one right, on the cluster (`_CLUSTER`);
-* each entry of a request needs a right: those without it are answered here, the handler gets the
+* each entry of a request needs a right: those without it get their error here, the handler gets the
   rest (`_ENTRIES`);
 * a request of a transaction needs rights on its transactional id, group and topics.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Answer, Handler, Handlers, Request, Session
+    from stratalog.broker.requests import Handler, Handlers, Request, Response, Session
     from stratalog.wire.frames import Body
 
 _CODES: Final = {
@@ -59,11 +59,11 @@ class _Entries(NamedTuple):
 
     asked: str
     """The field of the request."""
-    answered: str
-    """The field of the answer."""
+    response_field: str
+    """The field of the response."""
     operation: Operation
     refusal: Callable[[Any], Body]
-    """What is answered for an entry, apart from the error and its message."""
+    """What the response has for an entry, apart from the error and its message."""
     resource: Callable[[Any], tuple[Resource, str]] = lambda entry: (Resource.TOPIC, entry["name"])
 
 
@@ -132,7 +132,7 @@ class Guards:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._own: Mapping[ApiKey, Callable[[Request, Handler], Answer]] = {
+        self._own: Mapping[ApiKey, Callable[[Request, Handler], Response]] = {
             ApiKey.CREATE_TOPICS: self._create_topics,
             ApiKey.DELETE_TOPICS: self._delete_topics,
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
@@ -169,13 +169,13 @@ class Guards:
 
     # -- patterns
 
-    def _of_cluster(self, request: Request, handler: Handler, operation: Operation) -> Answer:
+    def _of_cluster(self, request: Request, handler: Handler, operation: Operation) -> Response:
         if self._may(request.session, operation, Resource.CLUSTER):
             return handler(request)
         return _refused(Resource.CLUSTER)
 
-    def _split(self, request: Request, handler: Handler, entries: _Entries) -> Answer:
-        """Answer the entries without a right here, and leave the others to the handler."""
+    def _split(self, request: Request, handler: Handler, entries: _Entries) -> Response:
+        """Respond to the entries without a right here, and leave the others to the handler."""
         allowed, refused = [], []
         for entry in request.body[entries.asked]:
             resource, name = entries.resource(entry)
@@ -186,21 +186,21 @@ class Guards:
         if not refused:
             return handler(request)
         rest = replace(request, body={**request.body, entries.asked: allowed})
-        return _then(handler(rest), lambda body: _extended(body, entries.answered, refused))
+        return _then(handler(rest), lambda body: _extended(body, entries.response_field, refused))
 
     # -- topics
 
-    def _create_topics(self, request: Request, handler: Handler) -> Answer:
+    def _create_topics(self, request: Request, handler: Handler) -> Response:
         session = request.session
         if self._may(session, Operation.CREATE, Resource.CLUSTER):
-            answer = handler(request)
+            response = handler(request)
         else:
             entries = _Entries("topics", "topics", Operation.CREATE, _not_created)
-            answer = self._split(request, handler, entries)
-        return _then(answer, lambda body: self._without_configs(session, body))
+            response = self._split(request, handler, entries)
+        return _then(response, lambda body: self._without_configs(session, body))
 
     def _without_configs(self, session: Session, body: Body) -> Body:
-        """The answer has the settings of a new topic only for those who may see them."""
+        """The response has the settings of a new topic only for those who may see them."""
         hidden = {
             "topicConfigErrorCode": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
             "numPartitions": -1,
@@ -216,7 +216,7 @@ class Guards:
         ]
         return {**body, "topics": topics}
 
-    def _delete_topics(self, request: Request, handler: Handler) -> Answer:
+    def _delete_topics(self, request: Request, handler: Handler) -> Response:
         field = "topicNames" if "topicNames" in request.body else "topics"
         entries = _Entries(
             field,
@@ -248,7 +248,7 @@ class Guards:
     def _may_write(self, session: Session, transactional_id: str) -> bool:
         return self._may(session, Operation.WRITE, Resource.TRANSACTIONAL_ID, transactional_id)
 
-    def _init_producer_id(self, request: Request, handler: Handler) -> Answer:
+    def _init_producer_id(self, request: Request, handler: Handler) -> Response:
         session, transactional_id = request.session, request.body["transactionalId"]
         if transactional_id is not None:
             if not self._may_write(session, transactional_id):
@@ -259,7 +259,7 @@ class Guards:
                 return {**_refused(Resource.CLUSTER), **_NO_PRODUCER}
         return handler(request)
 
-    def _add_partitions(self, request: Request, handler: Handler) -> Answer:
+    def _add_partitions(self, request: Request, handler: Handler) -> Response:
         session, body = request.session, request.body
         if "transactions" in body:  # among brokers
             return self._of_cluster(request, handler, Operation.CLUSTER_ACTION)
@@ -283,7 +283,7 @@ class Guards:
             ),
         )
 
-    def _add_offsets(self, request: Request, handler: Handler) -> Answer:
+    def _add_offsets(self, request: Request, handler: Handler) -> Response:
         session, body = request.session, request.body
         if not self._may_write(session, body["transactionalId"]):
             return _refused(Resource.TRANSACTIONAL_ID)
@@ -291,12 +291,12 @@ class Guards:
             return _refused(Resource.GROUP)
         return handler(request)
 
-    def _end_transaction(self, request: Request, handler: Handler) -> Answer:
+    def _end_transaction(self, request: Request, handler: Handler) -> Response:
         if not self._may_write(request.session, request.body["transactionalId"]):
             return {**_refused(Resource.TRANSACTIONAL_ID), **_NO_PRODUCER}
         return handler(request)
 
-    def _write_markers(self, request: Request, handler: Handler) -> Answer:
+    def _write_markers(self, request: Request, handler: Handler) -> Response:
         session = request.session
         for operation in (Operation.CLUSTER_ACTION, Operation.ALTER):
             if self._may(session, operation, Resource.CLUSTER):
@@ -304,7 +304,7 @@ class Guards:
         code = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return {"markers": [_marker_refusal(marker, code) for marker in request.body["markers"]]}
 
-    def _list_transactions(self, request: Request, handler: Handler) -> Answer:
+    def _list_transactions(self, request: Request, handler: Handler) -> Response:
         def visible(body: Body) -> Body:
             states = [
                 state
@@ -356,10 +356,10 @@ def _extended(body: Body, field: str, more: list[Body]) -> Body:
     return {**body, field: [*body.get(field, []), *more]}
 
 
-def _then(answer: Answer, change: Callable[[Body], Body]) -> Answer:
-    """The answer with a change, also if it comes later."""
-    if not isinstance(answer, Deferred):
-        return answer if answer is None else change(answer)
-    later = Deferred(on_closed=answer.client_gone)
-    answer.then(lambda body: later.answer(None if body is None else change(body)))
+def _then(response: Response, change: Callable[[Body], Body]) -> Response:
+    """The response with a change, also if it comes later."""
+    if not isinstance(response, Deferred):
+        return response if response is None else change(response)
+    later = Deferred(on_closed=response.client_gone)
+    response.then(lambda body: later.respond(None if body is None else change(body)))
     return later

@@ -1,10 +1,10 @@
-"""The server's side of SASL on one connection: which mechanism, then the log-in.
+"""The server's side of SASL on one connection: which mechanism, then the authentication.
 
 A connection goes through these states; a request that does not fit its state ends it:
 
     START          SaslHandshake names a mechanism
     AUTHENTICATING SaslAuthenticate carries the mechanism's messages
-    DONE           `principal` is set; a second handshake logs in again, as the same principal
+    DONE           `principal` is set; a second handshake authenticates again, as the same principal
     FAILED         the connection is about to be closed
 """
 
@@ -56,7 +56,7 @@ class SaslState(enum.Enum):
 
 
 class SaslConversation:
-    """One connection's log-in."""
+    """One connection's authentication."""
 
     def __init__(self, mechanisms: Sequence[str], credentials: Credentials) -> None:
         """`mechanisms` are those that the listener offers."""
@@ -69,11 +69,12 @@ class SaslConversation:
 
     @property
     def mechanisms(self) -> list[str]:
-        """For the answer to SaslHandshake."""
+        """For the response to SaslHandshake."""
         return list(self._mechanisms)
 
     def handshake(self, mechanism: str) -> bool:
-        """Begin to log in. False, and FAILED, if the listener does not offer the mechanism."""
+        """Begin to authenticate. False, and FAILED, if the listener does not offer the
+        mechanism."""
         if mechanism not in self._mechanisms:
             self.state = SaslState.FAILED
             return False
@@ -86,20 +87,20 @@ class SaslConversation:
         return True
 
     def authenticate(self, token: bytes) -> bytes:
-        """The answer to a message of the mechanism. Raises AuthenticationError; then the answer is
-        the error, and the connection is closed."""
+        """The response to a message of the mechanism. Raises AuthenticationError; then the response
+        is the error, and the connection is closed."""
         if self.state is not SaslState.AUTHENTICATING or self._server is None:
             raise AuthenticationError(
                 f"SaslAuthenticate is not expected in state {self.state.name}"
             )
         try:
-            answer = self._server.answer(token)
+            response = self._server.respond(token)
             if self._server.user is not None:
                 self._finish(f"User:{self._server.user}")
         except AuthenticationError:
             self.state = SaslState.FAILED
             raise
-        return answer
+        return response
 
     def _finish(self, principal: str) -> None:
         if self.principal not in {None, principal}:
@@ -119,7 +120,7 @@ class _PlainServer:
         self._credentials = credentials
         self.user: str | None = None
 
-    def answer(self, token: bytes) -> bytes:
+    def respond(self, token: bytes) -> bytes:
         try:
             fields = token.decode().split("\0")
         except UnicodeDecodeError:
@@ -142,7 +143,7 @@ class _PlainServer:
 
 
 class _ScramDialogue:
-    """The two messages of a SCRAM log-in."""
+    """The two messages of a SCRAM authentication."""
 
     def __init__(self, mechanism: ScramMechanism, credentials: Credentials) -> None:
         self._mechanism = mechanism
@@ -151,7 +152,7 @@ class _ScramDialogue:
         self._is_begun = False
         self.user: str | None = None
 
-    def answer(self, token: bytes) -> bytes:
+    def respond(self, token: bytes) -> bytes:
         if not self._is_begun:
             self._is_begun = True
             user = self._server.user_of(token)

@@ -1,6 +1,6 @@
-"""SCRAM (RFC 5802) as Kafka speaks it: stored credentials, and the server's side of a log-in.
+"""SCRAM (RFC 5802) as Kafka uses it: stored credentials, and the server's side.
 
-A log-in takes two messages of each side:
+An authentication takes two messages from each side:
 
     client   n,,n=USER,r=NONCE                      the user, and a random text
     server   r=NONCE+MORE,s=SALT,i=ITERATIONS       how to salt the password
@@ -101,7 +101,7 @@ class ScramCredential(NamedTuple):
 
 
 class ScramServer:
-    """One log-in. `first` takes the client's first message, `final` its second one.
+    """One authentication. `first` takes the client's first message, `final` its second one.
 
     Both raise AuthenticationError. Its text is the same for a wrong password, an unknown user and a
     malformed message, as in Kafka.
@@ -127,7 +127,7 @@ class ScramServer:
     def first(
         self, credential: ScramCredential | None, *, server_nonce: str | None = None
     ) -> bytes:
-        """The answer to the client's first message, for the user's credential (None: no such
+        """The response to the client's first message, for the user's credential (None: no such
         user)."""
         if credential is None:
             raise invalid_credentials(self._mechanism.kafka_name)
@@ -138,7 +138,7 @@ class ScramServer:
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """The answer to the client's second message: the client is who it says."""
+        """The response to the client's second message: the client is who it says."""
         found = _CLIENT_FINAL.fullmatch(_text(message, self._mechanism))
         credential = self._credential
         if found is None or credential is None or found["extensions"]:

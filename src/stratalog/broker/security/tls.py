@@ -194,7 +194,7 @@ class TlsTransport(Transport):
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
-            self._tls.unwrap()  # says goodbye; does not wait for the answer
+            self._tls.unwrap()  # says goodbye; does not wait for the response
         hang_up(self._tls)
 
 
