@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stratalog.errors import LogDirLockedError
+from stratalog.errors import LogDirLockedError, UnsupportedError
 from stratalog.partitions.lock import lock_dirs
 from stratalog.storage.disk import Disk
 from tests.cli.command import inside, stratalog
@@ -45,6 +45,11 @@ def test_a_dry_run_changes_nothing_and_takes_no_lock(root: Path) -> None:
     assert result.lines[0] == f"{path}: would be created (0 to 360 bytes)"
     assert result.lines[1].endswith(": 1 file to change")
     assert not path.exists()
+
+
+def test_a_log_in_a_store_is_refused(root: Path) -> None:
+    with pytest.raises(UnsupportedError, match="logs in a store can be read, not changed"):
+        inside("reindex", f"local://{root}", "--dry-run")
 
 
 def test_a_directory_in_use_is_refused(root: Path) -> None:

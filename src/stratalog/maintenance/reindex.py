@@ -15,6 +15,7 @@ part before it would hide the part after it.
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -109,7 +110,11 @@ def plan_reindex(
     """One task for each segment of a partition directory."""
     return tuple(
         ReindexTask(
-            str(segment.path), segment.base_offset, segment.size_bytes, interval_bytes, is_forced
+            os.fspath(segment.path),  # raises for a log in a store
+            segment.base_offset,
+            segment.size_bytes,
+            interval_bytes,
+            is_forced,
         )
         for segment in list_partition(partition).segments
     )
