@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from stratalog.format import batch_table
-from stratalog.format.kernels import decompress, index
+from stratalog.format.kernels import decompress, index_entries
 from stratalog.log import column_reading
 from stratalog.maintenance.cleaning import cleaner
 from tests.torture import run  # and with it what it starts
@@ -15,7 +15,7 @@ __all__ = [
     "cleaner",
     "column_reading",
     "decompress",
-    "index",
+    "index_entries",
     "run",
 ]
 

@@ -18,7 +18,7 @@ from stratalog.bulk.tune import SurveyTask, survey_partition
 from stratalog.config import LogConfig
 from stratalog.format.batch_table import scan_batches
 from stratalog.format.index_entries import after_batch
-from stratalog.format.kernels.replay import bucket_value
+from stratalog.format.kernels.simulation import bucket_value
 from stratalog.format.names import TopicPartition
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.cleaning.plan import cleaner_log, plan_cleaning

@@ -247,7 +247,7 @@ def record_columns(lines: pa.Array) -> dict[str, pa.Array] | None:
 
     None if a line differs from what export writes, and in how far is for others to find out.
     """
-    from stratalog.format.kernels import exported as kernels  # noqa: PLC0415 - compiles
+    from stratalog.format.kernels import json_lines as kernels  # noqa: PLC0415 - compiles
 
     count = len(lines)
     try:

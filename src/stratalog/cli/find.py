@@ -20,9 +20,9 @@ from stratalog.cli.arguments import (
     with_groups,
 )
 from stratalog.cli.output import json_line, report_error
+from stratalog.cli.points import Point, parse_offset
 from stratalog.cli.records import LocationPrinter, time_text
 from stratalog.cli.targets import open_targets
-from stratalog.cli.times import Point, parse_offset
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.times import InvalidTimeError
 from stratalog.partitions.inventory import label_of

@@ -24,6 +24,7 @@ from stratalog.cli.arguments import (
     time_of,
 )
 from stratalog.cli.output import Progress, report_error, report_line, use_colour
+from stratalog.cli.points import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.cli.records import (
     FIELD_NAMES,
     TOKENS_HELP,
@@ -36,7 +37,6 @@ from stratalog.cli.records import (
     terminal_printer,
 )
 from stratalog.cli.targets import open_targets
-from stratalog.cli.times import EARLIEST, POINT_HELP, Point, parse_point
 from stratalog.errors import (
     FlushedCorruptionError,
     NotALogDirError,

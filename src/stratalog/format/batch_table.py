@@ -276,7 +276,7 @@ def add_batches(builder: IndexBuilder, rows: NDArray[Any], buffer_start: int = 0
 
     Their offsets must fit the segment, see `fits_segment`. Calls may alternate with `add`.
     """
-    from stratalog.format.kernels import index as kernel  # noqa: PLC0415 - readers need no entries
+    from stratalog.format.kernels import index_entries as kernel  # noqa: PLC0415 - readers need no entries
 
     rows = np.ascontiguousarray(rows)
     state = np.array([*builder.state, builder.last_indexed_timestamp], np.int64)

@@ -20,7 +20,7 @@ import numpy as np
 from stratalog.format import offset_index, time_index
 from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
-from stratalog.format.kernels import replay as kernel
+from stratalog.format.kernels import simulation as kernel
 from stratalog.format.names import FileKind, segment_file_name
 from stratalog.maintenance.cleaning.plan import (
     CleanerLog,

@@ -1,7 +1,8 @@
 """Batches replayed against the limits of a segment: the compiled twin of `SegmentWriter.append`.
 
-`replay` stops at the first batch that needs a new segment. Why is then decided by
-`storage.roll.roll_reason`, as on an append; here are only sums, so that no batch costs an object.
+`replay` stops at the first batch that needs a new segment. As for an append,
+`storage.roll.roll_reason` then returns the reason; the kernel only adds up numbers, so that no
+object is created per batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Positions in a log as users write them: offsets, times, and words such as `earliest`.
+"""Points in a log as users write them: offsets, times, and words such as `earliest`.
 
 Parsing needs no log: it returns a value, and `Point.resolve` finds its offset in a partition. Times
 are those of `stratalog.format.times`.
