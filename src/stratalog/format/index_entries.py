@@ -7,8 +7,8 @@ Per segment, for each batch in order:
    entry; the largest timestamp gets a time entry if it is newer than the last time entry;
 3. when the segment is complete, the largest timestamp is offered to the time index once more.
 
-So the first batch of a segment never has an entry. `after_batch` is the rule; `kernels/index_entries.py` is
-its compiled twin for whole tables of batches.
+So the first batch of a segment never has an entry. `after_batch` is the rule;
+`kernels/index_entries.py` is its compiled twin for whole tables of batches.
 """
 
 from __future__ import annotations
