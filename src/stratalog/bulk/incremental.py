@@ -304,10 +304,7 @@ def _with_directories(paths: Sequence[str]) -> list[Path]:
 
 
 def next_range(
-    topic_partition: TopicPartition,
-    view: PartitionView,
-    options: ReadOptions,
-    state: ExportState,
+    topic_partition: TopicPartition, view: PartitionView, options: ReadOptions, state: ExportState
 ) -> tuple[OffsetRange, LostRecords | None]:
     """What the next export reads of a partition, and what is lost."""
     saved = state.partitions.get(topic_partition)

@@ -575,9 +575,7 @@ def _ends(
     return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
 
 
-def _clamp_offsets(
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> tuple[ClampedOffset, ...]:
+def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
     """Commit the end of a log for groups that have read further: else their consumers would start
     anew, at the beginning or at the end."""
     clamped: list[ClampedOffset] = []

@@ -119,12 +119,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 
 
 def _check_only(
-    where: Path,
-    keep: int | None,
-    spark: SparkOptions,
-    *,
-    verifies: bool,
-    as_json: bool,
+    where: Path, keep: int | None, spark: SparkOptions, *, verifies: bool, as_json: bool
 ) -> None:
     """--verify and --keep without a new backup."""
     from stratalog.bulk.backup import list_backups, prune, verify_backup  # noqa: PLC0415

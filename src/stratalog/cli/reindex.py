@@ -91,9 +91,7 @@ class ReindexOptions(NamedTuple):
 
 
 def _run(
-    partitions: Sequence[Path],
-    options: ReindexOptions,
-    spark: SparkOptions,
+    partitions: Sequence[Path], options: ReindexOptions, spark: SparkOptions
 ) -> Sequence[Reindexed]:
     if spark.master is None:
         return _run_here(partitions, options)

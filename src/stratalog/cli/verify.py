@@ -174,10 +174,7 @@ def _plan(targets: Targets, is_compacted: _Compacted) -> VerifyPlan:
 
 
 def _run(
-    plan: VerifyPlan,
-    progress: JobProgress,
-    threads: int | None,
-    spark: SparkOptions,
+    plan: VerifyPlan, progress: JobProgress, threads: int | None, spark: SparkOptions
 ) -> VerifyReport:
     if spark.master is None:
         from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels

@@ -289,11 +289,7 @@ def can_stay(header: EntryHeader, records: Sequence[Record], rules: AppendRules)
 
 
 def assign_in_place(
-    batch: Buffer,
-    header: BatchHeader,
-    max_timestamp: int,
-    rules: AppendRules,
-    assign: Assignment,
+    batch: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules, assign: Assignment
 ) -> ValidatedAppend:
     """A copy of `batch` with its offsets. `max_timestamp` is the records' own."""
     if rules.is_log_append_time:
@@ -326,10 +322,7 @@ def _attributes(header: BatchHeader, timestamp_type: TimestampType) -> int:
 
 
 def rewrite(
-    records: Sequence[Record],
-    sent: Sequence[EntryHeader],
-    rules: AppendRules,
-    assign: Assignment,
+    records: Sequence[Record], sent: Sequence[EntryHeader], rules: AppendRules, assign: Assignment
 ) -> ValidatedAppend:
     """The records of the batches that were sent, in one batch by the topic's rules."""
     _check_timestamps(records)

@@ -98,11 +98,7 @@ class _Rewrite:
     """The second step, group by group."""
 
     def __init__(
-        self,
-        log: PartitionLog,
-        plan: RewritePlan,
-        rewriter: Rewriter,
-        truncation_epoch: int,
+        self, log: PartitionLog, plan: RewritePlan, rewriter: Rewriter, truncation_epoch: int
     ) -> None:
         self._log = log
         self._plan = plan
