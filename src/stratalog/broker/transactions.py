@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.broker.logs import checked_log
 from stratalog.broker.regular_expressions import full_matches
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.errors import (
     ConcurrentTransactionsError,
     ProducerFencedError,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from stratalog.broker.context import BrokerContext
     from stratalog.broker.logs import ServedLog
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.format.messages.transaction_records import TransactionState
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.producing.coordinator import MarkerListener, TransactionCoordinator
@@ -102,7 +103,7 @@ def coordinator_of(context: BrokerContext) -> TransactionCoordinator:
     return context.logs.log_dir.coordinator
 
 
-class TransactionHandlers:
+class TransactionHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext, offsets_partition: Callable[[str], int]) -> None:
@@ -117,18 +118,6 @@ class TransactionHandlers:
     @property
     def _coordinator(self) -> TransactionCoordinator:
         return coordinator_of(self._context)
-
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
-            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
-            ApiKey.END_TXN: self.end,
-            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
-            ApiKey.LIST_TRANSACTIONS: self.list,
-        }
 
     # -- markers
 
@@ -147,6 +136,7 @@ class TransactionHandlers:
 
     # -- what producers ask for
 
+    @handles(ApiKey.INIT_PRODUCER_ID)
     def init_producer_id(self, request: Request) -> Body:
         body = request.body
         transactional_id = body["transactionalId"]
@@ -166,6 +156,7 @@ class TransactionHandlers:
             return {"errorCode": code, "producerId": -1, "producerEpoch": -1}
         return {"producerId": identity.producer_id, "producerEpoch": identity.producer_epoch}
 
+    @handles(ApiKey.ADD_PARTITIONS_TO_TXN)
     def add_partitions(self, request: Request) -> Body:
         body = request.body
         if request.version < _MANY_TRANSACTIONS_SINCE:
@@ -224,6 +215,7 @@ class TransactionHandlers:
             code = _code_of(error, request)
         return _results(topics, lambda _: code)
 
+    @handles(ApiKey.ADD_OFFSETS_TO_TXN)
     def add_offsets(self, request: Request) -> Body:
         body = request.body
         try:
@@ -234,6 +226,7 @@ class TransactionHandlers:
             return {"errorCode": _code_of(error, request)}
         return {}
 
+    @handles(ApiKey.END_TXN)
     def end(self, request: Request) -> Body:
         body = request.body
         has_epochs = request.version >= _END_WITH_EPOCH_SINCE
@@ -250,6 +243,7 @@ class TransactionHandlers:
 
     # -- what shows and repairs transactions
 
+    @handles(ApiKey.WRITE_TXN_MARKERS)
     def write_markers(self, request: Request) -> Body:
         return {
             "markers": [
@@ -287,6 +281,7 @@ class TransactionHandlers:
             return int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
         return 0
 
+    @handles(ApiKey.DESCRIBE_PRODUCERS)
     def describe_producers(self, request: Request) -> Body:
         return {
             "topics": [
@@ -324,6 +319,7 @@ class TransactionHandlers:
             ],
         }
 
+    @handles(ApiKey.DESCRIBE_TRANSACTIONS)
     def describe(self, request: Request) -> Body:
         return {"transactionStates": [self._described(i) for i in request.body["transactionalIds"]]}
 
@@ -345,6 +341,7 @@ class TransactionHandlers:
             ],
         }
 
+    @handles(ApiKey.LIST_TRANSACTIONS)
     def list(self, request: Request) -> Body:
         body = request.body
         states, pattern = self._states(), body.get("transactionalIdPattern")
