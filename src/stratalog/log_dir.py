@@ -162,12 +162,6 @@ class LogDir(TopicReader):
             ends_nothing=bool(unclean) and not recover_all,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"LogDir({', '.join(repr(str(path)) for path in self.paths)})"
 

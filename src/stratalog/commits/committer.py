@@ -19,7 +19,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
@@ -45,6 +45,7 @@ from stratalog.format.names import TRANSACTION_STATE_TOPIC
 from stratalog.log.appends import AppendRules
 from stratalog.partitions.opening import OpenLogDirs, raise_first
 from stratalog.partitions.root import LogContext
+from stratalog.storage.closing import Closing
 from stratalog.storage.locks import detach_in_children, inherited_reason
 from stratalog.storage.staged_names import parse_staged_name
 
@@ -378,7 +379,7 @@ ResumeTransactions: TypeAlias = "Callable[[TopicCatalog, LogContext, bool], None
 """What takes over the transactions of the last writer, given whether its shutdown was clean."""
 
 
-class CommitDirs:
+class CommitDirs(Closing):
     """Log directories opened for bulk commits only: their topics and commits, but no producers and
     no background work. Use it as a context manager."""
 
@@ -415,12 +416,6 @@ class CommitDirs:
         if TRANSACTION_STATE_TOPIC in self.catalog.topics:
             for root in self._dirs.unclean_roots:
                 root.needs_recovery = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all logs and release the lock. Raises the first error."""

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from stratalog.errors import (
     InconsistentLogDirsError,
@@ -117,12 +117,6 @@ class LogDirsView(TopicReader):
                 self._live.setdefault(at, [])
         self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()
         self._views_lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LogDirsView({', '.join(repr(str(path)) for path in self.paths)})"

@@ -41,6 +41,7 @@ from stratalog.producing.batches import (
     check_timestamp,
 )
 from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
+from stratalog.storage.closing import Closing
 from stratalog.storage.locks import detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class ProducerParts(NamedTuple):
     schedule: Schedule
 
 
-class Producer:
+class Producer(Closing):
     """Appends records to topics. Thread-safe. Use it as a context manager, or `close` it."""
 
     def __init__(
@@ -201,12 +202,6 @@ class Producer:
         self._is_closed = False
         self._is_detached = False
         detach_in_children(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def producer_id(self) -> int | None:
