@@ -94,16 +94,8 @@ def _sum_of(found: Iterable[Facts]) -> Facts:
 RECORD_OVERHEAD_BYTES: Final = 8
 """Lengths, deltas and attributes of a small record: a fair guess."""
 
-KEY_ROW: Final = np.dtype(
-    [
-        ("hash", np.int64),
-        ("last_offset", np.int64),
-        ("records", np.int64),
-        ("size_bytes", np.int64),
-        ("last_bytes", np.int64),
-        ("is_tombstone", np.int64),
-    ]
-)
+_KEY_FIELDS: Final = "hash last_offset records size_bytes last_bytes is_tombstone"
+KEY_ROW: Final = np.dtype([(name, np.int64) for name in _KEY_FIELDS.split()])
 """What is known of one key. Sizes are of keys and values; the last two, of its last record."""
 
 

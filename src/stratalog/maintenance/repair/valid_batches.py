@@ -71,18 +71,8 @@ class CorruptBytes(NamedTuple):
     """The beginning of a batch at the end of the log: what a crash leaves."""
 
 
-_ROW: Final = np.dtype(
-    [
-        ("position", np.int64),
-        ("size_bytes", np.int64),
-        ("first_offset", np.int64),
-        ("last_offset", np.int64),
-        ("leader_epoch", np.int64),
-        ("magic", np.int64),
-        ("crc", np.int64),
-        ("is_corrected", np.bool_),
-    ]
-)
+_NUMBERS: Final = ValidBatch._fields[1:-1]
+_ROW: Final = np.dtype([*((name, np.int64) for name in _NUMBERS), ("is_corrected", np.bool_)])
 """The fields of a ValidBatch, but for its path."""
 
 
