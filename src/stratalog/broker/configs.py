@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Final
 from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.config.broker import BROKER_DEFINITIONS
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
-from stratalog.errors import (
-    ConfigError,
-    RequestError,
-    StratalogError,
-    UnknownTopicOrPartitionError,
-)
+from stratalog.errors import ConfigError, RequestError, StratalogError, UnknownTopicOrPartitionError
 from stratalog.partitions.cluster_metadata import ResourceType
 from stratalog.partitions.settings import ConfigSource
 from stratalog.wire.apis import ApiKey

@@ -20,11 +20,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.messages.transaction_records import TransactionStatus
-from stratalog.format.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producers import EPOCH_PER_TRANSACTION
 from stratalog.producing.transaction_log import ProducerIdentity, read_states

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.arguments import (
-    JsonOption,
-    StorageOption,
-    argument,
-    flag,
-    with_groups,
-)
+from stratalog.cli.arguments import JsonOption, StorageOption, argument, flag, with_groups
 from stratalog.cli.bulk import SparkOptions
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time

@@ -12,11 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
-from stratalog.errors import (
-    InvalidArgumentError,
-    NoSegmentError,
-    UnknownTopicOrPartitionError,
-)
+from stratalog.errors import InvalidArgumentError, NoSegmentError, UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
 from stratalog.storage.closing import Closing

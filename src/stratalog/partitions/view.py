@@ -19,12 +19,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.metadata import MetaProperties, decode_meta_properties
-from stratalog.format.names import (
-    DirState,
-    RootFile,
-    TopicPartition,
-    is_topic_name,
-)
+from stratalog.format.names import DirState, RootFile, TopicPartition, is_topic_name
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir

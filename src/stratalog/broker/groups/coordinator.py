@@ -19,12 +19,7 @@ from stratalog.broker.groups.consumer_group import (
     JOIN_EPOCH,
     ConsumerGroup,
 )
-from stratalog.broker.groups.migration import (
-    ClassicMembers,
-    classic_removal,
-    downgraded,
-    upgraded,
-)
+from stratalog.broker.groups.migration import ClassicMembers, classic_removal, downgraded, upgraded
 from stratalog.broker.groups.offsets import (
     OFFSET_TYPES,
     CommittedOffset,
