@@ -171,6 +171,7 @@ EMPTY_APPEND: Final = ValidatedAppend(
 AppendResult: TypeAlias = ValidatedAppend | AppendError
 
 
+@dataclass(eq=False, slots=True)
 class GroupAppend:
     """Several requests that are written together. Each succeeds or fails on its own.
 
@@ -178,28 +179,17 @@ class GroupAppend:
     batches; the results of single requests are created on demand.
     """
 
-    __slots__ = ("_results", "data", "headers", "log_append_time_ms", "next_offset", "spans")
-
-    def __init__(
-        self,
-        data: Buffer,
-        spans: list[BatchSpan],
-        headers: list[EntryHeader],
-        next_offset: int,
-        log_append_time_ms: int,
-    ) -> None:
-        """A group of requests that are one batch each."""
-        self.data = data
-        """The accepted requests end to end."""
-        self.spans = spans
-        """Where their batches are in `data`."""
-        self.headers = headers
-        """Headers of the same batches."""
-        self.next_offset = next_offset
-        """The log end offset once this is written."""
-        self.log_append_time_ms = log_append_time_ms
-        """The time of the append if the topic uses LogAppendTime; else -1."""
-        self._results: tuple[AppendResult, ...] | None = None
+    data: Buffer
+    """The accepted requests end to end."""
+    spans: list[BatchSpan]
+    """Where their batches are in `data`."""
+    headers: list[EntryHeader]
+    """Headers of the same batches."""
+    next_offset: int
+    """The log end offset once this is written."""
+    log_append_time_ms: int
+    """The time of the append if the topic uses LogAppendTime; else -1."""
+    _results: tuple[AppendResult, ...] | None = None
 
     @classmethod
     def of(

@@ -45,6 +45,7 @@ class _IndexCheck:
         data: bytes,
         entry: np.dtype[Any],
         count_valid: Callable[[bytes], int],
+        base_offset: int,
         findings: Findings,
     ) -> None:
         self.path = path
@@ -53,6 +54,8 @@ class _IndexCheck:
         whole = len(data) // entry.itemsize * entry.itemsize
         self.count = count_valid(data)
         self.entries: NDArray[Any] = np.frombuffer(data, entry, self.count)
+        self._relative = self.entries["offset"].astype(np.int64)
+        self._offsets = self._relative + base_offset
         self.is_open = whole > self.count * entry.itemsize
         """Zeros follow the entries: the segment was not closed."""
         if whole < len(data):
@@ -96,17 +99,24 @@ class _IndexCheck:
         return np.flatnonzero(~is_bad)
 
 
+def _sorted_slots(
+    slots: NDArray[np.int64], column: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The slots in the order of a column, and their values in it."""
+    slots = slots[np.argsort(column[slots], kind="stable")]
+    return slots, column[slots]
+
+
 class OffsetIndexCheck(_IndexCheck):
     """`.index` of a segment."""
 
     def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
-        super().__init__(path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, findings)
-        relative = self.entries["offset"].astype(np.int64)
+        super().__init__(
+            path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, base_offset, findings
+        )
         self._positions = self.entries["position"].astype(np.int64)
-        self._offsets = relative + base_offset
-        self._slots = self.check_order(relative, self._positions, may_repeat=False)
-        self._slots = self._slots[np.argsort(self._positions[self._slots], kind="stable")]
-        self._sorted = self._positions[self._slots]
+        in_order = self.check_order(self._relative, self._positions, may_repeat=False)
+        self._slots, self._sorted = _sorted_slots(in_order, self._positions)
         self._pending = np.empty(
             0, np.int64
         )  # slots whose offset may belong to a later batch of the append
@@ -201,13 +211,12 @@ class TimeIndexCheck(_IndexCheck):
     """`.timeindex` of a segment."""
 
     def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
-        super().__init__(path, data, _TIME_ENTRY, time_index.count_valid_entries, findings)
-        relative = self.entries["offset"].astype(np.int64)
+        super().__init__(
+            path, data, _TIME_ENTRY, time_index.count_valid_entries, base_offset, findings
+        )
         self._timestamps = self.entries["timestamp"].astype(np.int64)
-        self._offsets = relative + base_offset
-        self._slots = self.check_order(self._timestamps, relative, may_repeat=True)
-        self._slots = self._slots[np.argsort(self._offsets[self._slots], kind="stable")]
-        self._sorted = self._offsets[self._slots]
+        in_order = self.check_order(self._timestamps, self._relative, may_repeat=True)
+        self._slots, self._sorted = _sorted_slots(in_order, self._offsets)
         self._done = 0
         self._coarse = 0
         self.max_timestamp = NO_TIMESTAMP
