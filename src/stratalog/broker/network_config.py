@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.config.definitions import definitions_of, setting, validate_values
+from stratalog.config.definitions import Definitions, setting
 from stratalog.config.values import MINUTE_MS, Boolean, integer, long_integer
 from stratalog.errors import ConfigError
 
@@ -61,7 +61,7 @@ class NetworkConfig:
     socket_request_max_bytes: int = setting(integer(1), 100 << 20, "Largest request.")
 
     def __post_init__(self) -> None:
-        validate_values(self, NETWORK_DEFINITIONS)
+        NETWORK_DEFINITIONS.validate(self)
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> NetworkConfig:
@@ -74,7 +74,7 @@ class NetworkConfig:
         return cls(**values)
 
 
-NETWORK_DEFINITIONS: Final = definitions_of(NetworkConfig)
+NETWORK_DEFINITIONS: Final = Definitions.of(NetworkConfig)
 
 
 def has_authorizer(settings: Mapping[str, str]) -> bool:

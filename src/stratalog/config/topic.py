@@ -10,14 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.config.definitions import (
-    Definition,
-    Synonym,
-    definitions_of,
-    setting,
-    unknown_name,
-    validate_values,
-)
+from stratalog.config.definitions import Definitions, Synonym, setting, unknown_name
 from stratalog.config.values import (
     DAY_MS,
     HOUR_MS,
@@ -345,7 +338,7 @@ class LogConfig:
     )
 
     def __post_init__(self) -> None:
-        validate_values(self, TOPIC_DEFINITIONS)
+        TOPIC_DEFINITIONS.validate(self)
         check_rules(self)
 
     @classmethod
@@ -415,7 +408,7 @@ class LogConfig:
         )
 
 
-TOPIC_DEFINITIONS: Mapping[str, Definition] = definitions_of(LogConfig)
+TOPIC_DEFINITIONS: Final = Definitions.of(LogConfig)
 """Every topic setting by Kafka's name."""
 
 
