@@ -241,29 +241,15 @@ class TransactionHandlers(HandlerGroup):
 
     @handles(ApiKey.WRITE_TXN_MARKERS)
     def write_markers(self, request: Request) -> Body:
-        return {
-            "markers": [
-                {
-                    "producerId": marker["producerId"],
-                    "topics": [
-                        {
-                            "name": topic["name"],
-                            "partitions": [
-                                {
-                                    "partitionIndex": number,
-                                    "errorCode": self._written(
-                                        marker, TopicPartition(topic["name"], number)
-                                    ),
-                                }
-                                for number in topic["partitionIndexes"]
-                            ],
-                        }
-                        for topic in marker["topics"]
-                    ],
-                }
-                for marker in request.body["markers"]
-            ]
-        }
+        return {"markers": [self._marked(marker) for marker in request.body["markers"]]}
+
+    def _marked(self, marker: Body) -> Body:
+        topics = _by_partition(
+            marker["topics"],
+            "partitionIndexes",
+            lambda at: {"partitionIndex": at.partition, "errorCode": self._written(marker, at)},
+        )
+        return {"producerId": marker["producerId"], "topics": topics}
 
     def _written(self, marker: Body, at: TopicPartition) -> int:
         try:
@@ -279,29 +265,17 @@ class TransactionHandlers(HandlerGroup):
 
     @handles(ApiKey.DESCRIBE_PRODUCERS)
     def describe_producers(self, request: Request) -> Body:
-        return {
-            "topics": [
-                {
-                    "name": topic["name"],
-                    "partitions": [
-                        self._producers(topic["name"], number)
-                        for number in topic["partitionIndexes"]
-                    ],
-                }
-                for topic in request.body["topics"]
-            ]
-        }
+        topics = request.body["topics"]
+        return {"topics": _by_partition(topics, "partitionIndexes", self._producers)}
 
-    def _producers(self, topic: str, partition: int) -> Body:
+    def _producers(self, at: TopicPartition) -> Body:
         try:
-            producers = _producers_of(
-                checked_log(self._context.logs, topic, partition, NO_LEADER_EPOCH)
-            )
+            producers = _producers_of(checked_log(self._context.logs, *at, NO_LEADER_EPOCH))
         except StratalogError as error:
             code = int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
-            return {"partitionIndex": partition, "errorCode": code, "activeProducers": []}
+            return {"partitionIndex": at.partition, "errorCode": code, "activeProducers": []}
         return {
-            "partitionIndex": partition,
+            "partitionIndex": at.partition,
             "activeProducers": [
                 {
                     "producerId": producer.producer_id,
@@ -405,20 +379,29 @@ def _partitions_in(topics: Iterable[Body]) -> list[TopicPartition]:
     ]
 
 
-def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -> list[Body]:
+def _by_partition(
+    topics: Iterable[Body],
+    field: str,
+    answer: Callable[[TopicPartition], Body],
+    answers_field: str = "partitions",
+) -> list[Body]:
+    """Answers about the partitions that each topic has in `field`."""
     return [
         {
             "name": topic["name"],
-            "resultsByPartition": [
-                {
-                    "partitionIndex": number,
-                    "partitionErrorCode": code_of(TopicPartition(topic["name"], number)),
-                }
-                for number in topic["partitions"]
-            ],
+            answers_field: [answer(TopicPartition(topic["name"], each)) for each in topic[field]],
         }
         for topic in topics
     ]
+
+
+def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -> list[Body]:
+    return _by_partition(
+        topics,
+        "partitions",
+        lambda at: {"partitionIndex": at.partition, "partitionErrorCode": code_of(at)},
+        "resultsByPartition",
+    )
 
 
 def _code_of(error: StratalogError, request: Request) -> int:
