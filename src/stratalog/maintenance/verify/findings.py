@@ -211,9 +211,6 @@ class VerifyReport(NamedTuple):
     findings: tuple[Finding, ...] = ()
     counts: VerifyCounts = VerifyCounts()
 
-    def plus(self, other: VerifyReport) -> VerifyReport:
-        return VerifyReport(self.findings + other.findings, self.counts.plus(other.counts))
-
     @classmethod
     def sum(cls, reports: Iterable[VerifyReport]) -> VerifyReport:
         findings: list[Finding] = []
