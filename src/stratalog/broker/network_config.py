@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.config.definitions import Definitions, setting
-from stratalog.config.values import MINUTE_MS, Boolean, integer, long_integer
+from stratalog.config.values import INT_MAX, MINUTE_MS, Boolean, integer, long_integer
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INT_MAX: Final = (1 << 31) - 1
 _AUTHORIZERS: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -42,12 +41,12 @@ class NetworkConfig:
     )
     max_connections: int = setting(
         integer(0),
-        _INT_MAX,
+        INT_MAX,
         "Maximum number of connections. Further clients wait until one is closed.",
     )
     max_connections_per_ip: int = setting(
         integer(0),
-        _INT_MAX,
+        INT_MAX,
         "Maximum number of connections from one address. Further ones are closed at once.",
     )
     queued_max_request_bytes: int = setting(

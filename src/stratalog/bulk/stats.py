@@ -27,6 +27,7 @@ from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
 from stratalog.bulk.workers import Clock, JobResult, KeyedJob, ThreadWorkers, pack
 from stratalog.config import LogConfig
+from stratalog.config.values import HOUR_MS
 from stratalog.format.hashing import hash_keys
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
@@ -196,7 +197,6 @@ def _counts_of(rows: NDArray[Any]) -> KeyCounts:
 
 # -- the records of a segment range
 
-HOUR_MS: Final = 3_600_000
 CODECS: Final = ("snappy", "lz4", "zstd", "gzip")
 SAMPLE_BYTES: Final = 1 << 17
 HOURS_MAX: Final = 100_000

@@ -116,7 +116,7 @@ def _check_local(name: str, local: int, total: int) -> None:
         raise ConfigError(name, reason, value=local)
 
 
-_LATER_SEGMENT_BYTES_MIN = 1 << 20
+LATER_SEGMENT_BYTES_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +305,7 @@ class LogConfig:
         1 << 30,
         "Size of a `.log` file at which the next segment is rolled.",
         Synonym("log.segment.bytes"),
-        later_minimum=_LATER_SEGMENT_BYTES_MIN,
+        later_minimum=LATER_SEGMENT_BYTES_MIN,
     )
     segment_index_bytes: int = setting(
         integer(4),

@@ -8,6 +8,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.config.values import DAY_MS, HOUR_MS
 from stratalog.format.batch import Codec
 from stratalog.format.quantities import counted, duration_text, human_size
 from stratalog.maintenance.verify.findings import Severity
@@ -36,7 +37,7 @@ from stratalog.report.tables import (
     words,
 )
 from stratalog.tuning.advice import shown_value
-from stratalog.tuning.headers import HOUR_MS, sum_of_facts
+from stratalog.tuning.headers import sum_of_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,6 @@ LINES_MAX: Final = 6
 FINDINGS_MAX: Final = 500
 POINTS_MAX: Final = 240
 AREA_POINTS: Final = 160
-DAY_MS: Final = 24 * HOUR_MS
 _NONE = Cell("–", -1)  # noqa: RUF001 - a dash
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.config.topic import LATER_SEGMENT_BYTES_MIN
+from stratalog.config.values import INT_MAX
 from stratalog.format import time_index
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
@@ -20,14 +22,12 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.tuning.workload import Workload
 
-INT32_MAX: Final = (1 << 31) - 1
 MAP_COUNT_MAX: Final = 65_530
 """Linux's vm.max_map_count by default."""
 OPEN_FILES_MAX: Final = 100_000
 """What Kafka's documentation asks for at least (`ulimit -n`)."""
 MAPS_PER_SEGMENT: Final = 2
 FILES_PER_SEGMENT: Final = 4
-LATER_SEGMENT_BYTES_MIN: Final = 1 << 20
 HEADER_SHARE_MAX: Final = 0.25
 LATE_SHARE_MIN: Final = 0.001
 
@@ -113,12 +113,12 @@ def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
 
 def _of_sizes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     size = _wanted_segment_bytes(workload, config)
-    if size > INT32_MAX:
+    if size > INT_MAX:
         yield Trap(
             "segment-over-2gib",
             TrapSeverity.WARNING,
             "Kafka rejects this segment.bytes: positions in a segment are 32-bit.",
-            f"{size:,} > {INT32_MAX:,}",
+            f"{size:,} > {INT_MAX:,}",
             "Use 1 GiB; larger segments only make recovery and retention coarser.",
         )
     if size < LATER_SEGMENT_BYTES_MIN:
