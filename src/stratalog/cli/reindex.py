@@ -16,6 +16,7 @@ from stratalog.cli.arguments import (
     LogDirOption,
     WhereArgument,
     flag,
+    option,
     with_groups,
 )
 from stratalog.cli.bulk import SparkOptions
@@ -39,11 +40,11 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     dry_run: DryRunOption = False,
     index_interval_bytes: Annotated[
         int,
-        typer.Option(
+        option(
             "--index-interval-bytes",
-            min=0,
-            metavar="BYTES",
-            help="The topic's index.interval.bytes: bytes of log between two index entries.",
+            "BYTES",
+            "The topic's index.interval.bytes: bytes of log between two index entries.",
+            least=0,
         ),
     ] = 4096,
     force: Annotated[
