@@ -33,7 +33,7 @@ from stratalog.producing.producer import Producer, ProducerOptions, ProducerPart
 from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.producing.transactions import Transaction, TransactionalProducer
 from stratalog.service.cleaners import CleanerManager, CleaningWorker
-from stratalog.service.health import Health
+from stratalog.service.health import Health, ServedDirs
 from stratalog.service.housekeeping import Housekeeping
 from stratalog.service.maintenance import Maintenance
 
@@ -64,11 +64,12 @@ class LogDir(TopicReader):
         self._producer_ids = ProducerIds(catalog.store)
         self._coordinator = TransactionCoordinator(catalog, self._producer_ids, context)
         self._health = Health(context.now_ms)
-        self._housekeeping = Housekeeping(catalog, self._coordinator, context, self._health)
+        served = ServedDirs(catalog, context, self._health)
+        self._housekeeping = Housekeeping(served, self._coordinator)
         self.cleaning = CleanerManager(catalog, context)
         """Compaction: which logs are eligible, and the state of each partition."""
         worker = CleaningWorker(self.cleaning, context.config, self._health)
-        self.maintenance = Maintenance(catalog, context, self._health, worker)
+        self.maintenance = Maintenance(served, worker)
         """Retention and compaction in the background. Call its `start` to run them."""
         self.commits = Commits(catalog, context)
         """Appends batches that were staged in files: all of them once, or none."""
@@ -162,12 +163,6 @@ class LogDir(TopicReader):
             was_clean=not unclean and not self._catalog.is_forgetting,
             ends_nothing=bool(unclean) and not recover_all,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LogDir({', '.join(repr(str(path)) for path in self.paths)})"

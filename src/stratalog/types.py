@@ -31,22 +31,10 @@ from stratalog.maintenance.recovery_plan import Truncation
 from stratalog.partitions.settings import ConfigSource
 from stratalog.producing.coordinator import OpenTransaction
 from stratalog.producing.transaction_log import ProducerIdentity
-from stratalog.service.cleaners import (
-    CleanerManager,
-    CleaningStatus,
-    PartitionCleaning,
-    PassReport,
-)
+from stratalog.service.cleaners import CleanerManager, CleaningStatus, PartitionCleaning, PassReport
 from stratalog.service.health import Failure
 from stratalog.service.maintenance import Maintenance, MaintenanceState, PartitionState
-from stratalog.storage.trace import (
-    IndexStep,
-    Probe,
-    RecordStep,
-    ScanStep,
-    SegmentStep,
-    Trace,
-)
+from stratalog.storage.trace import IndexStep, Probe, RecordStep, ScanStep, SegmentStep, Trace
 
 __all__ = [
     "AbortedTxn",

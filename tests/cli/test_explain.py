@@ -238,7 +238,7 @@ def test_a_terminal_gets_colours_and_lines_that_fit(columns: int) -> None:
 
 def test_bars_narrow_down() -> None:
     probes = tuple(Probe(slot, slot * 10, 0) for slot in (0, 4, 6, 5))
-    step = IndexStep("offset", MULTISEG, "file", 8, 55, probes, probes[-1])
+    step = IndexStep(MULTISEG, "offset", "file", 8, 55, probes, probes[-1])
     assert search_bars(step, ASCII) == [
         "o=======",
         "====o===",
@@ -249,7 +249,7 @@ def test_bars_narrow_down() -> None:
 
 def test_bars_of_one_entry() -> None:
     probe = Probe(0, 10, 0)
-    step = IndexStep("offset", MULTISEG, "file", 1, 5, (probe, probe), None)
+    step = IndexStep(MULTISEG, "offset", "file", 1, 5, (probe, probe), None)
     assert search_bars(step, ASCII) == ["o", "o"]
 
 

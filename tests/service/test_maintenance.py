@@ -13,6 +13,7 @@ import pytest
 from stratalog.errors import LogOfflineError
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log_dir import LogDir
+from stratalog.service.health import ServedDirs
 from stratalog.service.maintenance import Maintenance
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.opening import NOW_MS, SMALL, UNSYNCED, Clock, open_logs
@@ -413,7 +414,7 @@ class FakeCleaning:
 
 
 def service(logs: LogDir, cleaning: FakeCleaning, *, has_threads: bool) -> Maintenance:
-    made = Maintenance(logs._catalog, logs._context, logs._health, cleaning)
+    made = Maintenance(ServedDirs(logs._catalog, logs._context, logs._health), cleaning)
     made.has_threads = has_threads
     return made
 

@@ -42,6 +42,7 @@ from stratalog.config import BrokerConfig
 from stratalog.errors import BrokerStartError, InvalidArgumentError, StratalogError
 from stratalog.format.messages.schema import uuid_text
 from stratalog.log_dir import LogDir
+from stratalog.storage.closing import Closing
 from stratalog.storage.disk import Disk
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ _FOLLOW_MS: Final = 200
 """How often a read-only broker looks for new records."""
 
 
-class Broker:
+class Broker(Closing):
     """One node that serves log directories to Kafka clients. Use it as a context manager, also with
     `async with`, or call `start` and `close`."""
 
@@ -125,9 +126,6 @@ class Broker:
     def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         import asyncio  # noqa: PLC0415  # most brokers are not started by a coroutine

@@ -12,14 +12,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.config.broker import BROKER_DEFINITIONS
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
-from stratalog.errors import (
-    ConfigError,
-    RequestError,
-    StratalogError,
-    UnknownTopicOrPartitionError,
-)
+from stratalog.errors import ConfigError, RequestError, StratalogError, UnknownTopicOrPartitionError
 from stratalog.partitions.cluster_metadata import ResourceType
 from stratalog.partitions.settings import ConfigSource
 from stratalog.wire.apis import ApiKey
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.config.definitions import Definition
     from stratalog.partitions.topics import TopicInfo
     from stratalog.wire.frames import Body
@@ -74,23 +70,16 @@ NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
 _NUMBERS: Final = {"int", "short", "long", "double"}
 
 
-class ConfigHandlers:
+class ConfigHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._logs = context.logs
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.DESCRIBE_CONFIGS: self.describe,
-            ApiKey.ALTER_CONFIGS: self.alter,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
-            ApiKey.LIST_CONFIG_RESOURCES: self.list_resources,
-        }
-
     # -- describing
 
+    @handles(ApiKey.DESCRIBE_CONFIGS)
     def describe(self, request: Request) -> Body:
         return {
             "results": [self._described(each, request.body) for each in request.body["resources"]]
@@ -145,6 +134,7 @@ class ConfigHandlers:
                 is_default = definition.name not in config.topic_settings
                 yield from _defaults_of_topics(definition, value, is_default=is_default)
 
+    @handles(ApiKey.LIST_CONFIG_RESOURCES)
     def list_resources(self, request: Request) -> Body:
         asked = request.body.get("resourceTypes")
         own = [str(self._context.node_id)]
@@ -166,9 +156,11 @@ class ConfigHandlers:
 
     # -- changing
 
+    @handles(ApiKey.ALTER_CONFIGS)
     def alter(self, request: Request) -> Body:
         return self._altered(request, self._replaced)
 
+    @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS)
     def alter_incrementally(self, request: Request) -> Body:
         return self._altered(request, self._changed)
 

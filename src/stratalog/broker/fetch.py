@@ -21,7 +21,7 @@ from stratalog.broker.fetch_sessions import (
 )
 from stratalog.broker.logs import checked_log
 from stratalog.broker.offsets import READ_COMMITTED
-from stratalog.broker.requests import Deferred
+from stratalog.broker.requests import Deferred, HandlerGroup, handles
 from stratalog.errors import OffsetOutOfRangeError, RequestError, StratalogError
 from stratalog.format.names import TopicPartition
 from stratalog.log.slices import find_slice
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stratalog.broker.fetch_sessions import FetchSession
     from stratalog.broker.logs import ServedLog
     from stratalog.broker.reactor import Timer
-    from stratalog.broker.requests import Handlers, Request, Response
+    from stratalog.broker.requests import Request, Response
     from stratalog.log.slices import LogSlice
     from stratalog.wire.frames import Body
 
@@ -59,16 +59,14 @@ _UNKNOWN: Final = frozenset(
 """Errors that do not end the wait as long as another partition may still get records."""
 
 
-class FetchHandlers:
+class FetchHandlers(HandlerGroup):
     """The handler of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
         self.context = context
         self.sessions = FetchSessions()
 
-    def handlers(self) -> Handlers:
-        return {ApiKey.FETCH: self.fetch}
-
+    @handles(ApiKey.FETCH)
     def fetch(self, request: Request) -> Response:
         try:
             fetch = self._started(request)

@@ -23,7 +23,7 @@ from stratalog.broker.groups.environment import (
 from stratalog.broker.groups.group_log import OffsetsTopic
 from stratalog.broker.logs import id_of
 from stratalog.broker.regular_expressions import full_matches
-from stratalog.broker.requests import Deferred
+from stratalog.broker.requests import Deferred, HandlerGroup, handles
 from stratalog.broker.transactions import join_transaction
 from stratalog.errors import RequestError, StratalogError
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stratalog.broker.groups.coordinator import Group
     from stratalog.broker.logs import Logs
     from stratalog.broker.reactor import Reactor, Timer
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.wire.frames import Body
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class LogTopics:
         return known[1]
 
 
-class GroupHandlers:
+class GroupHandlers(HandlerGroup):
     """Serves groups, and says where coordinators are."""
 
     def __init__(self, context: BrokerContext, environment: Environment | None = None) -> None:
@@ -165,24 +165,6 @@ class GroupHandlers:
                 is_ended=lambda group_id: partition_for(group_id) == at.partition,
             )
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.JOIN_GROUP: self.join,
-            ApiKey.SYNC_GROUP: self.sync,
-            ApiKey.HEARTBEAT: self.heartbeat,
-            ApiKey.LEAVE_GROUP: self.leave,
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: self.consumer_heartbeat,
-            ApiKey.CONSUMER_GROUP_DESCRIBE: self.describe_consumer_groups,
-            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
-            ApiKey.LIST_GROUPS: self.list_groups,
-            ApiKey.DELETE_GROUPS: self.delete_groups,
-            ApiKey.OFFSET_COMMIT: self.commit_offsets,
-            ApiKey.OFFSET_FETCH: self.fetch_offsets,
-            ApiKey.OFFSET_DELETE: self.delete_offsets,
-            ApiKey.TXN_OFFSET_COMMIT: self.commit_offsets_in_transaction,
-        }
-
     # -- rights
 
     def _may(self, request: Request, operation: Operation, group_id: str) -> bool:
@@ -202,6 +184,7 @@ class GroupHandlers:
 
     # -- FindCoordinator
 
+    @handles(ApiKey.FIND_COORDINATOR)
     def find_coordinator(self, request: Request) -> Body:
         body = request.body
         if request.version < _MANY_KEYS_SINCE:
@@ -257,6 +240,7 @@ class GroupHandlers:
 
     # -- members
 
+    @handles(ApiKey.JOIN_GROUP)
     def join(self, request: Request) -> Deferred:
         self._check(request, Operation.READ, request.body["groupId"])
         deferred = Deferred()
@@ -269,20 +253,24 @@ class GroupHandlers:
         self.coordinator.join(_group_request(request), reply)
         return deferred
 
+    @handles(ApiKey.SYNC_GROUP)
     def sync(self, request: Request) -> Deferred:
         self._check(request, Operation.READ, request.body["groupId"])
         deferred = Deferred()
         self.coordinator.sync(_group_request(request), deferred.respond)
         return deferred
 
+    @handles(ApiKey.HEARTBEAT)
     def heartbeat(self, request: Request) -> Body:
         self._check(request, Operation.READ, request.body["groupId"])
         return self.coordinator.heartbeat(_group_request(request))
 
+    @handles(ApiKey.LEAVE_GROUP)
     def leave(self, request: Request) -> Body:
         self._check(request, Operation.READ, request.body["groupId"])
         return self.coordinator.leave(_group_request(request))
 
+    @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT)
     def consumer_heartbeat(self, request: Request) -> Body:
         self._check(request, Operation.READ, request.body["groupId"])
         try:
@@ -292,6 +280,7 @@ class GroupHandlers:
 
     # -- administration
 
+    @handles(ApiKey.LIST_GROUPS)
     def list_groups(self, request: Request) -> Body:
         body = request.body
         sees_all = self._context.authorizer.allows(
@@ -307,12 +296,14 @@ class GroupHandlers:
         ]
         return {"errorCode": ErrorCode.NONE, "groups": visible}
 
+    @handles(ApiKey.DESCRIBE_GROUPS)
     def describe_groups(self, request: Request) -> Body:
         def describe(name: str, group: Group | None) -> Body:
             return describe_classic(name, group, request.version)
 
         return self._described(request, request.body["groups"], describe)
 
+    @handles(ApiKey.CONSUMER_GROUP_DESCRIBE)
     def describe_consumer_groups(self, request: Request) -> Body:
         def describe(name: str, group: Group | None) -> Body:
             described = describe_consumer(name, group, self._env.topics)
@@ -352,6 +343,7 @@ class GroupHandlers:
             groups.append(described)
         return {"groups": groups}
 
+    @handles(ApiKey.DELETE_GROUPS)
     def delete_groups(self, request: Request) -> Body:
         results = []
         for group_id in request.body["groupsNames"]:
@@ -366,9 +358,11 @@ class GroupHandlers:
 
     # -- offsets
 
+    @handles(ApiKey.OFFSET_COMMIT)
     def commit_offsets(self, request: Request) -> Body:
         return self._committed(request, self.coordinator.commit)
 
+    @handles(ApiKey.TXN_OFFSET_COMMIT)
     def commit_offsets_in_transaction(self, request: Request) -> Body:
         def commit(asked: GroupRequest) -> Body:
             producer = ProducerIdentity(asked.body["producerId"], asked.body["producerEpoch"])
@@ -426,6 +420,7 @@ class GroupHandlers:
         may = self._may_topic(request, Operation.READ, topic["name"])
         return topic, ErrorCode.NONE if may else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
+    @handles(ApiKey.OFFSET_FETCH)
     def fetch_offsets(self, request: Request) -> Body:
         body = request.body
         require_stable = body.get("requireStable", False)
@@ -478,6 +473,7 @@ class GroupHandlers:
             topic["topicId"] = facts.topic_id
         return facts is not None
 
+    @handles(ApiKey.OFFSET_DELETE)
     def delete_offsets(self, request: Request) -> Body:
         self._check(request, Operation.DELETE, request.body["groupId"])
         topics = [(topic, self._why_not_delete(request, topic)) for topic in request.body["topics"]]

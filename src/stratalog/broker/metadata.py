@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stratalog.broker.authorization import CLUSTER_NAME, Operation, Resource
 from stratalog.broker.logs import id_of
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.errors import InvalidNameError, RequestError, StratalogError
 from stratalog.format.names import INTERNAL_TOPICS, check_topic_name
 from stratalog.wire.apis import SERVED, ApiKey
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Handlers, Request, Session
+    from stratalog.broker.requests import Request, Session
     from stratalog.partitions.topics import TopicInfo
     from stratalog.wire.frames import Body
 
@@ -43,22 +44,15 @@ _PRODUCE_LISTED_FROM: Final = 0
 """Old librdkafka looks for Produce version 0 before it uses any; it is listed, not served."""
 
 
-class ClusterHandlers:
+class ClusterHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.API_VERSIONS: self.api_versions,
-            ApiKey.METADATA: self.metadata,
-            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
-        }
-
     # -- versions
 
+    @handles(ApiKey.API_VERSIONS)
     def api_versions(self, request: Request) -> Body:
         if request.version >= 3 and not _is_software_named(request.body):
             return {"errorCode": int(ErrorCode.INVALID_REQUEST)}
@@ -78,6 +72,7 @@ class ClusterHandlers:
 
     # -- topics
 
+    @handles(ApiKey.METADATA)
     def metadata(self, request: Request) -> Body:
         context, session, body = self._context, request.session, request.body
         wants_operations = body.get("includeTopicAuthorizedOperations", False)
@@ -184,6 +179,7 @@ class ClusterHandlers:
             "offlineReplicas": [],
         }
 
+    @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     def describe_topic_partitions(self, request: Request) -> Body:
         body, session = request.body, request.session
         cursor = body["cursor"] or {"topicName": "", "partitionIndex": 0}
@@ -217,6 +213,7 @@ class ClusterHandlers:
 
     # -- nodes
 
+    @handles(ApiKey.DESCRIBE_CLUSTER)
     def describe_cluster(self, request: Request) -> Body:
         context, session = self._context, request.session
         if request.body.get("endpointType", _BROKER_ENDPOINTS) != _BROKER_ENDPOINTS:

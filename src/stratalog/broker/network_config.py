@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from stratalog.config.definitions import definitions_of, setting, validate_values
-from stratalog.config.values import MINUTE_MS, Boolean, integer, long_integer
+from stratalog.config.definitions import Definitions, setting
+from stratalog.config.values import INT_MAX, MINUTE_MS, Boolean, integer, long_integer
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INT_MAX: Final = (1 << 31) - 1
 _AUTHORIZERS: Final = frozenset(
     {
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -42,12 +41,12 @@ class NetworkConfig:
     )
     max_connections: int = setting(
         integer(0),
-        _INT_MAX,
+        INT_MAX,
         "Maximum number of connections. Further clients wait until one is closed.",
     )
     max_connections_per_ip: int = setting(
         integer(0),
-        _INT_MAX,
+        INT_MAX,
         "Maximum number of connections from one address. Further ones are closed at once.",
     )
     queued_max_request_bytes: int = setting(
@@ -61,7 +60,7 @@ class NetworkConfig:
     socket_request_max_bytes: int = setting(integer(1), 100 << 20, "Largest request.")
 
     def __post_init__(self) -> None:
-        validate_values(self, NETWORK_DEFINITIONS)
+        NETWORK_DEFINITIONS.validate(self)
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> NetworkConfig:
@@ -74,7 +73,7 @@ class NetworkConfig:
         return cls(**values)
 
 
-NETWORK_DEFINITIONS: Final = definitions_of(NetworkConfig)
+NETWORK_DEFINITIONS: Final = Definitions.of(NetworkConfig)
 
 
 def has_authorizer(settings: Mapping[str, str]) -> bool:

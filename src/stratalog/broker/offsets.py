@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.broker.authorization import Operation, Resource
 from stratalog.broker.logs import checked_log
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.errors import RequestError, StratalogError
 from stratalog.log.reader import find_max_timestamp
 from stratalog.wire.apis import ApiKey
@@ -14,7 +15,7 @@ from stratalog.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from stratalog.broker.context import BrokerContext
     from stratalog.broker.logs import ServedLog
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.wire.frames import Body
 
 LATEST: Final = -1
@@ -42,18 +43,13 @@ class FoundOffset(NamedTuple):
     timestamp: int = -1
 
 
-class OffsetHandlers:
+class OffsetHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-        }
-
+    @handles(ApiKey.LIST_OFFSETS)
     def list_offsets(self, request: Request) -> Body:
         is_committed = request.body.get("isolationLevel") == READ_COMMITTED
         topics = [
@@ -81,6 +77,7 @@ class OffsetHandlers:
             epoch = _epoch_at(log, found.offset)
         return {**response, **found._asdict(), "leaderEpoch": epoch}
 
+    @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH)
     def offset_for_leader_epoch(self, request: Request) -> Body:
         topics = [
             {

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.broker.authorization import Operation, Resource
-from stratalog.broker.requests import CloseConnection
+from stratalog.broker.requests import CloseConnection, HandlerGroup, handles
 from stratalog.broker.transactions import join_transaction
 from stratalog.errors import AppendError, InvalidRecordError, RequestError, StratalogError
 from stratalog.format.batch import (
@@ -32,7 +32,7 @@ from stratalog.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.format.buffers import Buffer
     from stratalog.log.log_state import AppendInfo
     from stratalog.wire.frames import Body
@@ -69,15 +69,13 @@ class _Batch(NamedTuple):
         return bool(self.data[_LOW_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
 
 
-class ProduceHandlers:
+class ProduceHandlers(HandlerGroup):
     """The handler of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
-    def handlers(self) -> Handlers:
-        return {ApiKey.PRODUCE: self.produce}
-
+    @handles(ApiKey.PRODUCE)
     def produce(self, request: Request) -> Body | None:
         body = request.body
         denied = self._denied_transaction(request)

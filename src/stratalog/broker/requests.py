@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from stratalog.errors import FrameError, StratalogError
 from stratalog.wire.apis import SERVED, ApiKey
@@ -112,6 +112,32 @@ class CloseConnection(Exception):
 Response: TypeAlias = "Body | Deferred | None"
 Handler: TypeAlias = "Callable[[Request], Response]"
 Handlers: TypeAlias = "Mapping[ApiKey, Handler]"
+_Method = TypeVar("_Method", bound="Callable[..., Response]")
+
+_HANDLED: Final = "handled_api"
+"""The attribute of a method that `handles` sets."""
+
+
+def handles(api: ApiKey) -> Callable[[_Method], _Method]:
+    """Mark a method of a `HandlerGroup` as the handler of this API."""
+
+    def mark(method: _Method) -> _Method:
+        setattr(method, _HANDLED, api)
+        return method
+
+    return mark
+
+
+class HandlerGroup:
+    """The handlers of one subject: its methods with `@handles`."""
+
+    def handlers(self) -> Handlers:
+        """Each handler by its API."""
+        return {
+            getattr(method, _HANDLED): getattr(self, name)
+            for name, method in vars(type(self)).items()
+            if hasattr(method, _HANDLED)
+        }
 
 
 class Call(NamedTuple):

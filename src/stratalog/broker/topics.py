@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.broker.configs import NO_SUCH_TOPIC, code_and_message, topic_configs
 from stratalog.broker.logs import id_of
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.errors import OffsetOutOfRangeError, RequestError, StratalogError
 from stratalog.format.names import CLUSTER_METADATA_TOPIC
 from stratalog.partitions.topics import check_more_partitions
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.log_dir import LogDir
     from stratalog.partitions.topics import TopicInfo
     from stratalog.wire.frames import Body
@@ -42,7 +43,7 @@ _TOO_MANY: Final = (
 _NO_SUCH_ID: Final = "This server does not host this topic ID."
 
 
-class TopicHandlers:
+class TopicHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext) -> None:
@@ -55,21 +56,9 @@ class TopicHandlers:
     def _log_dir(self) -> LogDir:
         return self._logs.log_dir
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-            ApiKey.DELETE_RECORDS: self.delete_records,
-            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_reassignments,
-            ApiKey.DESCRIBE_QUORUM: self.describe_quorum,
-            ApiKey.DESCRIBE_CLIENT_QUOTAS: self.describe_quotas,
-        }
-
     # -- topics
 
+    @handles(ApiKey.CREATE_TOPICS)
     def create_topics(self, request: Request) -> Body:
         body = request.body
         once, repeated = _split_repeated(body["topics"])
@@ -135,6 +124,7 @@ class TopicHandlers:
                     f"the only broker is {self._context.node_id}.",
                 )
 
+    @handles(ApiKey.DELETE_TOPICS)
     def delete_topics(self, request: Request) -> Body:
         body = request.body
         if request.version < _DELETE_BY_ID_SINCE:
@@ -182,6 +172,7 @@ class TopicHandlers:
         for number in info.partitions:
             self._context.changes.notify(info.name, number)
 
+    @handles(ApiKey.CREATE_PARTITIONS)
     def create_partitions(self, request: Request) -> Body:
         body = request.body
         once, repeated = _split_repeated(body["topics"])
@@ -214,6 +205,7 @@ class TopicHandlers:
 
     # -- records
 
+    @handles(ApiKey.DELETE_RECORDS)
     def delete_records(self, request: Request) -> Body:
         response = {
             "topics": [
@@ -248,6 +240,7 @@ class TopicHandlers:
 
     # -- what tools ask of a cluster
 
+    @handles(ApiKey.DESCRIBE_LOG_DIRS)
     def describe_log_dirs(self, request: Request) -> Body:
         wanted = request.body["topics"]
         if wanted is None:
@@ -265,6 +258,7 @@ class TopicHandlers:
                 by_dir[log.path.parent][topic].append(size)
         return {"results": [_described_dir(path, by_dir[path]) for path in self._logs.paths]}
 
+    @handles(ApiKey.ELECT_LEADERS)
     def elect_leaders(self, request: Request) -> Body:
         """The leader of every partition is its only replica."""
         wanted = request.body["topicPartitions"]
@@ -289,10 +283,12 @@ class TopicHandlers:
             code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_TOPIC
         return {"partitionId": partition, "errorCode": int(code), "errorMessage": message}
 
+    @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     def list_reassignments(self, request: Request) -> Body:
         """None: replicas cannot move."""
         return {"errorMessage": None, "topics": []}
 
+    @handles(ApiKey.DESCRIBE_QUORUM)
     def describe_quorum(self, request: Request) -> Body:
         """This node is the only controller. It has no metadata log."""
         node_id, address = self._context.node_id, self._context.address_for(request.session)
@@ -312,6 +308,7 @@ class TopicHandlers:
             "nodes": [{"nodeId": node_id, "listeners": [listener]}],
         }
 
+    @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
     def describe_quotas(self, request: Request) -> Body:
         """There are none."""
         return {"errorMessage": "", "entries": []}

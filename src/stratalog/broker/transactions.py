@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from stratalog.broker.logs import checked_log
 from stratalog.broker.regular_expressions import full_matches
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.errors import (
     ConcurrentTransactionsError,
     ProducerFencedError,
@@ -20,11 +21,7 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.messages.transaction_records import TransactionStatus
-from stratalog.format.names import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 from stratalog.producing.transaction_log import ProducerIdentity, read_states
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
     from stratalog.broker.context import BrokerContext
     from stratalog.broker.logs import ServedLog
-    from stratalog.broker.requests import Handlers, Request
+    from stratalog.broker.requests import Request
     from stratalog.format.messages.transaction_records import TransactionState
     from stratalog.format.snapshot import ProducerEntry
     from stratalog.producing.coordinator import MarkerListener, TransactionCoordinator
@@ -103,7 +100,7 @@ def coordinator_of(context: BrokerContext) -> TransactionCoordinator:
     return context.logs.log_dir.coordinator
 
 
-class TransactionHandlers:
+class TransactionHandlers(HandlerGroup):
     """The handlers of this module."""
 
     def __init__(self, context: BrokerContext, offsets_partition: Callable[[str], int]) -> None:
@@ -118,18 +115,6 @@ class TransactionHandlers:
     @property
     def _coordinator(self) -> TransactionCoordinator:
         return coordinator_of(self._context)
-
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
-            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
-            ApiKey.END_TXN: self.end,
-            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
-            ApiKey.LIST_TRANSACTIONS: self.list,
-        }
 
     # -- markers
 
@@ -148,6 +133,7 @@ class TransactionHandlers:
 
     # -- what producers ask for
 
+    @handles(ApiKey.INIT_PRODUCER_ID)
     def init_producer_id(self, request: Request) -> Body:
         body = request.body
         transactional_id = body["transactionalId"]
@@ -167,6 +153,7 @@ class TransactionHandlers:
             return {"errorCode": code, "producerId": -1, "producerEpoch": -1}
         return {"producerId": identity.producer_id, "producerEpoch": identity.producer_epoch}
 
+    @handles(ApiKey.ADD_PARTITIONS_TO_TXN)
     def add_partitions(self, request: Request) -> Body:
         body = request.body
         if request.version < _MANY_TRANSACTIONS_SINCE:
@@ -225,6 +212,7 @@ class TransactionHandlers:
             code = _code_of(error, request)
         return _results(topics, lambda _: code)
 
+    @handles(ApiKey.ADD_OFFSETS_TO_TXN)
     def add_offsets(self, request: Request) -> Body:
         body = request.body
         try:
@@ -235,6 +223,7 @@ class TransactionHandlers:
             return {"errorCode": _code_of(error, request)}
         return {}
 
+    @handles(ApiKey.END_TXN)
     def end(self, request: Request) -> Body:
         body = request.body
         has_epochs = request.version >= _END_WITH_EPOCH_SINCE
@@ -251,30 +240,17 @@ class TransactionHandlers:
 
     # -- what shows and repairs transactions
 
+    @handles(ApiKey.WRITE_TXN_MARKERS)
     def write_markers(self, request: Request) -> Body:
-        return {
-            "markers": [
-                {
-                    "producerId": marker["producerId"],
-                    "topics": [
-                        {
-                            "name": topic["name"],
-                            "partitions": [
-                                {
-                                    "partitionIndex": number,
-                                    "errorCode": self._written(
-                                        marker, TopicPartition(topic["name"], number)
-                                    ),
-                                }
-                                for number in topic["partitionIndexes"]
-                            ],
-                        }
-                        for topic in marker["topics"]
-                    ],
-                }
-                for marker in request.body["markers"]
-            ]
-        }
+        return {"markers": [self._marked(marker) for marker in request.body["markers"]]}
+
+    def _marked(self, marker: Body) -> Body:
+        topics = _by_partition(
+            marker["topics"],
+            "partitionIndexes",
+            lambda at: {"partitionIndex": at.partition, "errorCode": self._written(marker, at)},
+        )
+        return {"producerId": marker["producerId"], "topics": topics}
 
     def _written(self, marker: Body, at: TopicPartition) -> int:
         try:
@@ -288,30 +264,19 @@ class TransactionHandlers:
             return int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
         return 0
 
+    @handles(ApiKey.DESCRIBE_PRODUCERS)
     def describe_producers(self, request: Request) -> Body:
-        return {
-            "topics": [
-                {
-                    "name": topic["name"],
-                    "partitions": [
-                        self._producers(topic["name"], number)
-                        for number in topic["partitionIndexes"]
-                    ],
-                }
-                for topic in request.body["topics"]
-            ]
-        }
+        topics = request.body["topics"]
+        return {"topics": _by_partition(topics, "partitionIndexes", self._producers)}
 
-    def _producers(self, topic: str, partition: int) -> Body:
+    def _producers(self, at: TopicPartition) -> Body:
         try:
-            producers = _producers_of(
-                checked_log(self._context.logs, topic, partition, NO_LEADER_EPOCH)
-            )
+            producers = _producers_of(checked_log(self._context.logs, *at, NO_LEADER_EPOCH))
         except StratalogError as error:
             code = int(getattr(error, "code", ErrorCode.KAFKA_STORAGE_ERROR))
-            return {"partitionIndex": partition, "errorCode": code, "activeProducers": []}
+            return {"partitionIndex": at.partition, "errorCode": code, "activeProducers": []}
         return {
-            "partitionIndex": partition,
+            "partitionIndex": at.partition,
             "activeProducers": [
                 {
                     "producerId": producer.producer_id,
@@ -325,6 +290,7 @@ class TransactionHandlers:
             ],
         }
 
+    @handles(ApiKey.DESCRIBE_TRANSACTIONS)
     def describe(self, request: Request) -> Body:
         return {"transactionStates": [self._described(i) for i in request.body["transactionalIds"]]}
 
@@ -346,6 +312,7 @@ class TransactionHandlers:
             ],
         }
 
+    @handles(ApiKey.LIST_TRANSACTIONS)
     def list(self, request: Request) -> Body:
         body = request.body
         states, pattern = self._states(), body.get("transactionalIdPattern")
@@ -413,20 +380,31 @@ def _partitions_in(topics: Iterable[Body]) -> list[TopicPartition]:
     ]
 
 
-def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -> list[Body]:
+def _by_partition(
+    topics: Iterable[Body],
+    field: str,
+    respond: Callable[[TopicPartition], Body],
+    responses_field: str = "partitions",
+) -> list[Body]:
+    """Responses about the partitions that each topic has in `field`."""
     return [
         {
             "name": topic["name"],
-            "resultsByPartition": [
-                {
-                    "partitionIndex": number,
-                    "partitionErrorCode": code_of(TopicPartition(topic["name"], number)),
-                }
-                for number in topic["partitions"]
+            responses_field: [
+                respond(TopicPartition(topic["name"], each)) for each in topic[field]
             ],
         }
         for topic in topics
     ]
+
+
+def _results(topics: Iterable[Body], code_of: Callable[[TopicPartition], int]) -> list[Body]:
+    return _by_partition(
+        topics,
+        "partitions",
+        lambda at: {"partitionIndex": at.partition, "partitionErrorCode": code_of(at)},
+        "resultsByPartition",
+    )
 
 
 def _code_of(error: StratalogError, request: Request) -> int:

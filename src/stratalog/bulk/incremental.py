@@ -26,12 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from stratalog.bulk.planning import batch_range, ending_offset, recreated, topic_id_of, visible_end
 from stratalog.bulk.splits import OffsetRange
-from stratalog.errors import (
-    ConfigError,
-    CorruptCheckpointError,
-    DataLossError,
-    LockedError,
-)
+from stratalog.errors import ConfigError, CorruptCheckpointError, DataLossError, LockedError
 from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
 from stratalog.format.names import TopicPartition
 from stratalog.storage.log_file import read_decoded
@@ -304,10 +299,7 @@ def _with_directories(paths: Sequence[str]) -> list[Path]:
 
 
 def next_range(
-    topic_partition: TopicPartition,
-    view: PartitionView,
-    options: ReadOptions,
-    state: ExportState,
+    topic_partition: TopicPartition, view: PartitionView, options: ReadOptions, state: ExportState
 ) -> tuple[OffsetRange, LostRecords | None]:
     """What the next export reads of a partition, and what is lost."""
     saved = state.partitions.get(topic_partition)

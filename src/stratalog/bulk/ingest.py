@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -286,7 +286,7 @@ def _write(
         title = f"stratalog ingest to {options.target.paths[0]}"
         staged = workers.run(work, groups, title=title)
         runs = tuple(run for each in staged for run in each.runs)
-        missing = _sum_of(each.missing for each in staged)
+        missing = Missing.sum(each.missing for each in staged)
         with interrupts_held():
             done = commit_staged(options.target, StagedCommit(runs, job, 0, options.identity))
     except BaseException as error:
@@ -326,7 +326,7 @@ def _stage(task: IngestTask, *, plan: IngestPlan, options: WriteOptions, job: st
         own = options if topic is None or options.topic else replace(options, topic=topic)
         rows = (batch for part in parts for batch in _read(part, plan, missing))
         runs += stage_rows(rows, own, RunStager(Disk(), job, 0, task.number))
-    return _Staged(runs, _sum_of(missing))
+    return _Staged(runs, Missing.sum(missing))
 
 
 def _read(part: FilePart, plan: IngestPlan, missing: list[Missing]) -> Iterator[pa.RecordBatch]:
@@ -348,10 +348,6 @@ def _read_lines(part: TextRange, plan: IngestPlan) -> Iterator[Rows]:
                 f"{part.path}: line {number + error.index + 1}: {error.reason}"
             ) from None
         lines_before += len(lines)
-
-
-def _sum_of(found: Iterable[Missing]) -> Missing:
-    return reduce(Missing.plus, found, Missing())
 
 
 def _count_lines(source: TextRange) -> int:

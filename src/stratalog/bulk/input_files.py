@@ -69,8 +69,9 @@ class Missing(NamedTuple):
     values: int = 0
     times: int = 0
 
-    def plus(self, other: Missing) -> Missing:
-        return Missing(*(mine + its for mine, its in zip(self, other, strict=True)))
+    @classmethod
+    def sum(cls, found: Iterable[Missing]) -> Missing:
+        return cls(*map(sum, zip(cls(), *found, strict=True)))
 
 
 @dataclass(frozen=True)

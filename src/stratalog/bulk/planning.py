@@ -13,13 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.bulk.options import (
-    EARLIEST,
-    EARLIEST_OFFSET,
-    LATEST,
-    LATEST_OFFSET,
-    ByTimestamp,
-)
+from stratalog.bulk.options import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByTimestamp
 from stratalog.bulk.predicates import EVERYTHING, LONG_MAX
 from stratalog.bulk.splits import (
     OffsetRange,

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.format.index_entries import INTERVAL_BYTES_DEFAULT
-from stratalog.maintenance.reindex import (
-    Reindexed,
-    ReindexTask,
-    plan_reindex,
-    reindex_segment,
-)
+from stratalog.maintenance.reindex import Reindexed, ReindexTask, plan_reindex, reindex_segment
 from stratalog.partitions.lock import lock_dirs
 from stratalog.storage.disk import Disk
 

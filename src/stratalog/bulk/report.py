@@ -277,9 +277,7 @@ def _open_transactions(view: PartitionView, now_ms: int) -> list[ReportedTransac
 
 
 def _topics(
-    taker: _Taker,
-    surveyed: Sequence[SurveyedPartition],
-    counted: Sequence[PartitionStats],
+    taker: _Taker, surveyed: Sequence[SurveyedPartition], counted: Sequence[PartitionStats]
 ) -> tuple[ReportedTopic, ...]:
     """Partitions without headers are left out."""
     headers = {each.path: each for each in surveyed}

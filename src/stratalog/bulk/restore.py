@@ -37,20 +37,10 @@ from stratalog.errors import (
     StratalogError,
     UnsupportedError,
 )
+from stratalog.format import names
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
-from stratalog.format.names import (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    TEMPORARY_SUFFIX,
-    DirState,
-    FileKind,
-    FileState,
-    RootFile,
-    TopicPartition,
-    parse_partition_dir,
-    parse_partition_file,
-)
+from stratalog.format.names import TopicPartition
 from stratalog.format.record import Record, encode_batch
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import PartitionView
@@ -71,13 +61,13 @@ _log: Final = logging.getLogger(__name__)
 STAGING: Final = "restore.incomplete"
 """Not in the form topic-partition: a Kafka broker refuses to start."""
 MARKER: Final = "stratalog-restore.json"
-_ALLOWED: Final = frozenset({"lost+found", MARKER + TEMPORARY_SUFFIX})
+_ALLOWED: Final = frozenset({"lost+found", MARKER + names.TEMPORARY_SUFFIX})
 """What an empty directory may have: a marker that was never completed among them."""
 _OFFSET_FILES: Final = (
-    RootFile.RECOVERY_POINTS,
-    RootFile.LOG_START_OFFSETS,
-    RootFile.HIGH_WATERMARKS,
-    RootFile.CLEANER_OFFSETS,
+    names.RootFile.RECOVERY_POINTS,
+    names.RootFile.LOG_START_OFFSETS,
+    names.RootFile.HIGH_WATERMARKS,
+    names.RootFile.CLEANER_OFFSETS,
 )
 _COMMIT_TYPES: Final = frozenset({0, 1})
 
@@ -95,7 +85,7 @@ class Selection:
 
     def has(self, topic_partition: TopicPartition) -> bool:
         topic, number = topic_partition
-        if not self.topics or topic == CLUSTER_METADATA_TOPIC:
+        if not self.topics or topic == names.CLUSTER_METADATA_TOPIC:
             return True
         return (topic, number) in self.topics or (topic, None) in self.topics
 
@@ -257,11 +247,13 @@ def _is_wanted(directory: str, selection: Selection) -> bool:
     if not selection.topics:
         return True
     try:
-        found = parse_partition_dir(directory)
+        found = names.parse_partition_dir(directory)
     except InvalidNameError:
         return False
     return (
-        found is not None and found.state is DirState.LIVE and selection.has(found.topic_partition)
+        found is not None
+        and found.state is names.DirState.LIVE
+        and selection.has(found.topic_partition)
     )
 
 
@@ -269,18 +261,18 @@ def _first_bases(saved: SavedDir) -> dict[str, int]:
     """The base offset of the first segment of each log."""
     found: dict[str, int] = {}
     for file in saved.files:
-        if file.name.endswith(FileKind.LOG.value):
-            base = int(file.name.removesuffix(FileKind.LOG.value))
+        if file.name.endswith(names.FileKind.LOG.value):
+            base = int(file.name.removesuffix(names.FileKind.LOG.value))
             found[file.directory] = min(base, found.get(file.directory, base))
     return found
 
 
 def _is_after(name: str, end: int, first_base: int) -> bool:
     """Whether a file of a segment is not needed for a log that ends at an offset."""
-    file = parse_partition_file(name)
-    if file is None or file.base_offset is None or file.kind is FileKind.METADATA_SNAPSHOT:
+    file = names.parse_partition_file(name)
+    if file is None or file.base_offset is None or file.kind is names.FileKind.METADATA_SNAPSHOT:
         return False
-    if file.kind is FileKind.PRODUCER_SNAPSHOT:
+    if file.kind is names.FileKind.PRODUCER_SNAPSHOT:
         return file.base_offset > end
     return file.base_offset >= end and file.base_offset > first_base
 
@@ -575,14 +567,12 @@ def _ends(
     return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
 
 
-def _clamp_offsets(
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> tuple[ClampedOffset, ...]:
+def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
     """Commit the end of a log for groups that have read further: else their consumers would start
     anew, at the beginning or at the end."""
     clamped: list[ClampedOffset] = []
     for at, log in sorted(logs.items()):
-        if at.topic != CONSUMER_OFFSETS_TOPIC:
+        if at.topic != names.CONSUMER_OFFSETS_TOPIC:
             continue
         found = [
             (key, value, end)
@@ -643,8 +633,8 @@ def _commit_record(key: Mapping[str, Any], value: Mapping[str, Any], end: int) -
 def _sweep(staging: Path) -> None:
     """What opening the logs has left beside them."""
     disk = Disk()
-    disk.unlink(staging / RootFile.LOCK.value, missing_ok=True)
-    for path in staging.glob(f"*/*{FileState.DELETED.value}"):
+    disk.unlink(staging / names.RootFile.LOCK.value, missing_ok=True)
+    for path in staging.glob(f"*/*{names.FileState.DELETED.value}"):
         disk.unlink(path, missing_ok=True)
 
 
@@ -656,7 +646,7 @@ def _move_into_place(disk: Disk, target: Path) -> None:
     staging = target / STAGING
     if not staging.exists():
         return
-    last = RootFile.META_PROPERTIES.value
+    last = names.RootFile.META_PROPERTIES.value
     for name in sorted(disk.list_names(staging), key=lambda name: name == last):
         disk.rename(staging / name, target / name)
     disk.fsync_dir(target)

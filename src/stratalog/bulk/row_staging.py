@@ -18,14 +18,7 @@ from stratalog.format.batch import Codec
 from stratalog.format.encode_columns import InputColumns, encode_rows
 from stratalog.format.hashing import checksum_rows
 from stratalog.format.record import BatchFields
-from stratalog.producing.columns import (
-    Portions,
-    RowPartitioner,
-    check_rows,
-    limits_of,
-    rows_by_topic,
-    with_null_times,
-)
+from stratalog.producing import columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,7 +28,6 @@ if TYPE_CHECKING:
     from stratalog.bulk.options import WriteOptions
     from stratalog.bulk.target import Target
     from stratalog.commits.staged import RunStager, StagedRun, StagedTopic
-    from stratalog.producing.columns import RowNumber
 
 BATCH_BYTES: Final = 64 << 10
 GATHER_BYTES: Final = 8 << 20
@@ -74,8 +66,8 @@ class RowStager:
         self._terms = terms
         self._task = task
         self._now_ms = now_ms
-        self._topics: dict[str, tuple[StagedTopic, RowPartitioner]] = {}
-        self._portions = Portions(GATHER_BYTES)
+        self._topics: dict[str, tuple[StagedTopic, columns.RowPartitioner]] = {}
+        self._portions = columns.Portions(GATHER_BYTES)
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -91,21 +83,21 @@ class RowStager:
         return self._stager.finish()
 
     def _stage(self, portion: pa.RecordBatch) -> None:
-        rows = with_null_times(portion)
-        for name, of_topic, number_of in rows_by_topic(rows, self._terms.topic, self._rows):
+        rows = columns.with_null_times(portion)
+        for name, of_topic, number_of in columns.rows_by_topic(rows, self._terms.topic, self._rows):
             topic, partitioner = self._topic(name)
             now_ms = self._now_ms()
-            check_rows(of_topic, name, topic.rules, now_ms, number_of)
+            columns.check_rows(of_topic, name, topic.rules, now_ms, number_of)
             self._encode(topic, partitioner, of_topic, now_ms, number_of)
         self._rows += portion.num_rows
 
-    def _topic(self, name: str) -> tuple[StagedTopic, RowPartitioner]:
+    def _topic(self, name: str) -> tuple[StagedTopic, columns.RowPartitioner]:
         found = self._topics.get(name)
         if found is None:
             topic = self._finder.find(name)
             here = [number for number, _ in topic.dirs]
             # Tasks begin with different partitions.
-            partitioner = RowPartitioner(
+            partitioner = columns.RowPartitioner(
                 name, topic.partition_count, here, self._terms.batch_bytes, self._task
             )
             found = self._topics[name] = (topic, partitioner)
@@ -114,17 +106,17 @@ class RowStager:
     def _encode(
         self,
         topic: StagedTopic,
-        partitioner: RowPartitioner,
+        partitioner: columns.RowPartitioner,
         rows: pa.RecordBatch,
         now_ms: int,
-        number_of: RowNumber,
+        number_of: columns.RowNumber,
     ) -> None:
-        limits = limits_of(topic.rules, self._terms.batch_bytes)
+        limits = columns.limits_of(topic.rules, self._terms.batch_bytes)
         checksum = checksum_rows(rows) if self._terms.has_checksums else None
-        columns = InputColumns(rows, now_ms)
+        given = InputColumns(rows, now_ms)
         for partition, numbers in partitioner.row_numbers(rows, number_of):
             fields = self._fields(topic, partition, now_ms)
-            for encoded in encode_rows(columns, numbers, fields, limits, number_of):
+            for encoded in encode_rows(given, numbers, fields, limits, number_of):
                 self._stager.write(topic, partition, encoded.data, encoded.record_count, checksum)
                 checksum = None if checksum is None else 0  # that was of all rows
 

@@ -27,6 +27,7 @@ from stratalog.bulk.read_task import ReadTask
 from stratalog.bulk.splits import Split
 from stratalog.bulk.workers import Clock, JobResult, KeyedJob, ThreadWorkers, pack
 from stratalog.config import LogConfig
+from stratalog.config.values import HOUR_MS
 from stratalog.format.hashing import hash_keys
 from stratalog.log.partition_view import PartitionView
 from stratalog.maintenance.retention import plan_retention, retention_log_of_view
@@ -94,16 +95,8 @@ def _sum_of(found: Iterable[Facts]) -> Facts:
 RECORD_OVERHEAD_BYTES: Final = 8
 """Lengths, deltas and attributes of a small record: a fair guess."""
 
-KEY_ROW: Final = np.dtype(
-    [
-        ("hash", np.int64),
-        ("last_offset", np.int64),
-        ("records", np.int64),
-        ("size_bytes", np.int64),
-        ("last_bytes", np.int64),
-        ("is_tombstone", np.int64),
-    ]
-)
+_KEY_FIELDS: Final = "hash last_offset records size_bytes last_bytes is_tombstone"
+KEY_ROW: Final = np.dtype([(name, np.int64) for name in _KEY_FIELDS.split()])
 """What is known of one key. Sizes are of keys and values; the last two, of its last record."""
 
 
@@ -204,7 +197,6 @@ def _counts_of(rows: NDArray[Any]) -> KeyCounts:
 
 # -- the records of a segment range
 
-HOUR_MS: Final = 3_600_000
 CODECS: Final = ("snappy", "lz4", "zstd", "gzip")
 SAMPLE_BYTES: Final = 1 << 17
 HOURS_MAX: Final = 100_000

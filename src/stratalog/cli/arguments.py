@@ -35,14 +35,21 @@ def flag(name: str, text: str, *, short: str | None = None) -> Any:
     return typer.Option(*_names(name, short), help=text)
 
 
-def option(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
-    """An option with a value, for `Annotated`."""
-    return typer.Option(*_names(name, short), metavar=metavar, help=text)
+def option(
+    name: str, metavar: str, text: str, *, short: str | None = None, least: int | None = None
+) -> Any:
+    """An option with a value, for `Annotated`. A number may not be below `least`."""
+    return typer.Option(*_names(name, short), metavar=metavar, help=text, min=least)
 
 
 def repeatable(name: str, metavar: str, text: str, *, short: str | None = None) -> Any:
     """An option that may be given several times, for `Annotated`."""
     return option(name, metavar, f"{text} Repeatable.", short=short)
+
+
+def topics_option(text: str) -> Any:
+    """`--topic TOPIC[:PARTITION]`, for `Annotated`."""
+    return repeatable("--topic", "TOPIC[:PARTITION]", text, short="-t")
 
 
 def partitions_option(text: str, *, show_default: bool = True) -> Any:

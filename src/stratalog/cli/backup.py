@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.arguments import (
-    JsonOption,
-    StorageOption,
-    argument,
-    flag,
-    with_groups,
-)
+from stratalog.cli.arguments import JsonOption, StorageOption, argument, flag, with_groups
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
 from stratalog.cli.workers import SparkOptions
@@ -119,12 +113,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 
 
 def _check_only(
-    where: Path,
-    keep: int | None,
-    spark: SparkOptions,
-    *,
-    verifies: bool,
-    as_json: bool,
+    where: Path, keep: int | None, spark: SparkOptions, *, verifies: bool, as_json: bool
 ) -> None:
     """--verify and --keep without a new backup."""
     from stratalog.bulk.backup import list_backups, prune, verify_backup  # noqa: PLC0415

@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     option,
     repeatable,
     time_of,
+    topics_option,
 )
 from stratalog.cli.output import Progress, json_line, report_error, report_line, write_block
 from stratalog.dump.decoders import (
@@ -105,12 +106,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         ),
     ] = None,
     storage_option: StorageOption = None,
-    topic: Annotated[
-        list[str] | None,
-        repeatable(
-            "--topic", "TOPIC[:PARTITION]", "A topic or partition in --log-dir.", short="-t"
-        ),
-    ] = None,
+    topic: Annotated[list[str] | None, topics_option("A topic or partition in --log-dir.")] = None,
     kind: Annotated[
         list[str] | None,
         repeatable(
@@ -143,20 +139,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = False,
     max_bytes: Annotated[
         int,
-        typer.Option(
-            "--max-bytes",
-            min=0,
-            metavar="BYTES",
-            help=("Read at most this many bytes of each log."),
-        ),
+        option("--max-bytes", "BYTES", "Read at most this many bytes of each log.", least=0),
     ] = MAX_BYTES_DEFAULT,
     max_message_size: Annotated[
         int,
-        typer.Option(
+        option(
             "--max-message-size",
-            min=0,
-            metavar="BYTES",
-            help="Largest batch, in bytes, that an index entry may point to.",
+            "BYTES",
+            "Largest batch, in bytes, that an index entry may point to.",
+            least=0,
         ),
     ] = MESSAGE_BYTES_MAX_DEFAULT,
     key_decoder_class: Annotated[
@@ -205,13 +196,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Stop after N records, batches or entries.",
-        ),
+        option("--limit", "N", "Stop after N records, batches or entries.", short="-n", least=0),
     ] = None,
 ) -> None:
     """Print the contents of log segments, indexes, snapshots and checkpoints.

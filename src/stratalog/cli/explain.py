@@ -174,16 +174,16 @@ def _step_name(step: Step) -> str:
 
 
 def _step_row(step: Step) -> dict[str, Any]:
+    if isinstance(step, RecordStep):
+        return json_names(asdict(step))
+    return {"file": str(step.path), **_file_row(step)}
+
+
+def _file_row(step: SegmentStep | IndexStep | ScanStep) -> dict[str, Any]:
     if isinstance(step, SegmentStep):
-        return {
-            "file": str(step.path),
-            "baseOffset": step.base_offset,
-            "compared": step.compared,
-            "reason": step.reason,
-        }
+        return {"baseOffset": step.base_offset, "compared": step.compared, "reason": step.reason}
     if isinstance(step, IndexStep):
         return {
-            "file": str(step.path),
             "index": step.kind,
             "origin": step.origin,
             "entries": step.entries,
@@ -191,24 +191,21 @@ def _step_row(step: Step) -> dict[str, Any]:
             "probes": [asdict(probe) for probe in step.probes],
             "found": None if step.found is None else asdict(step.found),
         }
-    if isinstance(step, ScanStep):
-        return {
-            "file": str(step.path),
-            "position": step.start_position,
-            "sizeBytes": step.bytes_scanned,
-            "batches": [
-                {
-                    "position": position,
-                    "size": batch.size_bytes,
-                    "baseOffset": batch.base_offset,
-                    "lastOffset": batch.last_offset,
-                    "maxTimestamp": batch.max_timestamp,
-                    "magic": batch.magic,
-                }
-                for position, batch in step.batches
-            ],
-        }
-    return json_names(asdict(step))
+    return {
+        "position": step.start_position,
+        "sizeBytes": step.bytes_scanned,
+        "batches": [
+            {
+                "position": position,
+                "size": batch.size_bytes,
+                "baseOffset": batch.base_offset,
+                "lastOffset": batch.last_offset,
+                "maxTimestamp": batch.max_timestamp,
+                "magic": batch.magic,
+            }
+            for position, batch in step.batches
+        ],
+    }
 
 
 # -- text

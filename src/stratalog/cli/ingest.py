@@ -171,11 +171,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
 
 def _target(
-    to: Path,
-    partitions: int | None,
-    topic_config: list[str] | None,
-    *,
-    create_in_broker_dir: bool,
+    to: Path, partitions: int | None, topic_config: list[str] | None, *, create_in_broker_dir: bool
 ) -> Target:
     from stratalog.bulk.target import NewTopics, Target  # noqa: PLC0415 - heavy
     from stratalog.config import LogConfig  # noqa: PLC0415

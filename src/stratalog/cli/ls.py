@@ -23,7 +23,7 @@ from stratalog.cli.arguments import (
     argument,
     flag,
     reads_stores,
-    repeatable,
+    topics_option,
     with_groups,
 )
 from stratalog.cli.output import json_line, json_names, report_error
@@ -84,12 +84,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     ] = None,
     log_dir: LogDirOption = None,
     remote: RemoteOption = None,
-    topic: Annotated[
-        list[str] | None,
-        repeatable(
-            "--topic", "TOPIC[:PARTITION]", "List only this topic or partition.", short="-t"
-        ),
-    ] = None,
+    topic: Annotated[list[str] | None, topics_option("List only this topic or partition.")] = None,
     partitions: Annotated[bool, flag("--partitions", "List partitions, not topics.")] = False,
     segments: Annotated[bool, flag("--segments", "Also list segments.", short="-s")] = False,
     epochs: Annotated[bool, flag("--epochs", "Also list leader epochs.")] = False,

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from stratalog.cli.arguments import DirectoryArgument, DryRunOption, JsonOption, TopicsArgument
-from stratalog.cli.output import (
-    json_line,
-    print_truncations,
-    report_error,
-    truncation_row,
-)
+from stratalog.cli.output import json_line, print_truncations, report_error, truncation_row
 from stratalog.cli.tables import counted, human_size
 from stratalog.cli.targets import TopicSpec, open_topic
 from stratalog.errors import StratalogError

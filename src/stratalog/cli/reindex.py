@@ -16,6 +16,7 @@ from stratalog.cli.arguments import (
     LocalLogDirOption,
     WhereArgument,
     flag,
+    option,
     with_groups,
 )
 from stratalog.cli.output import JobProgress, json_line, json_names, report_error
@@ -39,11 +40,11 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     dry_run: DryRunOption = False,
     index_interval_bytes: Annotated[
         int,
-        typer.Option(
+        option(
             "--index-interval-bytes",
-            min=0,
-            metavar="BYTES",
-            help="The topic's index.interval.bytes: bytes of log between two index entries.",
+            "BYTES",
+            "The topic's index.interval.bytes: bytes of log between two index entries.",
+            least=0,
         ),
     ] = 4096,
     force: Annotated[
@@ -91,9 +92,7 @@ class ReindexOptions(NamedTuple):
 
 
 def _run(
-    partitions: Sequence[Path],
-    options: ReindexOptions,
-    spark: SparkOptions,
+    partitions: Sequence[Path], options: ReindexOptions, spark: SparkOptions
 ) -> Sequence[Reindexed]:
     if spark.master is None:
         return _run_here(partitions, options)

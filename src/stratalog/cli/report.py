@@ -10,14 +10,7 @@ from typing import Annotated
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import (
-    JsonOption,
-    NowOption,
-    SettingsFiles,
-    flag,
-    now_or,
-    with_groups,
-)
+from stratalog.cli.arguments import JsonOption, NowOption, SettingsFiles, flag, now_or, with_groups
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size

@@ -15,6 +15,7 @@ from stratalog.cli.arguments import (
     SettingsFiles,
     WhereArgument,
     flag,
+    option,
     reads_stores,
     with_groups,
 )
@@ -51,11 +52,11 @@ def run(  # noqa: PLR0913  # a parameter is a flag
     notes: Annotated[bool, flag("--notes", "List notes. Default: only count them.")] = False,
     threads: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--threads",
-            metavar="N",
-            min=1,
-            help="Number of threads. Default: one per core. Not with --master.",
+            "N",
+            "Number of threads. Default: one per core. Not with --master.",
+            least=1,
         ),
     ] = None,
     spark: SparkOptions,
@@ -174,10 +175,7 @@ def _plan(targets: Targets, is_compacted: _Compacted) -> VerifyPlan:
 
 
 def _run(
-    plan: VerifyPlan,
-    progress: JobProgress,
-    threads: int | None,
-    spark: SparkOptions,
+    plan: VerifyPlan, progress: JobProgress, threads: int | None, spark: SparkOptions
 ) -> VerifyReport:
     if spark.master is None:
         from stratalog.maintenance.verify.directory import run_plan  # noqa: PLC0415 - kernels

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from stratalog.commits import install
 from stratalog.commits.install import check_run, install_partition, is_as_planned, resume
@@ -37,7 +36,6 @@ from stratalog.errors import (
     CommitPendingError,
     CorruptError,
     InconsistentLogDirsError,
-    LogOfflineError,
     StorageError,
     StratalogError,
 )
@@ -45,7 +43,8 @@ from stratalog.format.names import TRANSACTION_STATE_TOPIC
 from stratalog.log.offset_assignment import AppendRules
 from stratalog.partitions.opening import OpenLogDirs, raise_first
 from stratalog.partitions.root import LogContext
-from stratalog.storage.locks import detach_in_children, inherited_reason
+from stratalog.storage.closing import Closing
+from stratalog.storage.locks import ProcessOwned
 from stratalog.storage.staged_names import parse_staged_name
 
 if TYPE_CHECKING:
@@ -81,27 +80,16 @@ class CommitResult(NamedTuple):
     """Records that were already committed to their topics."""
 
 
-class Commits:
+class Commits(ProcessOwned):
     """Commits to log directories that are open for writing. Thread-safe: one at a time."""
 
     def __init__(self, catalog: TopicCatalog, context: LogContext) -> None:
+        super().__init__(catalog.roots[0].path)
         self._catalog = catalog
         self._context = context
         self._disk = context.disk
         self._journal = JournalFile(context.disk, [root.path for root in catalog.roots])
         self._history = CommitHistory(catalog)
-        self._lock = threading.RLock()
-        self._is_detached = False
-        detach_in_children(self)
-
-    def detach(self) -> None:
-        """In a forked child: commits belong to the parent."""
-        self._lock = threading.RLock()  # a thread that does not exist here may hold the other
-        self._is_detached = True
-
-    def _check_process(self) -> None:
-        if self._is_detached:
-            raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
     def resume(self) -> None:
         """Finish the commit that the last writer has decided, if that is possible.
@@ -147,7 +135,7 @@ class Commits:
         commit with this identity has written other rows, and CommitPendingError if a commit is
         decided but could not be finished; the message names it.
         """
-        self._check_process()
+        self.check_process()
         with self._lock:
             self._catalog.check_complete("commit staged batches")
             self.finish()
@@ -171,7 +159,7 @@ class Commits:
 
     def finish(self) -> bool:
         """Finish a decided commit. Returns whether there was one."""
-        self._check_process()
+        self.check_process()
         failure: CommitPendingError | None = None
         with self._lock:
             found = self._journal.read()
@@ -208,7 +196,7 @@ class Commits:
 
     def sweep(self, stale_ms: int = STALE_MS) -> int:
         """Remove staged files that were not written to for `stale_ms`. Returns how many."""
-        self._check_process()
+        self.check_process()
         with self._lock:
             if self._catalog.missing_dirs:
                 return 0  # a journal in them may name the files
@@ -378,7 +366,7 @@ ResumeTransactions: TypeAlias = "Callable[[TopicCatalog, LogContext, bool], None
 """What takes over the transactions of the last writer, given whether its shutdown was clean."""
 
 
-class CommitDirs:
+class CommitDirs(Closing):
     """Log directories opened for bulk commits only: their topics and commits, but no producers and
     no background work. Use it as a context manager."""
 
@@ -415,12 +403,6 @@ class CommitDirs:
         if TRANSACTION_STATE_TOPIC in self.catalog.topics:
             for root in self._dirs.unclean_roots:
                 root.needs_recovery = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all logs and release the lock. Raises the first error."""

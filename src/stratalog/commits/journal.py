@@ -20,14 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptError
-from stratalog.format.json_files import (
-    as_count,
-    as_text,
-    decode_json,
-    encode_json,
-    id_of,
-    id_text,
-)
+from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
 from stratalog.format.names import TopicPartition
 from stratalog.storage.disk import storage_error
 from stratalog.storage.staged_names import parse_staged_name

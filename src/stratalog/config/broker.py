@@ -17,16 +17,9 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
-from stratalog.config.definitions import (
-    Definition,
-    Synonym,
-    definitions_of,
-    setting,
-    unknown_name,
-    validate_values,
-)
+from stratalog.config.definitions import Definitions, Synonym, setting, unknown_name
 from stratalog.config.ignored_settings import IGNORED_SETTINGS, is_ignored
 from stratalog.config.topic import TOPIC_DEFINITIONS, LogConfig
 from stratalog.config.values import (
@@ -249,7 +242,7 @@ class BrokerConfig:
     """Names and texts that other parts of Kafka read. Not shown: passwords are among them."""
 
     def __post_init__(self) -> None:
-        validate_values(self, BROKER_DEFINITIONS)
+        BROKER_DEFINITIONS.validate(self)
         topic_settings = self.topic_settings.union(self.log_config.overrides())
         object.__setattr__(self, "topic_settings", topic_settings)
         _check_dirs(self.log_dirs)
@@ -265,8 +258,8 @@ class BrokerConfig:
             if not is_ignored(name):
                 raise unknown_broker_config(name)
             others.append((name, raw if isinstance(raw, str) else str(raw)))
-        values = _chosen(BROKER_DEFINITIONS, properties)
-        topic_values = _chosen(TOPIC_DEFINITIONS, properties)
+        values = BROKER_DEFINITIONS.choose(properties)
+        topic_values = TOPIC_DEFINITIONS.choose(properties)
         try:
             log_config = LogConfig(**topic_values)
         except ConfigError as error:
@@ -322,10 +315,12 @@ def read_properties(path: Path) -> dict[str, str]:
         raise error.located(path) from None
 
 
-BROKER_DEFINITIONS: Mapping[str, Definition] = {
-    name: dataclasses.replace(definition, synonyms=definition.synonyms or (Synonym(name),))
-    for name, definition in definitions_of(BrokerConfig).items()
-}
+BROKER_DEFINITIONS: Final = Definitions(
+    {
+        name: dataclasses.replace(definition, synonyms=definition.synonyms or (Synonym(name),))
+        for name, definition in Definitions.of(BrokerConfig).items()
+    }
+)
 """Every setting of the broker itself by Kafka's name."""
 
 _NAMES = frozenset(
@@ -345,15 +340,6 @@ def unknown_broker_config(name: str) -> ConfigError:
     broker_name = definition.synonyms[0].name
     reason = f"is the name of a topic setting; the broker setting is {broker_name!r}"
     return ConfigError(name, reason, suggestions=(broker_name,))
-
-
-def _chosen(
-    definitions: Mapping[str, Definition], properties: Mapping[str, object]
-) -> dict[str, Any]:
-    values = {
-        definition.field: definition.choose(properties) for definition in definitions.values()
-    }
-    return {field: value for field, value in values.items() if value is not None}
 
 
 def _in_broker_words(error: ConfigError) -> ConfigError:

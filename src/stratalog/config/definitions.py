@@ -2,7 +2,7 @@
 
 A config class is a frozen dataclass whose fields are declared with `setting`. The class body is the
 table: parsing, checks, error messages and docs/configuration.md all read it through
-`definitions_of`. The field's name is Kafka's name with `_` for `.`.
+`Definitions`. The field's name is Kafka's name with `_` for `.`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from stratalog.errors import ConfigError
 
@@ -107,22 +107,30 @@ def setting(
     return dataclasses.field(default=default, metadata={_DEFINITION: declared})
 
 
-def definitions_of(config_class: type[Any]) -> Mapping[str, Definition]:
+class Definitions(dict[str, Definition]):
     """Every setting of a config class by Kafka's name, in the order of declaration."""
-    found = {}
-    for field in dataclasses.fields(config_class):
-        if _DEFINITION in field.metadata:
-            declared: _Declared = field.metadata[_DEFINITION]
-            definition = Definition(field.name, declared.kind, field.default, *declared[1:])
-            found[definition.name] = definition
-    return found
 
+    @classmethod
+    def of(cls, config_class: type[Any]) -> Self:
+        """As the fields of the class declare them."""
+        found = cls()
+        for field in dataclasses.fields(config_class):
+            if _DEFINITION in field.metadata:
+                declared: _Declared = field.metadata[_DEFINITION]
+                definition = Definition(field.name, declared.kind, field.default, *declared[1:])
+                found[definition.name] = definition
+        return found
 
-def validate_values(config: object, definitions: Mapping[str, Definition]) -> None:
-    """Parse and check every setting of a config under construction."""
-    for definition in definitions.values():
-        value = definition.parse(getattr(config, definition.field))
-        object.__setattr__(config, definition.field, value)
+    def validate(self, config: object) -> None:
+        """Parse and check every setting of a config under construction."""
+        for definition in self.values():
+            value = definition.parse(getattr(config, definition.field))
+            object.__setattr__(config, definition.field, value)
+
+    def choose(self, properties: Mapping[str, object]) -> dict[str, Any]:
+        """By field, the values that a broker's `properties` have."""
+        values = {each.field: each.choose(properties) for each in self.values()}
+        return {field: value for field, value in values.items() if value is not None}
 
 
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:

@@ -10,14 +10,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stratalog.config.definitions import (
-    Definition,
-    Synonym,
-    definitions_of,
-    setting,
-    unknown_name,
-    validate_values,
-)
+from stratalog.config.definitions import Definitions, Synonym, setting, unknown_name
 from stratalog.config.values import (
     DAY_MS,
     HOUR_MS,
@@ -123,7 +116,7 @@ def _check_local(name: str, local: int, total: int) -> None:
         raise ConfigError(name, reason, value=local)
 
 
-_LATER_SEGMENT_BYTES_MIN = 1 << 20
+LATER_SEGMENT_BYTES_MIN: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +305,7 @@ class LogConfig:
         1 << 30,
         "Size of a `.log` file at which the next segment is rolled.",
         Synonym("log.segment.bytes"),
-        later_minimum=_LATER_SEGMENT_BYTES_MIN,
+        later_minimum=LATER_SEGMENT_BYTES_MIN,
     )
     segment_index_bytes: int = setting(
         integer(4),
@@ -345,7 +338,7 @@ class LogConfig:
     )
 
     def __post_init__(self) -> None:
-        validate_values(self, TOPIC_DEFINITIONS)
+        TOPIC_DEFINITIONS.validate(self)
         check_rules(self)
 
     @classmethod
@@ -415,7 +408,7 @@ class LogConfig:
         )
 
 
-TOPIC_DEFINITIONS: Mapping[str, Definition] = definitions_of(LogConfig)
+TOPIC_DEFINITIONS: Final = Definitions.of(LogConfig)
 """Every topic setting by Kafka's name."""
 
 

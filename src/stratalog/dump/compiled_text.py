@@ -87,22 +87,14 @@ class LineRenderer:
         self._reserve(BLOCK_BYTES)
 
     @property
-    def last_offset(self) -> int:
-        """Last offset of the last record; -1 before the first."""
-        return int(self._state[render.LAST_OFFSET])
+    def counters(self) -> tuple[int, int]:
+        """How many records were shown so far, or batches if records are not looked at; and the
+        offset of the last record, -1 before the first."""
+        return int(self._state[render.SHOWN]), int(self._state[render.LAST_OFFSET])
 
-    @last_offset.setter
-    def last_offset(self, offset: int) -> None:
-        self._state[render.LAST_OFFSET] = offset
-
-    @property
-    def shown(self) -> int:
-        """Records so far, or batches if records are not looked at."""
-        return int(self._state[render.SHOWN])
-
-    @shown.setter
-    def shown(self, count: int) -> None:
-        self._state[render.SHOWN] = count
+    @counters.setter
+    def counters(self, counters: tuple[int, int]) -> None:
+        self._state[render.SHOWN], self._state[render.LAST_OFFSET] = counters
 
     def take_gaps(self) -> bytes:
         """Pairs of offsets that are not consecutive, found since the last call, as native longs."""
@@ -295,17 +287,17 @@ class BulkDump:
     def _window_blocks(self, window: FileWindow) -> Iterator[bytes]:
         walk, renderer = self._walk, self._renderer
         rows = renderer.scan(window.data)
-        renderer.shown, renderer.last_offset = self._report.shown, walk.last_offset
+        renderer.counters = self._report.shown, walk.last_offset
         for block in renderer.blocks(window.data, rows, window.position):
             walk.gaps.add_packed(renderer.take_gaps())
-            self._report.shown, walk.last_offset = renderer.shown, renderer.last_offset
+            self._report.shown, walk.last_offset = renderer.counters
             if isinstance(block, OddBatch):
                 yield from self._odd_blocks(window, block)
-                renderer.shown, renderer.last_offset = self._report.shown, walk.last_offset
+                renderer.counters = self._report.shown, walk.last_offset
             elif block:
                 yield block
         walk.gaps.add_packed(renderer.take_gaps())
-        self._report.shown, walk.last_offset = renderer.shown, renderer.last_offset
+        self._report.shown, walk.last_offset = renderer.counters
         if len(rows):
             size = int(rows[-1]["position"]) + int(rows[-1]["size_bytes"])
             walk.position += size

@@ -18,13 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.errors import MessageTooLargeError
-from stratalog.format.batch import (
-    HEADER_BYTES,
-    NO_SEQUENCE,
-    PREFIX_BYTES,
-    BatchHeader,
-    Codec,
-)
+from stratalog.format.batch import HEADER_BYTES, NO_SEQUENCE, PREFIX_BYTES, BatchHeader, Codec
 from stratalog.format.column_types import numpy_column
 from stratalog.format.compression import compress
 from stratalog.format.kernels import encode

@@ -17,13 +17,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import CorruptCheckpointError, UnsupportedError
-from stratalog.format.java_text import (
-    Line,
-    decode_properties,
-    parse_int,
-    read_lines,
-    read_text,
-)
+from stratalog.format.java_text import Line, decode_properties, parse_int, read_lines, read_text
 
 if TYPE_CHECKING:
     from stratalog.format.buffers import Buffer

@@ -278,9 +278,7 @@ class RecordLists:
         self.values.append(value)
         self.timestamps.append(timestamp)
 
-    def records(
-        self,
-    ) -> Iterator[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]:
+    def records(self) -> Iterator[tuple[bytes | None, bytes | None, int, tuple[Header, ...]]]:
         """Key, value, timestamp and headers of each record."""
         for index, (key, value, timestamp) in enumerate(
             zip(self.keys, self.values, self.timestamps, strict=True)

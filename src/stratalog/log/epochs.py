@@ -16,12 +16,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from stratalog.errors import (
-    CorruptError,
-    InvalidLeaderEpochError,
-    StratalogError,
-    UnsupportedError,
-)
+from stratalog.errors import CorruptError, InvalidLeaderEpochError, StratalogError, UnsupportedError
 from stratalog.format.batch import NO_LEADER_EPOCH
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs, encode_leader_epochs
 from stratalog.format.names import FileKind

@@ -173,6 +173,7 @@ EMPTY_APPEND: Final = ValidatedAppend(
 AppendResult: TypeAlias = ValidatedAppend | AppendError
 
 
+@dataclass(eq=False, slots=True)
 class GroupAppend:
     """Several requests that are written together. Each succeeds or fails on its own.
 
@@ -180,28 +181,17 @@ class GroupAppend:
     batches; the results of single requests are created on demand.
     """
 
-    __slots__ = ("_results", "data", "headers", "log_append_time_ms", "next_offset", "spans")
-
-    def __init__(
-        self,
-        data: Buffer,
-        spans: list[BatchSpan],
-        headers: list[EntryHeader],
-        next_offset: int,
-        log_append_time_ms: int,
-    ) -> None:
-        """A group of requests that are one batch each."""
-        self.data = data
-        """The accepted requests end to end."""
-        self.spans = spans
-        """Where their batches are in `data`."""
-        self.headers = headers
-        """Headers of the same batches."""
-        self.next_offset = next_offset
-        """The log end offset once this is written."""
-        self.log_append_time_ms = log_append_time_ms
-        """The time of the append if the topic uses LogAppendTime; else -1."""
-        self._results: tuple[AppendResult, ...] | None = None
+    data: Buffer
+    """The accepted requests end to end."""
+    spans: list[BatchSpan]
+    """Where their batches are in `data`."""
+    headers: list[EntryHeader]
+    """Headers of the same batches."""
+    next_offset: int
+    """The log end offset once this is written."""
+    log_append_time_ms: int
+    """The time of the append if the topic uses LogAppendTime; else -1."""
+    _results: tuple[AppendResult, ...] | None = None
 
     @classmethod
     def of(
@@ -291,11 +281,7 @@ def can_stay(header: EntryHeader, records: Sequence[Record], rules: AppendRules)
 
 
 def assign_in_place(
-    batch: Buffer,
-    header: BatchHeader,
-    max_timestamp: int,
-    rules: AppendRules,
-    assign: Assignment,
+    batch: Buffer, header: BatchHeader, max_timestamp: int, rules: AppendRules, assign: Assignment
 ) -> ValidatedAppend:
     """A copy of `batch` with its offsets. `max_timestamp` is the records' own."""
     if rules.is_log_append_time:
@@ -328,10 +314,7 @@ def _attributes(header: BatchHeader, timestamp_type: TimestampType) -> int:
 
 
 def rewrite(
-    records: Sequence[Record],
-    sent: Sequence[EntryHeader],
-    rules: AppendRules,
-    assign: Assignment,
+    records: Sequence[Record], sent: Sequence[EntryHeader], rules: AppendRules, assign: Assignment
 ) -> ValidatedAppend:
     """The records of the batches that were sent, in one batch by the topic's rules."""
     _check_timestamps(records)

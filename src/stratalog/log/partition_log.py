@@ -13,7 +13,7 @@ can still be read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.format.arguments import choice_of
@@ -65,12 +65,6 @@ class PartitionLog(LogReader):
         )
         """For retention and the cleaner."""
         detach_in_children(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"PartitionLog({str(self.path)!r})"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from stratalog.errors import (
     FlushedCorruptionError,
@@ -91,12 +91,6 @@ class PartitionView(LogReader):
         return listing._replace(
             segments=tuple(s for s in listing.segments if s.base_offset == self._base_offset)
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"PartitionView({str(self.path)!r})"

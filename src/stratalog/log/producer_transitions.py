@@ -26,12 +26,7 @@ from stratalog.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from stratalog.format.batch import (
-    NO_PRODUCER_EPOCH,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    Entry,
-)
+from stratalog.format.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Entry
 from stratalog.format.control import ControlType, read_end_marker
 from stratalog.format.entry import records_of
 from stratalog.format.snapshot import NO_OFFSET, ProducerEntry

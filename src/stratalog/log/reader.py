@@ -15,7 +15,7 @@ lets the `CorruptionPolicy` decide at bad bytes, and leaves out what the isolati
 from __future__ import annotations
 
 import enum
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ from stratalog.format.arguments import (
 )
 from stratalog.format.entry import RecordDecoder, records_of
 from stratalog.log.listing import RETRIES_MAX
+from stratalog.storage.closing import Closing
 from stratalog.storage.remote_path import RemotePath
 from stratalog.storage.trace import RecordStep
 
@@ -473,7 +474,7 @@ StartOffset: TypeAlias = int | Literal["earliest", "latest"]
 _START_WORDS: Final = ("earliest", "latest")
 
 
-class LogReader(ABC):
+class LogReader(Closing):
     """Finding and reading in one log."""
 
     topic_partition: TopicPartition

@@ -168,9 +168,7 @@ class RemoteLog:
             offset = last + 1
 
 
-def replay_remote_log(
-    records: Iterable[RemoteLogRecord],
-) -> dict[TopicIdPartition, RemoteLog]:
+def replay_remote_log(records: Iterable[RemoteLogRecord]) -> dict[TopicIdPartition, RemoteLog]:
     """The state after the records of `__remote_log_metadata`; those of one partition in order."""
     logs: dict[TopicIdPartition, RemoteLog] = {}
     for record in records:

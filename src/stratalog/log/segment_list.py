@@ -20,12 +20,7 @@ from stratalog.storage.trace import SegmentStep
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stratalog.storage.segment_view import (
-        LargestTimestamp,
-        OffsetTime,
-        SegmentEnd,
-        SegmentView,
-    )
+    from stratalog.storage.segment_view import LargestTimestamp, OffsetTime, SegmentEnd, SegmentView
     from stratalog.storage.trace import Trace
 
 OPEN_SEGMENTS_MAX: Final = 64

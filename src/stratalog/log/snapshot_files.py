@@ -15,12 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from stratalog.errors import InvalidNameError
-from stratalog.format.names import (
-    FileKind,
-    FileState,
-    parse_partition_file,
-    segment_file_name,
-)
+from stratalog.format.names import FileKind, FileState, parse_partition_file, segment_file_name
 from stratalog.log.segment_list import SegmentList
 from stratalog.log.transactions import producer_batches
 

@@ -18,19 +18,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from stratalog.errors import (
-    CorruptBatchError,
-    InvalidNameError,
-    OffsetOverflowError,
-)
+from stratalog.errors import CorruptBatchError, InvalidNameError, OffsetOverflowError
 from stratalog.format.batch import NO_LEADER_EPOCH, BatchHeader
 from stratalog.format.checkpoint import EpochEntry
-from stratalog.format.names import (
-    FileKind,
-    FileState,
-    parse_partition_dir,
-    segment_file_name,
-)
+from stratalog.format.names import FileKind, FileState, parse_partition_dir, segment_file_name
 from stratalog.log.epochs import load_epochs, rebuild_epochs
 from stratalog.log.log_state import LogState
 from stratalog.log.partition_log import PartitionLog

@@ -26,7 +26,7 @@ from stratalog.format.batch import NO_TIMESTAMP
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from stratalog.config import LogConfig
@@ -275,12 +275,16 @@ class RetentionPlan:
     @property
     def deleted_bytes(self) -> int:
         """Size of `.log` files."""
-        return sum(segment.size_bytes for segment in self.deleted)
+        return _log_bytes(self.deleted)
 
     @property
     def kept_bytes(self) -> int:
         """Size of `.log` files."""
-        return sum(segment.size_bytes for segment in self.kept)
+        return _log_bytes(self.kept)
+
+
+def _log_bytes(segments: Iterable[RetentionSegment]) -> int:
+    return sum(segment.size_bytes for segment in segments)
 
 
 # -- deciding
@@ -308,7 +312,7 @@ class _Rules:
         self._log = log
         self._config = config
         self._now_ms = now_ms
-        size_bytes = sum(segment.size_bytes for segment in log.segments)
+        size_bytes = _log_bytes(log.segments)
         self._excess_bytes = size_bytes - config.retention_bytes
         self._log_start_offset = log.log_start_offset
 

@@ -64,10 +64,7 @@ class LogContext(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        config: BrokerConfig,
-        disk: Disk | None = None,
-        now_ms: Callable[[], int] | None = None,
+        cls, config: BrokerConfig, disk: Disk | None = None, now_ms: Callable[[], int] | None = None
     ) -> LogContext:
         """With the local disk and the wall clock, if not given."""
         return cls((disk or Disk()).for_this_process(), now_ms or _wall_clock_ms, config)

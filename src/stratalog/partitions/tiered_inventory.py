@@ -149,10 +149,7 @@ def _entry(
 
 
 def _lost_entries(
-    at: TopicPartition,
-    place: TopicIdPartition,
-    log: RemoteLog | None,
-    objects: Collection[str],
+    at: TopicPartition, place: TopicIdPartition, log: RemoteLog | None, objects: Collection[str]
 ) -> Iterator[TierEntry]:
     """Segments that the metadata calls complete, and of which the store has nothing."""
     for info in () if log is None else log.live:

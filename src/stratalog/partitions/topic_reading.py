@@ -7,18 +7,15 @@ other, and only while a partition is read are its files open.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
-from stratalog.errors import (
-    InvalidArgumentError,
-    NoSegmentError,
-    UnknownTopicOrPartitionError,
-)
+from stratalog.errors import InvalidArgumentError, NoSegmentError, UnknownTopicOrPartitionError
 from stratalog.format.names import TopicPartition
 from stratalog.log.reader import NO_LIMIT, IsolationLevel
+from stratalog.storage.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +45,7 @@ TOPIC_COLUMNS: tuple[str, ...] = (
 """What `read_columns` of topics returns by default."""
 
 
-class TopicReader(ABC):
+class TopicReader(Closing):
     """Partitions by topic, to be read."""
 
     @property

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from stratalog.errors import (
     InconsistentLogDirsError,
@@ -19,12 +19,7 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.metadata import MetaProperties, decode_meta_properties
-from stratalog.format.names import (
-    DirState,
-    RootFile,
-    TopicPartition,
-    is_topic_name,
-)
+from stratalog.format.names import DirState, RootFile, TopicPartition, is_topic_name
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.topic_reading import TopicReader
 from stratalog.storage.log_dir_scan import list_log_dir, read_offset_checkpoint, scan_log_dir
@@ -117,12 +112,6 @@ class LogDirsView(TopicReader):
                 self._live.setdefault(at, [])
         self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()
         self._views_lock = threading.Lock()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LogDirsView({', '.join(repr(str(path)) for path in self.paths)})"

@@ -10,7 +10,6 @@ producer can still be used and closed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from stratalog.errors import (
     InvalidArgumentError,
     InvalidTopicError,
     InvalidTxnStateError,
-    LogOfflineError,
     UnsupportedError,
 )
 from stratalog.format.arguments import choice_of, count_of
@@ -41,7 +39,8 @@ from stratalog.producing.batches import (
     check_timestamp,
 )
 from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
-from stratalog.storage.locks import detach_in_children, inherited_reason
+from stratalog.storage.closing import Closing
+from stratalog.storage.locks import ProcessOwned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -177,7 +176,7 @@ class ProducerParts(NamedTuple):
     schedule: Schedule
 
 
-class Producer:
+class Producer(ProcessOwned, Closing):
     """Appends records to topics. Thread-safe. Use it as a context manager, or `close` it."""
 
     def __init__(
@@ -187,26 +186,18 @@ class Producer:
         sequences: SequenceNumbers | None = None,
     ) -> None:
         """Use `LogDir.producer`."""
+        super().__init__(parts.catalog.roots[0].path)
         self.options = options
         self._catalog, context, self._schedule = parts
         self._now_ms = context.now_ms
         self._sequences = sequences
         self._fields = BatchFields(codec=options.codec, level=options.level)
-        self._lock = threading.RLock()
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._failed: list[Outcome] = []
         self._topics: dict[str, _TopicQueues] = {}
         self._partition_for_key: Callable[[bytes, int], int] = partition_for_key
         self._is_timer_set = False
         self._is_closed = False
-        self._is_detached = False
-        detach_in_children(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def producer_id(self) -> int | None:
@@ -402,16 +393,6 @@ class Producer:
             self._is_closed = True
             if not self._is_detached:
                 self.flush()
-
-    def detach(self) -> None:
-        """In a forked child: the waiting records belong to the parent."""
-        self._lock = threading.RLock()  # a thread that does not exist here may hold the other
-        self._is_detached = True
-
-    def check_process(self) -> None:
-        """Raise LogOfflineError in a forked child."""
-        if self._is_detached:
-            raise LogOfflineError(self._catalog.roots[0].path, inherited_reason())
 
     def discard(self) -> None:
         """Drop every waiting record and every failure, and accept no more records."""

@@ -8,6 +8,7 @@ from html import escape
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.config.values import DAY_MS, HOUR_MS
 from stratalog.format.batch import Codec
 from stratalog.format.quantities import counted, duration_text, human_size
 from stratalog.maintenance.verify.findings import Severity
@@ -36,7 +37,7 @@ from stratalog.report.tables import (
     words,
 )
 from stratalog.tuning.advice import shown_value
-from stratalog.tuning.headers import HOUR_MS, sum_of_facts
+from stratalog.tuning.headers import sum_of_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,6 @@ LINES_MAX: Final = 6
 FINDINGS_MAX: Final = 500
 POINTS_MAX: Final = 240
 AREA_POINTS: Final = 160
-DAY_MS: Final = 24 * HOUR_MS
 _NONE = Cell("–", -1)  # noqa: RUF001 - a dash
 
 
@@ -61,25 +61,30 @@ class Section(NamedTuple):
 
     name: str
     link: str
-    title: str
     body: str
+    heading: str = ""
+    """Longer than the link to it, if need be."""
+
+    @property
+    def title(self) -> str:
+        return self.heading or self.link
 
 
 def sections_of(facts: ReportFacts) -> list[Section]:
     """All of them, in the order in which an operator asks."""
     return [
-        Section("overview", "Overview", "Overview", overview(facts)),
-        Section("findings", "Findings", "Findings", findings(facts)),
-        Section("topics", "Topics", "Topics and partitions", topics(facts)),
-        Section("segments", "Segments", "Segments over time", segments(facts)),
-        Section("times", "Offsets, times", "Offsets and timestamps", times(facts)),
-        Section("indexes", "Indexes", "Indexes and lookups", indexes(facts)),
-        Section("compression", "Compression", "Compression", compression(facts)),
-        Section("sizes", "Sizes", "Batches and records", sizes(facts)),
-        Section("keys", "Keys", "Keys", keys(facts)),
-        Section("compaction", "Compaction", "Compaction and retention", compaction(facts)),
-        Section("producers", "Producers", "Producers and transactions", producers(facts)),
-        Section("advice", "Advice", "Advice", advice(facts)),
+        Section("overview", "Overview", overview(facts)),
+        Section("findings", "Findings", findings(facts)),
+        Section("topics", "Topics", topics(facts), "Topics and partitions"),
+        Section("segments", "Segments", segments(facts), "Segments over time"),
+        Section("times", "Offsets, times", times(facts), "Offsets and timestamps"),
+        Section("indexes", "Indexes", indexes(facts), "Indexes and lookups"),
+        Section("compression", "Compression", compression(facts)),
+        Section("sizes", "Sizes", sizes(facts), "Batches and records"),
+        Section("keys", "Keys", keys(facts)),
+        Section("compaction", "Compaction", compaction(facts), "Compaction and retention"),
+        Section("producers", "Producers", producers(facts), "Producers and transactions"),
+        Section("advice", "Advice", advice(facts)),
     ]
 
 

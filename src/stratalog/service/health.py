@@ -12,12 +12,15 @@ import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from stratalog.format.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from stratalog.partitions.catalog import TopicCatalog
+    from stratalog.partitions.root import LogContext
 
 _log = logging.getLogger(__name__)
 
@@ -98,3 +101,11 @@ class Health:
                 if not failure.is_resolved
             ]
         return sorted(found, key=lambda each: each[1].at_ms)
+
+
+class ServedDirs(NamedTuple):
+    """What background tasks work on: the partitions, the settings and disk, and the failures."""
+
+    catalog: TopicCatalog
+    context: LogContext
+    health: Health

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from stratalog.log.partition_log import PartitionLog
-    from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.partition_table import PartitionSlot
-    from stratalog.partitions.root import LogContext
     from stratalog.partitions.schedule import Schedule
     from stratalog.producing.coordinator import TransactionCoordinator
-    from stratalog.service.health import Health
+    from stratalog.service.health import ServedDirs
 
 _REMOVAL_INTERVAL_MS_MIN = 1000
 
@@ -29,17 +27,9 @@ _REMOVAL_INTERVAL_MS_MIN = 1000
 class Housekeeping:
     """Checkpoints, flushes, removal of deleted files, and expiry of transactions and producers."""
 
-    def __init__(
-        self,
-        catalog: TopicCatalog,
-        coordinator: TransactionCoordinator,
-        context: LogContext,
-        health: Health,
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, served: ServedDirs, coordinator: TransactionCoordinator) -> None:
+        self._catalog, self._context, self._health = served
         self._coordinator = coordinator
-        self._context = context
-        self._health = health
 
     def schedule_all(self, schedule: Schedule) -> None:
         """Put all tasks on the schedule."""

@@ -33,12 +33,10 @@ if TYPE_CHECKING:
 
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.retention import RetentionPlan
-    from stratalog.partitions.catalog import TopicCatalog
     from stratalog.partitions.partition_table import PartitionSlot
-    from stratalog.partitions.root import LogContext
     from stratalog.partitions.topics import TopicInfo
     from stratalog.service.cleaners import PartitionCleaning
-    from stratalog.service.health import Failure, Health
+    from stratalog.service.health import Failure, ServedDirs
 
 RETENTION: Final = "retention"
 
@@ -110,20 +108,12 @@ class _Retained(NamedTuple):
 class Maintenance:
     """The maintenance service: start it, stop it, look at its state. Thread-safe."""
 
-    def __init__(
-        self,
-        catalog: TopicCatalog,
-        context: LogContext,
-        health: Health,
-        cleaning: Cleaning | None = None,
-    ) -> None:
+    def __init__(self, served: ServedDirs, cleaning: Cleaning | None = None) -> None:
         """Without `cleaning` nothing is compacted."""
         self.has_threads = True
         """Without threads, `run_pending` runs the tasks."""
-        self._catalog = catalog
-        self._context = context
-        self._health = health
-        self._cleaning = cleaning if context.config.log_cleaner_enable else None
+        self._catalog, self._context, self._health = served
+        self._cleaning = cleaning if served.context.config.log_cleaner_enable else None
         self._lock = threading.Lock()  # over starting and stopping
         self._schedule: Schedule | None = None
         self._cleaners: list[_CleanerThread] = []

@@ -39,6 +39,7 @@ from stratalog.bulk.target import NewTopics, Target
 from stratalog.commits.journal import CommitIdentity
 from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.definitions import unknown_name
+from stratalog.config.values import LONG_MAX
 from stratalog.errors import ConfigError, InvalidNameError
 from stratalog.format.batch import Codec
 from stratalog.format.names import check_topic_name
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _SIZE_SHIFTS: Final = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LONG_MAX: Final = (1 << 63) - 1
 
 
 # -- values
@@ -73,7 +73,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 def parse_count(name: str, text: str) -> int:
     """1 or more."""
     text = text.strip()
-    if not re.fullmatch(r"\d{1,19}", text) or not 0 < int(text) <= _LONG_MAX:
+    if not re.fullmatch(r"\d{1,19}", text) or not 0 < int(text) <= LONG_MAX:
         raise ConfigError(name, f"not a whole number of 1 or more: {text!r}", value=text)
     return int(text)
 

@@ -68,10 +68,7 @@ class SparkWorkers:
         return self._collect(groups, merged, title)
 
     def _collect(
-        self,
-        groups: Sequence[Sequence[T]],
-        work: Callable[[RDD[Sequence[T]]], RDD[R]],
-        title: str,
+        self, groups: Sequence[Sequence[T]], work: Callable[[RDD[Sequence[T]]], RDD[R]], title: str
     ) -> list[R]:
         """The results of `work` on all groups, each a task of Spark."""
         if not groups:

@@ -56,12 +56,7 @@ class StratalogWriter(DataSourceArrowWriter):
     """Appends the rows of one batch query."""
 
     def __init__(
-        self,
-        options: WriteOptions,
-        schema: StructType,
-        *,
-        overwrite: bool,
-        is_table: bool = False,
+        self, options: WriteOptions, schema: StructType, *, overwrite: bool, is_table: bool = False
     ) -> None:
         """Raises here, before a task runs, whatever can be known to fail."""
         check_write(options, schema, overwrite=overwrite)

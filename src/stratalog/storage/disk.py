@@ -20,10 +20,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from stratalog.errors import AccessDeniedError, DiskFullError, FsyncError, StorageError
 from stratalog.format.names import TEMPORARY_SUFFIX
+from stratalog.storage.closing import Closing
 from stratalog.storage.locks import FileLock, detach_in_children, inherited_reason
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def fsync_error(error: OSError, path: Path) -> FsyncError:
     return FsyncError(path, "fsync", error.errno or errno.EIO, error.strerror or str(error))
 
 
-class AppendFile:
+class AppendFile(Closing):
     """A file held open for appending by its only writer.
 
     An append is in the file completely or not at all, as far as this process can see. After a
@@ -131,12 +132,6 @@ class AppendFile:
         self._pwrite = calls.pwrite
         self._is_failed = False
         self._closing = Lock()  # nobody may close the file, and give its number away, in an fsync
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         fd, self._fd = getattr(self, "_fd", -1), -1

@@ -190,7 +190,7 @@ class IndexView:
         probes = tuple(Probe(*self.entry(slot)) for slot in slots)
         hit = Probe(*found) if found[0] >= 0 else None
         trace.add(
-            IndexStep(self.format.kind, self.path, self.origin, self.entries, target, probes, hit)
+            IndexStep(self.path, self.format.kind, self.origin, self.entries, target, probes, hit)
         )
         return found
 

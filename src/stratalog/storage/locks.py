@@ -14,11 +14,12 @@ import errno
 import fcntl
 import os
 import struct
+import threading
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from stratalog.errors import LockedError
+from stratalog.errors import LockedError, LogOfflineError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,27 @@ def detach_in_children(owned: Detachable) -> None:
 def inherited_reason() -> str:
     """Why something that was detached cannot be used."""
     return f"it was opened by the parent process {_parent_id}, and cannot be used after a fork"
+
+
+class ProcessOwned:
+    """What only the process that created it may use, and the lock that guards it."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` is what an error names in a forked child."""
+        self._lock = threading.RLock()
+        self._is_detached = False
+        self._owned_path = path
+        detach_in_children(self)
+
+    def detach(self) -> None:
+        """In a forked child: what waits here belongs to the parent."""
+        self._lock = threading.RLock()  # a thread that does not exist here may hold the other
+        self._is_detached = True
+
+    def check_process(self) -> None:
+        """Raise LogOfflineError in a forked child."""
+        if self._is_detached:
+            raise LogOfflineError(self._owned_path, inherited_reason())
 
 
 def _detach_all() -> None:

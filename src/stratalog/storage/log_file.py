@@ -11,12 +11,13 @@ of its own, and a short result means the file ended.
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from stratalog.errors import AccessDeniedError, CorruptError, UnsupportedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
 from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
+from stratalog.storage.closing import Closing
 from stratalog.storage.disk import storage_error
 from stratalog.storage.remote_path import RemotePath
 
@@ -75,19 +76,10 @@ class FileIdentity(NamedTuple):
         return self.inode == other.inode and self.size_bytes <= other.size_bytes
 
 
-class LogFile(ABC):
+class LogFile(Closing):
     """A file held open for reading."""
 
     path: Path
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None: ...
 
     def fileno(self) -> int:
         """For system calls on the open file, which closes with the last reference to this. Only
@@ -112,10 +104,10 @@ class LogFile(ABC):
     def read_into(self, buffer: memoryview, position: int) -> int:
         """Fill `buffer` from `position` on; returns how many bytes, fewer only at the end."""
 
-    def expect(self, position: int, end: int) -> None:  # noqa: B027  # nothing to do on a disk
+    def expect(self, position: int, end: int) -> None:  # nothing to do on a disk
         """The bytes in [position, end) will be read in order: a store fetches them ahead."""
 
-    def check_unchanged(self) -> None:  # noqa: B027  # as above
+    def check_unchanged(self) -> None:  # as above
         """Raise SegmentGoneError if the file was replaced while it was read. A file of a disk is
         not, as long as it is open."""
 

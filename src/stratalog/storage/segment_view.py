@@ -337,11 +337,7 @@ class SegmentView:
     """The largest timestamp, if a writer knows it or it was looked up before."""
 
     def __init__(
-        self,
-        path: Path,
-        base_offset: int,
-        size_bytes: int,
-        identity: FileIdentity | None = None,
+        self, path: Path, base_offset: int, size_bytes: int, identity: FileIdentity | None = None
     ) -> None:
         self.path = path
         self.base_offset = base_offset

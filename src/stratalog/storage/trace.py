@@ -19,10 +19,16 @@ IndexKind: TypeAlias = Literal["offset", "time"]
 
 
 @dataclass(frozen=True)
-class SegmentStep:
-    """Which segment was chosen, and why."""
+class FileStep:
+    """A step that looks at one file."""
 
     path: Path
+
+
+@dataclass(frozen=True)
+class SegmentStep(FileStep):
+    """Which segment was chosen, and why."""
+
     base_offset: int
     reason: str
     compared: tuple[int, ...]
@@ -41,11 +47,10 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class IndexStep:
+class IndexStep(FileStep):
     """A binary search in one index."""
 
     kind: IndexKind
-    path: Path
     origin: str
     """`file`, or why the file was not used."""
     entries: int
@@ -56,10 +61,9 @@ class IndexStep:
 
 
 @dataclass(frozen=True)
-class ScanStep:
+class ScanStep(FileStep):
     """A sequential scan over batch headers."""
 
-    path: Path
     start_position: int
     batches: tuple[tuple[int, Peek], ...]
     bytes_scanned: int

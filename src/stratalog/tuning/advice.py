@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stratalog.config import LogConfig
+from stratalog.config import BrokerConfig, LogConfig
 from stratalog.config.topic import TOPIC_DEFINITIONS
 from stratalog.config.values import DAY_MS, HOUR_MS
 from stratalog.format import offset_index, time_index
@@ -30,9 +30,7 @@ INDEX_HEADROOM: Final = 1.25
 JITTER_PARTITIONS_MIN: Final = 50
 SIZE_GUARD: Final = 1.5
 _MEBIBYTE: Final = 1 << 20
-DEDUPE_BUFFER_BYTES: Final = 128 << 20
 DEDUPE_SLOT_BYTES: Final = 24
-DEDUPE_LOAD: Final = 0.9
 WORTH_COMPRESSING: Final = 0.9
 """A codec that saves less than a tenth is not worth its time."""
 CLOSE_RATIOS: Final = 0.02
@@ -383,14 +381,16 @@ def _compaction(workload: Workload) -> Iterator[Recommendation]:
         "stay forever.",
     )
     if workload.keys:
-        slots = int(DEDUPE_BUFFER_BYTES // DEDUPE_SLOT_BYTES * DEDUPE_LOAD)
-        needed = math.ceil(workload.keys * DEDUPE_SLOT_BYTES / DEDUPE_LOAD)
+        defaults = BrokerConfig()
+        load = defaults.log_cleaner_io_buffer_load_factor
+        slots = int(defaults.log_cleaner_dedupe_buffer_size // DEDUPE_SLOT_BYTES * load)
+        needed = math.ceil(workload.keys * DEDUPE_SLOT_BYTES / load)
         if workload.keys > slots:
             yield Recommendation(
                 "log.cleaner.dedupe.buffer.size",
                 str(_power_of_two_above(needed)),
                 "All keys of a partition fit into one cleaning pass. This is a broker setting.",
-                f"{workload.keys:,} keys * {DEDUPE_SLOT_BYTES} bytes / {DEDUPE_LOAD} = "
+                f"{workload.keys:,} keys * {DEDUPE_SLOT_BYTES} bytes / {load} = "
                 f"{human_size(needed)}; the default holds {slots:,} keys",
                 "Memory of the broker, shared by all cleaner threads.",
             )

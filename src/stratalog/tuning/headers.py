@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from stratalog.config.values import HOUR_MS
 from stratalog.format.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 1 << 20
 """Small enough to stay in the cache of a core between reading and scanning."""
-HOUR_MS: Final = 3_600_000
 EXAMPLES_MAX: Final = 10
 PRODUCERS_MAX: Final = 100_000
 

@@ -156,26 +156,31 @@ class RetentionEffect(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SimulatedLog:
-    """One log under one config."""
+class _Simulated:
+    """What a config does to one log, or to all logs of a topic."""
 
     config: LogConfig
-    segments: tuple[SimulatedSegment, ...]
     scanned: Distribution
     """Bytes from where the offset index leads to the batch, over all records."""
     time_error: Distribution
     """Milliseconds from the entry of the time index to the batch, over records in order of time."""
     retention: RetentionEffect
     disk: tuple[DiskPoint, ...]
+
+
+@dataclass(frozen=True)
+class SimulatedLog(_Simulated):
+    """One log under one config."""
+
+    segments: tuple[SimulatedSegment, ...]
     compaction: Compaction | None
     """None unless `cleanup.policy` has compact."""
 
 
 @dataclass(frozen=True)
-class SimulatedTopic:
+class SimulatedTopic(_Simulated):
     """Several logs under one config."""
 
-    config: LogConfig
     partitions: int
     segments: int
     rolls: Counter[RollReason]
@@ -183,10 +188,6 @@ class SimulatedTopic:
     offset_entries: int
     time_entries: int
     index_bytes: int
-    scanned: Distribution
-    time_error: Distribution
-    retention: RetentionEffect
-    disk: tuple[DiskPoint, ...]
     compactions: tuple[Compaction, ...]
 
     @property
@@ -199,6 +200,10 @@ def sum_of(logs: Sequence[SimulatedLog]) -> SimulatedTopic:
     segments = [segment for log in logs for segment in log.segments]
     return SimulatedTopic(
         logs[0].config,
+        functools.reduce(Distribution.plus, (log.scanned for log in logs)),
+        functools.reduce(Distribution.plus, (log.time_error for log in logs)),
+        functools.reduce(RetentionEffect.plus, (log.retention for log in logs)),
+        _sum_of_disk([log.disk for log in logs if log.disk]),
         len(logs),
         len(segments),
         Counter(each.rolled_by for each in segments if each.rolled_by is not None),
@@ -206,10 +211,6 @@ def sum_of(logs: Sequence[SimulatedLog]) -> SimulatedTopic:
         sum(segment.offset_entries for segment in segments),
         sum(segment.time_entries for segment in segments),
         sum(segment.index_bytes for segment in segments),
-        functools.reduce(Distribution.plus, (log.scanned for log in logs)),
-        functools.reduce(Distribution.plus, (log.time_error for log in logs)),
-        functools.reduce(RetentionEffect.plus, (log.retention for log in logs)),
-        _sum_of_disk([log.disk for log in logs if log.disk]),
         tuple(log.compaction for log in logs if log.compaction is not None),
     )
 
@@ -355,11 +356,11 @@ class Replay:
         config = self._config
         return SimulatedLog(
             config,
-            segments,
             scanned,
             time_error,
             _retention_effect(segments, config, frame),
             _disk_use(segments, config, frame),
+            segments,
             _compaction(segments, config, frame) if config.is_compacted else None,
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stratalog.config.topic import LATER_SEGMENT_BYTES_MIN
+from stratalog.config.values import INT_MAX
 from stratalog.format import time_index
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.index_search import RELATIVE_OFFSET_MAX
@@ -20,16 +22,21 @@ if TYPE_CHECKING:
     from stratalog.config import LogConfig
     from stratalog.tuning.workload import Workload
 
-INT32_MAX: Final = (1 << 31) - 1
-MAP_COUNT_MAX: Final = 65_530
-"""Linux's vm.max_map_count by default."""
-OPEN_FILES_MAX: Final = 100_000
-"""What Kafka's documentation asks for at least (`ulimit -n`)."""
-MAPS_PER_SEGMENT: Final = 2
-FILES_PER_SEGMENT: Final = 4
-LATER_SEGMENT_BYTES_MIN: Final = 1 << 20
 HEADER_SHARE_MAX: Final = 0.25
 LATE_SHARE_MIN: Final = 0.001
+
+
+class _SystemLimit(NamedTuple):
+    """How many of something a process may have, and how many a segment needs."""
+
+    allowed: int
+    per_segment: int
+
+
+_MAPS: Final = _SystemLimit(65_530, 2)
+"""Linux's vm.max_map_count by default."""
+_FILES: Final = _SystemLimit(100_000, 4)
+"""What Kafka's documentation asks for at least (`ulimit -n`)."""
 
 
 class TrapSeverity(enum.StrEnum):
@@ -113,12 +120,12 @@ def _of_offsets(workload: Workload, config: LogConfig) -> Iterator[Trap]:
 
 def _of_sizes(workload: Workload, config: LogConfig) -> Iterator[Trap]:
     size = _wanted_segment_bytes(workload, config)
-    if size > INT32_MAX:
+    if size > INT_MAX:
         yield Trap(
             "segment-over-2gib",
             TrapSeverity.WARNING,
             "Kafka rejects this segment.bytes: positions in a segment are 32-bit.",
-            f"{size:,} > {INT32_MAX:,}",
+            f"{size:,} > {INT_MAX:,}",
             "Use 1 GiB; larger segments only make recovery and retention coarser.",
         )
     if size < LATER_SEGMENT_BYTES_MIN:
@@ -214,23 +221,23 @@ def _of_limits(workload: Workload, config: LogConfig, segments: int | None) -> I
         per_partition = rate * retention_ms / 1000 / config.segment_bytes + 1
         by_time = retention_ms / config.effective_segment_ms + 1
         segments = round(partitions * max(per_partition, by_time))
-    maps, files = segments * MAPS_PER_SEGMENT, segments * FILES_PER_SEGMENT
+    maps, files = segments * _MAPS.per_segment, segments * _FILES.per_segment
     text = f"{segments:,} segments in {partitions:,} partitions"
-    if maps > MAP_COUNT_MAX:
+    if maps > _MAPS.allowed:
         yield Trap(
             "map-count",
             TrapSeverity.WARNING,
             "The broker needs more memory maps than Linux allows a process by default; it fails "
             "with OutOfMemoryError: Map failed.",
-            f"{text} * {MAPS_PER_SEGMENT} = {maps:,} maps > vm.max_map_count {MAP_COUNT_MAX:,}",
+            f"{text} * {_MAPS.per_segment} = {maps:,} maps > vm.max_map_count {_MAPS.allowed:,}",
             f"Set sysctl vm.max_map_count={max(262144, 2 * maps)}, or use larger segments.",
         )
-    if files > OPEN_FILES_MAX:
+    if files > _FILES.allowed:
         yield Trap(
             "file-count",
             TrapSeverity.WARNING,
             "The broker has more files than the usual limit of open files.",
-            f"{text} * {FILES_PER_SEGMENT} = {files:,} files > {OPEN_FILES_MAX:,}",
+            f"{text} * {_FILES.per_segment} = {files:,} files > {_FILES.allowed:,}",
             f"Set ulimit -n {max(262144, 2 * files)}, or use larger segments.",
         )
 

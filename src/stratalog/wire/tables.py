@@ -12,6 +12,9 @@ further: name, kind, versions. `[]` is an array, `{}` a struct; `?` allows null,
 from that version on; `tag 0` makes it a tagged field; `= -1` is its default. Without, a field
 marked `?` is null, any other zero or empty. Field names are Kafka's.
 
+A paragraph without versions is a struct that several fields of its module have: they name it
+instead of `{}`. The fields of a message may be named in the same way.
+
 A table is read when the first message of its module is asked for.
 """
 
@@ -27,14 +30,14 @@ from typing import TYPE_CHECKING, Final
 from stratalog.format.messages.schema import VERSION_MAX, Array, Field, Message, uuid_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from stratalog.format.messages.schema import Kind, Struct, Value
 
 ZERO_UUID: Final = uuid_text(bytes(16))
 
 _MODULES: Final = ("records", "cluster", "groups", "transactions", "admin", "security")
-_MESSAGE: Final = re.compile(r"(\w+) (\d+)-(\d+)(?: flexible (\d+)\+)?")
+_HEAD: Final = re.compile(r"(\w+)(?: (\d+)-(\d+)(?: flexible (\d+)\+)?)?")
 _FIELD: Final = re.compile(
     r"(?P<indent> +)(?P<name>\w+): (?P<array>\[\])?(?P<kind>\w+|\{\})(?P<null>\?)?"
     r"(?: (?P<since>\d+)(?P<until>\+|-\d+)?)?(?: null (?P<null_since>\d+)\+)?"
@@ -54,8 +57,23 @@ _INDENT: Final = 2
 def messages_of(module: str) -> dict[str, Message]:
     """The messages of one module of `wire.messages`, by name."""
     table: str = import_module(f"stratalog.wire.messages.{module}").TABLE
-    paragraphs = table.strip().split("\n\n")
-    return {message.name: message for message in map(_parse_message, paragraphs)}
+    structs: dict[str, Struct] = {}
+    messages = {}
+    for paragraph in table.strip().split("\n\n"):
+        head, *lines = paragraph.splitlines()
+        match = _HEAD.fullmatch(head)
+        assert match is not None, head
+        name, version_min, version_max, flexible_since = match.groups()
+        structs[name] = _parse_struct(lines, structs)
+        if version_max is not None:
+            messages[name] = Message(
+                name,
+                structs[name],
+                version_max=int(version_max),
+                flexible_since=VERSION_MAX + 1 if flexible_since is None else int(flexible_since),
+                version_min=int(version_min),
+            )
+    return messages
 
 
 @cache
@@ -64,33 +82,26 @@ def message_named(name: str) -> Message:
     return next(messages_of(module)[name] for module in _MODULES if name in messages_of(module))
 
 
-def _parse_message(paragraph: str) -> Message:
-    head, *lines = paragraph.splitlines()
-    match = _MESSAGE.fullmatch(head)
-    assert match is not None, head
-    name, version_min, version_max, flexible_since = match.groups()
+def _parse_struct(lines: list[str], structs: Mapping[str, Struct]) -> Struct:
     matches = [_FIELD.fullmatch(line) for line in lines]
     rows = [row for row in matches if row is not None]
-    assert len(rows) == len(lines), name
-    return Message(
-        name,
-        tuple(_parse_fields(rows, _INDENT)),
-        version_max=int(version_max),
-        flexible_since=VERSION_MAX + 1 if flexible_since is None else int(flexible_since),
-        version_min=int(version_min),
-    )
+    assert len(rows) == len(lines), lines
+    return tuple(_parse_fields(rows, _INDENT, structs))
 
 
-def _parse_fields(rows: list[re.Match[str]], indent: int) -> Iterator[Field]:
+def _parse_fields(
+    rows: list[re.Match[str]], indent: int, structs: Mapping[str, Struct]
+) -> Iterator[Field]:
     """The fields at this indent, with those below them."""
     starts = [at for at, row in enumerate(rows) if len(row["indent"]) == indent]
     for start, end in pairwise([*starts, len(rows)]):
-        yield _parse_field(rows[start], tuple(_parse_fields(rows[start + 1 : end], indent + 2)))
+        below = tuple(_parse_fields(rows[start + 1 : end], indent + 2, structs))
+        row = rows[start]
+        kind: Kind = below if row["kind"] == "{}" else structs.get(row["kind"], row["kind"])
+        yield _parse_field(row, Array(kind) if row["array"] else kind)
 
 
-def _parse_field(row: re.Match[str], below: Struct) -> Field:
-    kind: Kind = below if row["kind"] == "{}" else row["kind"]
-    kind = Array(kind) if row["array"] else kind
+def _parse_field(row: re.Match[str], kind: Kind) -> Field:
     since, until = _versions_of(row)
     nullable_since = VERSION_MAX + 1
     if row["null"]:

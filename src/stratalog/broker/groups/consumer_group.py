@@ -32,15 +32,19 @@ JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
 
-GROUP_TYPE: Final = 3
-TOPICS_TYPE: Final = 4
-MEMBER_TYPE: Final = 5
-TARGET_EPOCH_TYPE: Final = 6
-TARGET_TYPE: Final = 7
-CURRENT_TYPE: Final = 8
-CONSUMER_TYPES: Final = frozenset(
-    {GROUP_TYPE, TOPICS_TYPE, MEMBER_TYPE, TARGET_EPOCH_TYPE, TARGET_TYPE, CURRENT_TYPE}
-)
+
+class RecordType(enum.IntEnum):
+    """The records of a consumer group in `__consumer_offsets`, by the version of their keys."""
+
+    GROUP = 3
+    TOPICS = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+
+
+CONSUMER_TYPES: Final = frozenset(RecordType)
 
 
 class MemberState(enum.IntEnum):
@@ -238,7 +242,7 @@ class ConsumerGroup:
             "serverAssignor": member.server_assignor,
             "classicMemberMetadata": classic,
         }
-        return self._member_record(MEMBER_TYPE, member.member_id, value)
+        return self._member_record(RecordType.MEMBER, member.member_id, value)
 
     def current_record(self, member: ConsumerMember) -> GroupRecordWrite:
         value = {
@@ -248,17 +252,17 @@ class ConsumerGroup:
             "assignedPartitions": topic_partitions(member.assigned),
             "partitionsPendingRevocation": topic_partitions(member.pending_revocation),
         }
-        return self._member_record(CURRENT_TYPE, member.member_id, value)
+        return self._member_record(RecordType.CURRENT, member.member_id, value)
 
     def target_record(self, member_id: str, target: Assignment) -> GroupRecordWrite:
         value = {"topicPartitions": topic_partitions(target)}
-        return self._member_record(TARGET_TYPE, member_id, value)
+        return self._member_record(RecordType.TARGET, member_id, value)
 
     def epoch_record(self, epoch: int) -> GroupRecordWrite:
-        return GroupRecordWrite(GROUP_TYPE, self._key, {"epoch": epoch})
+        return GroupRecordWrite(RecordType.GROUP, self._key, {"epoch": epoch})
 
     def target_epoch_record(self, epoch: int) -> GroupRecordWrite:
-        return GroupRecordWrite(TARGET_EPOCH_TYPE, self._key, {"assignmentEpoch": epoch})
+        return GroupRecordWrite(RecordType.TARGET_EPOCH, self._key, {"assignmentEpoch": epoch})
 
     def topics_record(self, topics: Iterable[TopicFacts]) -> GroupRecordWrite:
         entries = [
@@ -270,13 +274,13 @@ class ConsumerGroup:
             }
             for facts in topics
         ]
-        return GroupRecordWrite(TOPICS_TYPE, self._key, {"topics": entries})
+        return GroupRecordWrite(RecordType.TOPICS, self._key, {"topics": entries})
 
     def removal_records(self, member_id: str) -> list[GroupRecordWrite]:
         """Tombstones of a member."""
         return [
             self._member_record(type_id, member_id, None)
-            for type_id in (CURRENT_TYPE, TARGET_TYPE, MEMBER_TYPE)
+            for type_id in (RecordType.CURRENT, RecordType.TARGET, RecordType.MEMBER)
         ]
 
     def tombstones(self) -> list[GroupRecordWrite]:
@@ -284,7 +288,7 @@ class ConsumerGroup:
         members = [record for name in self.members for record in self.removal_records(name)]
         return members + [
             GroupRecordWrite(type_id, self._key, None)
-            for type_id in (TARGET_EPOCH_TYPE, TOPICS_TYPE, GROUP_TYPE)
+            for type_id in (RecordType.TARGET_EPOCH, RecordType.TOPICS, RecordType.GROUP)
         ]
 
     @property
@@ -299,17 +303,17 @@ class ConsumerGroup:
     def apply(self, type_id: int, key: Mapping[str, Any], value: Body | None) -> None:
         """Make the change that a record describes."""
         member_id = key.get("memberId", "")
-        if type_id == GROUP_TYPE:
+        if type_id == RecordType.GROUP:
             self.epoch = value["epoch"] if value else 0
-        elif type_id == TARGET_EPOCH_TYPE:
+        elif type_id == RecordType.TARGET_EPOCH:
             self.assignment_epoch = value["assignmentEpoch"] if value else 0
-        elif type_id == TOPICS_TYPE:
+        elif type_id == RecordType.TOPICS:
             self.topics = _topic_facts(value["topics"] if value else [])
-        elif type_id == TARGET_TYPE:
+        elif type_id == RecordType.TARGET:
             self.target.pop(member_id, None)
             if value:
                 self.target[member_id] = assignment_of(value["topicPartitions"])
-        elif type_id == CURRENT_TYPE:
+        elif type_id == RecordType.CURRENT:
             self._apply_current(member_id, value)
         elif value is None:
             self._forget(member_id)

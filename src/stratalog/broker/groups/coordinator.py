@@ -15,16 +15,11 @@ from stratalog.broker.groups.classic_group import CONSUMER_PROTOCOL_TYPE, Classi
 from stratalog.broker.groups.consumer import ConsumerProtocol, check_heartbeat
 from stratalog.broker.groups.consumer_group import (
     CONSUMER_TYPES,
-    GROUP_TYPE,
     JOIN_EPOCH,
     ConsumerGroup,
+    RecordType,
 )
-from stratalog.broker.groups.migration import (
-    ClassicMembers,
-    classic_removal,
-    downgraded,
-    upgraded,
-)
+from stratalog.broker.groups.migration import ClassicMembers, classic_removal, downgraded, upgraded
 from stratalog.broker.groups.offsets import (
     OFFSET_TYPES,
     CommittedOffset,
@@ -489,7 +484,7 @@ class GroupCoordinator:
             group = ConsumerGroup(group_id, offsets=offsets)
             self.groups[group_id] = group
         group.apply(type_id, key, value)
-        if type_id == GROUP_TYPE and value is None:
+        if type_id == RecordType.GROUP and value is None:
             self._unload(group)
 
     def _unload(self, group: Group) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from stratalog.broker.requests import CloseConnection, Deferred
+from stratalog.broker.requests import CloseConnection, Deferred, HandlerGroup, handles
 from stratalog.broker.security.sasl import SaslState
 from stratalog.errors import AuthenticationError, RequestError
 from stratalog.wire.apis import ApiKey
@@ -14,7 +14,7 @@ from stratalog.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from stratalog.broker.context import BrokerContext
     from stratalog.broker.network_config import NetworkConfig
-    from stratalog.broker.requests import Handlers, Request, Session
+    from stratalog.broker.requests import Request, Session
     from stratalog.broker.security.sasl import SaslConversation
     from stratalog.wire.frames import Body
 
@@ -29,7 +29,7 @@ _OWN_TOKENS_SINCE: Final = 1
 in earlier versions, they are bare frames."""
 
 
-class LogInHandlers:
+class LogInHandlers(HandlerGroup):
     """SaslHandshake and SaslAuthenticate."""
 
     def __init__(self, context: BrokerContext, config: NetworkConfig) -> None:
@@ -39,12 +39,6 @@ class LogInHandlers:
         self._last_failure: tuple[str, str] | None = None
         self.failures = 0
         """Log-ins that failed, for the metrics."""
-
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.SASL_HANDSHAKE: self.handshake,
-            ApiKey.SASL_AUTHENTICATE: self.authenticate,
-        }
 
     def may_call(self, request: Request) -> bool:
         """Whether the client has shown who it is, or this is how it does."""
@@ -57,6 +51,7 @@ class LogInHandlers:
         expires_ms = session.expires_ms
         return expires_ms is not None and self._context.reactor.now_ms() >= expires_ms
 
+    @handles(ApiKey.SASL_HANDSHAKE)
     def handshake(self, request: Request) -> Body:
         session = request.session
         sasl = session.sasl
@@ -72,6 +67,7 @@ class LogInHandlers:
             session.on_bare_frame = self.bare_token
         return {"errorCode": 0, "mechanisms": sasl.mechanisms}
 
+    @handles(ApiKey.SASL_AUTHENTICATE)
     def authenticate(self, request: Request) -> Body | Deferred:
         session = request.session
         sasl = session.sasl

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from stratalog.broker.authorization import CLUSTER_NAME, Authorizer, Operation, Resource
+from stratalog.broker.requests import HandlerGroup, handles
 from stratalog.broker.security.acls import Acl, AclAuthorizer, AclFilter, PatternType, Permission
 from stratalog.broker.security.sasl import FixedUsers
 from stratalog.broker.security.scram import (
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from stratalog.broker.context import BrokerContext
-    from stratalog.broker.requests import Handlers, Request, Session
+    from stratalog.broker.requests import Request, Session
     from stratalog.broker.security.store import SecurityStore
     from stratalog.wire.frames import Body
 
@@ -156,27 +157,19 @@ def read_users(users: Mapping[str, str] | Path | str | None) -> dict[str, str]:
     return found
 
 
-class RightsHandlers:
+class RightsHandlers(HandlerGroup):
     """SCRAM credentials and ACLs, as clients see and change them."""
 
     def __init__(self, context: BrokerContext, rights: Rights) -> None:
         self._context = context
         self._rights = rights
 
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: self.describe_scram,
-            ApiKey.ALTER_USER_SCRAM_CREDENTIALS: self.alter_scram,
-            ApiKey.DESCRIBE_ACLS: self.describe_acls,
-            ApiKey.CREATE_ACLS: self.create_acls,
-            ApiKey.DELETE_ACLS: self.delete_acls,
-        }
-
     def _may(self, session: Session, operation: Operation) -> bool:
         return self._context.authorizer.allows(session, operation, Resource.CLUSTER)
 
     # -- SCRAM credentials
 
+    @handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
     def describe_scram(self, request: Request) -> Body:
         if not self._may(request.session, Operation.DESCRIBE):
             raise _forbidden()
@@ -206,6 +199,7 @@ class RightsHandlers:
             return _user_result(name, ErrorCode.RESOURCE_NOT_FOUND, message)
         return {"user": name, "errorCode": 0, "errorMessage": "", "credentialInfos": infos}
 
+    @handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
     def alter_scram(self, request: Request) -> Body:
         deletions, upsertions = request.body["deletions"], request.body["upsertions"]
         names = [each["name"] for each in (*deletions, *upsertions)]
@@ -272,6 +266,7 @@ class RightsHandlers:
 
     # -- ACLs
 
+    @handles(ApiKey.DESCRIBE_ACLS)
     def describe_acls(self, request: Request) -> Body:
         self._check_acls(request.session, Operation.DESCRIBE)
         wanted = _filter_of(request.body)
@@ -290,6 +285,7 @@ class RightsHandlers:
         ]
         return {"errorMessage": "", "resources": resources}
 
+    @handles(ApiKey.CREATE_ACLS)
     def create_acls(self, request: Request) -> Body:
         creations = request.body["creations"]
         created, results = [], []
@@ -306,6 +302,7 @@ class RightsHandlers:
             return {"results": [_error(error)] * len(creations)}
         return {"results": results}
 
+    @handles(ApiKey.DELETE_ACLS)
     def delete_acls(self, request: Request) -> Body:
         filters = request.body["filters"]
         try:

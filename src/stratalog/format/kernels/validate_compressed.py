@@ -14,12 +14,7 @@ from numba import types
 from stratalog.format.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, RECORD_COUNT_AT
 from stratalog.format.kernels.decompress import decompress_payload
 from stratalog.format.kernels.jit import kernel
-from stratalog.format.kernels.memory import (
-    COPY_SLACK_BYTES,
-    load_be_i16,
-    load_be_i32,
-    load_slot,
-)
+from stratalog.format.kernels.memory import COPY_SLACK_BYTES, load_be_i16, load_be_i32, load_slot
 from stratalog.format.kernels.validate import NEXT_OFFSET, TERMS, assign_in_place, is_intact
 
 if TYPE_CHECKING:

@@ -34,47 +34,41 @@ PARTITION_STATES: Final = (
 _PARTITION = (Field("name", "string"), Field("id", "uuid"), Field("partition", "int32"))
 _SEGMENT_ID = (Field("topicIdPartition", _PARTITION), Field("id", "uuid"))
 _LEADER_EPOCHS = Array((Field("leaderEpoch", "int32"), Field("offset", "int64")))
+
+
+def _message(name: str, *fields: Field) -> Message:
+    return Message(name, fields, version_max=1, flexible_since=0)
+
+
 _RECORDS: Final[Mapping[int, Message]] = {
-    SEGMENT: Message(
+    SEGMENT: _message(
         "RemoteLogSegmentMetadataRecord",
-        (
-            Field("remoteLogSegmentId", _SEGMENT_ID),
-            Field("startOffset", "int64"),
-            Field("endOffset", "int64"),
-            Field("brokerId", "int32"),
-            Field("maxTimestampMs", "int64"),
-            Field("eventTimestampMs", "int64"),
-            Field("segmentLeaderEpochs", _LEADER_EPOCHS),
-            Field("segmentSizeInBytes", "int32"),
-            Field("customMetadata", "bytes", nullable_since=0),
-            Field("remoteLogSegmentState", "int8"),
-            Field("txnIndexEmpty", "bool", tag=0, default=False),
-        ),
-        version_max=1,
-        flexible_since=0,
+        Field("remoteLogSegmentId", _SEGMENT_ID),
+        Field("startOffset", "int64"),
+        Field("endOffset", "int64"),
+        Field("brokerId", "int32"),
+        Field("maxTimestampMs", "int64"),
+        Field("eventTimestampMs", "int64"),
+        Field("segmentLeaderEpochs", _LEADER_EPOCHS),
+        Field("segmentSizeInBytes", "int32"),
+        Field("customMetadata", "bytes", nullable_since=0),
+        Field("remoteLogSegmentState", "int8"),
+        Field("txnIndexEmpty", "bool", tag=0, default=False),
     ),
-    SEGMENT_UPDATE: Message(
+    SEGMENT_UPDATE: _message(
         "RemoteLogSegmentMetadataUpdateRecord",
-        (
-            Field("remoteLogSegmentId", _SEGMENT_ID),
-            Field("brokerId", "int32"),
-            Field("eventTimestampMs", "int64"),
-            Field("customMetadata", "bytes", nullable_since=0),
-            Field("remoteLogSegmentState", "int8"),
-        ),
-        version_max=1,
-        flexible_since=0,
+        Field("remoteLogSegmentId", _SEGMENT_ID),
+        Field("brokerId", "int32"),
+        Field("eventTimestampMs", "int64"),
+        Field("customMetadata", "bytes", nullable_since=0),
+        Field("remoteLogSegmentState", "int8"),
     ),
-    PARTITION_DELETE: Message(
+    PARTITION_DELETE: _message(
         "RemotePartitionDeleteMetadataRecord",
-        (
-            Field("topicIdPartition", _PARTITION),
-            Field("brokerId", "int32"),
-            Field("eventTimestampMs", "int64"),
-            Field("remotePartitionDeleteState", "int8"),
-        ),
-        version_max=1,
-        flexible_since=0,
+        Field("topicIdPartition", _PARTITION),
+        Field("brokerId", "int32"),
+        Field("eventTimestampMs", "int64"),
+        Field("remotePartitionDeleteState", "int8"),
     ),
 }
 

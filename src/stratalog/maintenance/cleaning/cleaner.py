@@ -12,6 +12,7 @@ segments meanwhile, the pass aborts (CleaningAbortedError).
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import CleaningAbortedError
@@ -94,45 +95,40 @@ class Cleaner:
         return rewrite
 
 
+@dataclass
 class _Rewrite:
     """The second step, group by group."""
 
-    def __init__(
-        self,
-        log: PartitionLog,
-        plan: RewritePlan,
-        rewriter: Rewriter,
-        truncation_epoch: int,
-    ) -> None:
-        self._log = log
-        self._plan = plan
-        self._rewriter = rewriter
-        self._truncation_epoch = truncation_epoch
-        self._bytes_read = self._bytes_written = 0
+    log: PartitionLog
+    plan: RewritePlan
+    rewriter: Rewriter
+    truncation_epoch: int
+    bytes_read: int = 0
+    bytes_written: int = 0
 
     def group(
         self, sources: Sequence[SourceSegment], reader: BatchReader, step: Callable[[int], None]
     ) -> None:
         """Rewrite adjacent segments into one that replaces them."""
-        log, bases = self._log, [source.base_offset for source in sources]
-        cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self._plan.config)
+        log, bases = self.log, [source.base_offset for source in sources]
+        cleaned = CleanedSegment(log.maintenance.disk, log.path, bases[0], self.plan.config)
         try:
             for source in sources:
-                self._rewriter.rewrite_segment(source, cleaned, reader, step)
+                self.rewriter.rewrite_segment(source, cleaned, reader, step)
             new = cleaned.finish(sources[-1].facts.mtime_ms)
         except BaseException:
             cleaned.discard()
             raise
         bytes_read = sum(source.facts.size_bytes for source in sources)
-        epoch = self._truncation_epoch
+        epoch = self.truncation_epoch
         log.maintenance.replace_segments(bases, new, old_bytes=bytes_read, truncation_epoch=epoch)
-        self._bytes_read += bytes_read
-        self._bytes_written += new.size_bytes
+        self.bytes_read += bytes_read
+        self.bytes_written += new.size_bytes
 
     def result(
         self, selection: CleaningPlan, offset_map: OffsetMap, seconds: float
     ) -> CleaningResult:
-        plan, rewriter = self._plan, self._rewriter
+        plan, rewriter = self.plan, self.rewriter
         return CleaningResult(
             first_dirty_offset=selection.first_dirty_offset,
             end_offset=plan.end_offset,
@@ -140,8 +136,8 @@ class _Rewrite:
             groups=plan.bases,
             map_entries=offset_map.entries,
             is_map_full=offset_map.is_full,
-            bytes_read=self._bytes_read,
-            bytes_written=self._bytes_written,
+            bytes_read=self.bytes_read,
+            bytes_written=self.bytes_written,
             records_read=rewriter.records_read,
             records_kept=rewriter.records_kept,
             records_without_key=rewriter.records_without_key,

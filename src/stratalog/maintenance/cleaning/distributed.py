@@ -273,11 +273,7 @@ class DistributedCleaner:
 
 class _DistributedPass:
     def __init__(
-        self,
-        log: PartitionLog,
-        selection: CleaningPlan,
-        directory: Path,
-        control: PassControl,
+        self, log: PartitionLog, selection: CleaningPlan, directory: Path, control: PassControl
     ) -> None:
         self._log = log
         self._selection = selection

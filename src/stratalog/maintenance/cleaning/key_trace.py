@@ -112,11 +112,7 @@ def _scan(log: LogReader, key: bytes, on_progress: Callable[[int], None]) -> Ite
 
 class _Tracer:
     def __init__(
-        self,
-        log: LogReader,
-        offsets: Sequence[int],
-        plan: CleaningPlan,
-        config: LogConfig,
+        self, log: LogReader, offsets: Sequence[int], plan: CleaningPlan, config: LogConfig
     ) -> None:
         self._log = log
         self._offsets = offsets

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from stratalog.config.topic import CleanupPolicy
 from stratalog.errors import CleaningAbortedError, CorruptError, SegmentGoneError
 from stratalog.format.batch import NO_TIMESTAMP
+from stratalog.format.index_search import RELATIVE_OFFSET_MAX
 from stratalog.format.names import FileKind
 
 if TYPE_CHECKING:
@@ -153,7 +154,6 @@ def dirty_start(
 # of the offset map is rewritten, the clean head included. Adjacent segments become one if it is
 # certain to stay within the topic's limits: sizes are those before cleaning.
 
-RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 NO_LEGACY_HORIZON_MS: Final = 0
 
 

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stratalog.format.names import TopicPartition
-    from stratalog.maintenance.repair.repaired_log import (
-        Diverging,
-        Lost,
-        Restored,
-        SegmentRepair,
-    )
+    from stratalog.maintenance.repair.repaired_log import Diverging, Lost, Restored, SegmentRepair
     from stratalog.maintenance.repair.valid_batches import CorruptBytes, ValidBatch
     from stratalog.maintenance.verify.findings import Finding
 

@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from stratalog.format.batch import OFFSET_MAX
 from stratalog.format.names import FileKind, segment_file_name
 from stratalog.maintenance.repair.lineage import divergence, fits
-from stratalog.maintenance.repair.valid_batches import (
-    OFFSET_MAX,
-    epoch_at,
-    joined,
-    read_epochs,
-    scan_partition,
-)
+from stratalog.maintenance.repair.valid_batches import epoch_at, joined, read_epochs, scan_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

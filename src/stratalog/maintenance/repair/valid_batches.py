@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from stratalog.errors import StratalogError
-from stratalog.format.batch import HEADER_BYTES, MAGIC_2, MAGIC_AT, BatchHeader
+from stratalog.format.batch import HEADER_BYTES, MAGIC_2, MAGIC_AT, OFFSET_MAX, BatchHeader
 from stratalog.format.batch_check import BatchStatus
 from stratalog.format.batch_table import first_offsets
 from stratalog.format.checkpoint import decode_leader_epochs
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from stratalog.maintenance.verify.segment import Chunk
     from stratalog.storage.segment_view import SegmentView
 
-OFFSET_MAX: Final = (1 << 63) - 1
 _UNREADABLE: Final = {
     BatchStatus.BAD_RECORDS: "the CRC is valid, but the records cannot be decoded",
     BatchStatus.BAD_OFFSETS: "the offsets of the records do not increase, or are outside the batch",
@@ -71,18 +70,8 @@ class CorruptBytes(NamedTuple):
     """The beginning of a batch at the end of the log: what a crash leaves."""
 
 
-_ROW: Final = np.dtype(
-    [
-        ("position", np.int64),
-        ("size_bytes", np.int64),
-        ("first_offset", np.int64),
-        ("last_offset", np.int64),
-        ("leader_epoch", np.int64),
-        ("magic", np.int64),
-        ("crc", np.int64),
-        ("is_corrected", np.bool_),
-    ]
-)
+_NUMBERS: Final = ValidBatch._fields[1:-1]
+_ROW: Final = np.dtype([*((name, np.int64) for name in _NUMBERS), ("is_corrected", np.bool_)])
 """The fields of a ValidBatch, but for its path."""
 
 

@@ -37,17 +37,51 @@ class Severity(enum.StrEnum):
     NOTE = "note"
 
 
+# What to do, for a reader of a finding.
+
+# -- nothing
+_NOTHING = "nothing to do: this is normal"
+_SELF = "nothing to do: the broker repairs it when it opens the log"
+_REBUILT = "nothing to do: the index is rebuilt when the log is opened after this unclean shutdown"
+_TREATED_AS_EMPTY = "nothing to do: Kafka treats it as empty"
+_OLD_BROKER = "nothing to do: older brokers write none"
+_ENTRY_PER_APPEND = (
+    "nothing to do: cleaners, followers and older brokers write one index entry per append"
+)
+_REMOVED = "nothing to do: a broker removed it meanwhile; verify again to be sure"
+
+# -- what to run
+_REINDEX = "to rebuild the index, run stratalog reindex {partition}"
+_SELF_OR_REINDEX = f"{_SELF}; or run stratalog reindex {{partition}}"
+_DENSER = "nothing to do, unless lookups are slow: then run stratalog reindex {partition} --force"
+_ABORTED_VISIBLE = f"read_committed consumers see records of an aborted transaction; {_REINDEX}"
 _RECOVER = (
     "a broker would truncate the log here; to keep the batches after it, run stratalog "
     "repair {partition}"
 )
-_REINDEX = "to rebuild the index, run stratalog reindex {partition}"
-_SELF = "nothing to do: the broker repairs it when it opens the log"
-_NOTHING = "nothing to do: this is normal"
-_REBUILT = "nothing to do: the index is rebuilt when the log is opened after this unclean shutdown"
 _WRITER = "readers fail here; to remove this batch, run stratalog repair {partition}"
-_COMPACTION = (
-    "nothing to do if the topic is compacted; otherwise restore the partition from a replica"
+_REBUILD = "to rebuild it from the log, run stratalog repair {partition}"
+_CORRECT_OFFSET = (
+    "the base offset is corrupt (no CRC covers it); to correct it, run stratalog repair {partition}"
+)
+_CORRECT_EPOCHS = (
+    "followers may truncate their logs at a wrong offset; to correct it, run stratalog "
+    "repair {partition}"
+)
+
+# -- what to restore, and what else to do by hand
+_RESTORE = "restore the partition from a replica"
+_COMPACTION = f"nothing to do if the topic is compacted; otherwise {_RESTORE}"
+_TIMES_WRONG = f"the records are readable, but lookups by time may be wrong here; {_RESTORE}"
+_WRONG_FILE = f"the batch is in the wrong file, or its base offset is corrupt; {_RESTORE}"
+_EMPTY_LOG = f"a broker would create an empty log here; if there should be records, {_RESTORE}"
+_BAD_DISK = f"check the disk, then {_RESTORE}"
+_LOST = f"flushed records are missing; {_RESTORE}"
+_RESTORE_FILE = "restore the file from another broker or copy"
+_MOVE = "a broker does not start with it; move it elsewhere"
+_NOT_VERIFIED = "it was not verified; run verify as a user who may read it"
+_CORRECT_START = (
+    "a broker would drop the whole log; correct log-start-offset-checkpoint before you start it"
 )
 
 
@@ -58,31 +92,10 @@ class Fault(enum.Enum):
     BAD_BATCH = ("bad-batch", Severity.ERROR, _RECOVER)
     BAD_RECORDS = ("bad-records", Severity.ERROR, _WRITER)
     BAD_RECORD_OFFSETS = ("bad-record-offsets", Severity.ERROR, _WRITER)
-    BAD_MAX_TIMESTAMP = (
-        "bad-max-timestamp",
-        Severity.ERROR,
-        (
-            "the records are readable, but lookups by time may be wrong here; restore the "
-            "partition from a replica"
-        ),
-    )
+    BAD_MAX_TIMESTAMP = ("bad-max-timestamp", Severity.ERROR, _TIMES_WRONG)
     BAD_CONTROL_RECORD = ("bad-control-record", Severity.ERROR, _WRITER)
-    OFFSETS_OUT_OF_ORDER = (
-        "offsets-out-of-order",
-        Severity.ERROR,
-        (
-            "the base offset is corrupt (no CRC covers it); to correct it, run stratalog repair "
-            "{partition}"
-        ),
-    )
-    OFFSET_OUTSIDE_SEGMENT = (
-        "offset-outside-segment",
-        Severity.ERROR,
-        (
-            "the batch is in the wrong file, or its base offset is corrupt; restore the partition "
-            "from a replica"
-        ),
-    )
+    OFFSETS_OUT_OF_ORDER = ("offsets-out-of-order", Severity.ERROR, _CORRECT_OFFSET)
+    OFFSET_OUTSIDE_SEGMENT = ("offset-outside-segment", Severity.ERROR, _WRONG_FILE)
     OFFSET_GAP = ("offset-gap", Severity.WARNING, _COMPACTION)
     SEQUENCE_JUMP = ("sequence-jump", Severity.WARNING, _COMPACTION)
     TORN_TAIL = ("torn-tail", Severity.WARNING, _SELF)
@@ -90,11 +103,7 @@ class Fault(enum.Enum):
     ZERO_TAIL = ("zero-tail", Severity.NOTE, _NOTHING)
     GARBAGE_TAIL = ("garbage-tail", Severity.ERROR, _RECOVER)
     # -- its indexes
-    MISSING_INDEX = (
-        "missing-index",
-        Severity.WARNING,
-        f"{_SELF}; or run stratalog reindex {{partition}}",
-    )
+    MISSING_INDEX = ("missing-index", Severity.WARNING, _SELF_OR_REINDEX)
     INDEX_SIZE = ("index-size", Severity.WARNING, _REINDEX)
     INDEX_OUT_OF_ORDER = ("index-out-of-order", Severity.ERROR, _REINDEX)
     INDEX_MISMATCH = ("index-mismatch", Severity.ERROR, _REINDEX)
@@ -102,101 +111,39 @@ class Fault(enum.Enum):
     INDEX_GARBAGE = ("index-garbage", Severity.ERROR, _REINDEX)
     INDEX_SHORT = ("index-short", Severity.ERROR, _REINDEX)
     INDEX_UNTRIMMED = ("index-untrimmed", Severity.NOTE, _NOTHING)
-    INDEX_COARSE = (
-        "index-coarse",
-        Severity.NOTE,
-        "nothing to do: cleaners, followers and older brokers write one index entry per append",
-    )
-    INDEX_SPARSE = (
-        "index-sparse",
-        Severity.NOTE,
-        "nothing to do, unless lookups are slow: then run stratalog reindex {partition} --force",
-    )
+    INDEX_COARSE = ("index-coarse", Severity.NOTE, _ENTRY_PER_APPEND)
+    INDEX_SPARSE = ("index-sparse", Severity.NOTE, _DENSER)
     TXN_INDEX_BAD = ("txn-index-bad", Severity.ERROR, _REINDEX)
     TXN_INDEX_TORN = ("txn-index-torn", Severity.ERROR, _REINDEX)
     TXN_INDEX_MISMATCH = ("txn-index-mismatch", Severity.ERROR, _REINDEX)
-    TXN_INDEX_MISSING_ENTRY = (
-        "txn-index-missing-entry",
-        Severity.ERROR,
-        f"read_committed consumers see records of an aborted transaction; {_REINDEX}",
-    )
+    TXN_INDEX_MISSING_ENTRY = ("txn-index-missing-entry", Severity.ERROR, _ABORTED_VISIBLE)
     # -- producers and epochs
     BAD_SNAPSHOT = ("bad-snapshot", Severity.WARNING, _SELF)
-    SNAPSHOT_MISMATCH = (
-        "snapshot-mismatch",
-        Severity.ERROR,
-        "to rebuild it from the log, run stratalog repair {partition}",
-    )
+    SNAPSHOT_MISMATCH = ("snapshot-mismatch", Severity.ERROR, _REBUILD)
     SNAPSHOT_AHEAD = ("snapshot-ahead", Severity.WARNING, _COMPACTION)
     SNAPSHOT_EXPIRED = ("snapshot-expired", Severity.NOTE, _NOTHING)
     STRAY_SNAPSHOT = ("stray-snapshot", Severity.NOTE, _SELF)
     SNAPSHOT_PAST_END = ("snapshot-past-end", Severity.WARNING, _SELF)
-    BAD_EPOCHS = (
-        "bad-epochs",
-        Severity.ERROR,
-        "to rebuild it from the log, run stratalog repair {partition}",
-    )
-    EPOCH_MISMATCH = (
-        "epoch-mismatch",
-        Severity.ERROR,
-        (
-            "followers may truncate their logs at a wrong offset; to correct it, run stratalog "
-            "repair {partition}"
-        ),
-    )
+    BAD_EPOCHS = ("bad-epochs", Severity.ERROR, _REBUILD)
+    EPOCH_MISMATCH = ("epoch-mismatch", Severity.ERROR, _CORRECT_EPOCHS)
     EPOCHS_PAST_END = ("epochs-past-end", Severity.WARNING, _SELF)
     MISSING_EPOCHS = ("missing-epochs", Severity.NOTE, _NOTHING)
     # -- files and directories
-    NO_SEGMENT = (
-        "no-segment",
-        Severity.WARNING,
-        (
-            "a broker would create an empty log here; if "
-            "there should be records, restore the "
-            "partition from a replica"
-        ),
-    )
-    BAD_NAME = ("bad-name", Severity.ERROR, "a broker does not start with it; move it elsewhere")
+    NO_SEGMENT = ("no-segment", Severity.WARNING, _EMPTY_LOG)
+    BAD_NAME = ("bad-name", Severity.ERROR, _MOVE)
     ORPHAN_INDEX = ("orphan-index", Severity.WARNING, _SELF)
     UNFINISHED_FILE = ("unfinished-file", Severity.NOTE, _SELF)
     DELETED_FILE = ("deleted-file", Severity.NOTE, _SELF)
-    BAD_METADATA = ("bad-metadata", Severity.ERROR, "restore the file from another broker or copy")
-    MISSING_METADATA = (
-        "missing-metadata",
-        Severity.NOTE,
-        "nothing to do: older brokers write none",
-    )
-    UNREADABLE = (
-        "unreadable",
-        Severity.ERROR,
-        ("check the disk, then restore the partition from a replica"),
-    )
-    NO_PERMISSION = (
-        "no-permission",
-        Severity.ERROR,
-        "it was not verified; run verify as a user who may read it",
-    )
-    GONE = (
-        "gone",
-        Severity.NOTE,
-        "nothing to do: a broker removed it meanwhile; verify again to be sure",
-    )
+    BAD_METADATA = ("bad-metadata", Severity.ERROR, _RESTORE_FILE)
+    MISSING_METADATA = ("missing-metadata", Severity.NOTE, _OLD_BROKER)
+    UNREADABLE = ("unreadable", Severity.ERROR, _BAD_DISK)
+    NO_PERMISSION = ("no-permission", Severity.ERROR, _NOT_VERIFIED)
+    GONE = ("gone", Severity.NOTE, _REMOVED)
     # -- root files
-    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, "nothing to do: Kafka treats it as empty")
+    BAD_CHECKPOINT = ("bad-checkpoint", Severity.WARNING, _TREATED_AS_EMPTY)
     CHECKPOINT_UNKNOWN_PARTITION = ("checkpoint-unknown-partition", Severity.NOTE, _SELF)
-    CHECKPOINT_PAST_END = (
-        "checkpoint-past-end",
-        Severity.ERROR,
-        "flushed records are missing; restore the partition from a replica",
-    )
-    LOG_START_PAST_END = (
-        "log-start-past-end",
-        Severity.ERROR,
-        (
-            "a broker would drop the whole log; correct log-start-offset-checkpoint before you "
-            "start it"
-        ),
-    )
+    CHECKPOINT_PAST_END = ("checkpoint-past-end", Severity.ERROR, _LOST)
+    LOG_START_PAST_END = ("log-start-past-end", Severity.ERROR, _CORRECT_START)
     CHECKPOINT_STALE = ("checkpoint-stale", Severity.NOTE, _SELF)
     MOVED_DIRECTORY = ("moved-directory", Severity.NOTE, _NOTHING)
 
@@ -263,9 +210,6 @@ class VerifyReport(NamedTuple):
 
     findings: tuple[Finding, ...] = ()
     counts: VerifyCounts = VerifyCounts()
-
-    def plus(self, other: VerifyReport) -> VerifyReport:
-        return VerifyReport(self.findings + other.findings, self.counts.plus(other.counts))
 
     @classmethod
     def sum(cls, reports: Iterable[VerifyReport]) -> VerifyReport:

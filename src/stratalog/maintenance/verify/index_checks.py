@@ -32,33 +32,57 @@ if TYPE_CHECKING:
 SPARSE_BYTES: Final = 16 << 20
 """So many bytes without an entry are worth a warning: a lookup reads half of them."""
 
-_OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+
+class _Layout(NamedTuple):
+    """How a sparse index is stored."""
+
+    entry: np.dtype[Any]
+    count_valid: Callable[[bytes], int]
+    may_repeat: bool
+    """Whether the second column may repeat a number."""
+    found_by: str
+    """The column by which the entries of batches are found."""
+
+
+_OFFSET_INDEX: Final = _Layout(
+    np.dtype([("offset", ">i4"), ("position", ">i4")]),
+    offset_index.count_valid_entries,
+    may_repeat=False,
+    found_by="position",
+)
+_TIME_INDEX: Final = _Layout(
+    np.dtype([("timestamp", ">i8"), ("offset", ">i4")]),
+    time_index.count_valid_entries,
+    may_repeat=True,
+    found_by="offset",
+)
 
 
 class _IndexCheck:
     """What both sparse indexes share: loading, the tail, and the order of entries."""
 
     def __init__(
-        self,
-        path: str,
-        data: bytes,
-        entry: np.dtype[Any],
-        count_valid: Callable[[bytes], int],
-        findings: Findings,
+        self, path: str, data: bytes, base_offset: int, findings: Findings, layout: _Layout
     ) -> None:
+        entry = layout.entry
         self.path = path
         self.entry_bytes = entry.itemsize
         self._findings = findings
         whole = len(data) // entry.itemsize * entry.itemsize
-        self.count = count_valid(data)
-        self.entries: NDArray[Any] = np.frombuffer(data, entry, self.count)
+        self.count = layout.count_valid(data)
+        entries: NDArray[Any] = np.frombuffer(data, entry, self.count)
         self.is_open = whole > self.count * entry.itemsize
         """Zeros follow the entries: the segment was not closed."""
         if whole < len(data):
             what = f"{len(data)} bytes are not a multiple of {entry.itemsize}"
             findings.add(Fault.INDEX_SIZE, path, what, position=whole)
         self._check_tail(data[self.count * entry.itemsize : whole])
+        self.columns = {name: entries[name].astype(np.int64) for name in entry.names or ()}
+        in_order = self._check_order(*self.columns.values(), may_repeat=layout.may_repeat)
+        self.columns["offset"] += base_offset
+        column = self.columns[layout.found_by]
+        self._slots = in_order[np.argsort(column[in_order], kind="stable")]
+        self._sorted = column[self._slots]
 
     def _check_tail(self, tail: bytes) -> None:
         if not tail:
@@ -79,7 +103,7 @@ class _IndexCheck:
     def take_listed(self, fault: Fault, places: NDArray[Any]) -> list[int]:
         return self._findings.take_listed(fault, self.path, places)
 
-    def check_order(
+    def _check_order(
         self, first: NDArray[np.int64], second: NDArray[np.int64], *, may_repeat: bool
     ) -> NDArray[np.int64]:
         """Report each slot that is negative or not above the one before it; returns the others.
@@ -100,13 +124,8 @@ class OffsetIndexCheck(_IndexCheck):
     """`.index` of a segment."""
 
     def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
-        super().__init__(path, data, _OFFSET_ENTRY, offset_index.count_valid_entries, findings)
-        relative = self.entries["offset"].astype(np.int64)
-        self._positions = self.entries["position"].astype(np.int64)
-        self._offsets = relative + base_offset
-        self._slots = self.check_order(relative, self._positions, may_repeat=False)
-        self._slots = self._slots[np.argsort(self._positions[self._slots], kind="stable")]
-        self._sorted = self._positions[self._slots]
+        super().__init__(path, data, base_offset, findings, _OFFSET_INDEX)
+        self._offsets, self._positions = self.columns["offset"], self.columns["position"]
         self._pending = np.empty(
             0, np.int64
         )  # slots whose offset may belong to a later batch of the append
@@ -201,13 +220,8 @@ class TimeIndexCheck(_IndexCheck):
     """`.timeindex` of a segment."""
 
     def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
-        super().__init__(path, data, _TIME_ENTRY, time_index.count_valid_entries, findings)
-        relative = self.entries["offset"].astype(np.int64)
-        self._timestamps = self.entries["timestamp"].astype(np.int64)
-        self._offsets = relative + base_offset
-        self._slots = self.check_order(self._timestamps, relative, may_repeat=True)
-        self._slots = self._slots[np.argsort(self._offsets[self._slots], kind="stable")]
-        self._sorted = self._offsets[self._slots]
+        super().__init__(path, data, base_offset, findings, _TIME_INDEX)
+        self._timestamps, self._offsets = self.columns["timestamp"], self.columns["offset"]
         self._done = 0
         self._coarse = 0
         self.max_timestamp = NO_TIMESTAMP

@@ -120,13 +120,15 @@ AlterConfigsRequest 0-2 flexible 2+
       value: string?
   validateOnly: bool
 
+AlterConfigsResourceResponse
+  errorCode: int16
+  errorMessage: string?
+  resourceType: int8
+  resourceName: string
+
 AlterConfigsResponse 0-2 flexible 2+
   throttleTimeMs: int32
-  responses: []{}
-    errorCode: int16
-    errorMessage: string?
-    resourceType: int8
-    resourceName: string
+  responses: []AlterConfigsResourceResponse
 
 IncrementalAlterConfigsRequest 0-1 flexible 1+
   resources: []{}
@@ -140,11 +142,7 @@ IncrementalAlterConfigsRequest 0-1 flexible 1+
 
 IncrementalAlterConfigsResponse 0-1 flexible 1+
   throttleTimeMs: int32
-  responses: []{}
-    errorCode: int16
-    errorMessage: string?
-    resourceType: int8
-    resourceName: string
+  responses: []AlterConfigsResourceResponse
 
 ListConfigResourcesRequest 0-1 flexible 0+
   resourceTypes: []int8 1+

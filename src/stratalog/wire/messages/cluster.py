@@ -116,6 +116,13 @@ DescribeQuorumRequest 0-2 flexible 0+
     partitions: []{}
       partitionIndex: int32
 
+ReplicaState
+  replicaId: int32
+  replicaDirectoryId: uuid 2+
+  logEndOffset: int64
+  lastFetchTimestamp: int64 1+ = -1
+  lastCaughtUpTimestamp: int64 1+ = -1
+
 DescribeQuorumResponse 0-2 flexible 0+
   errorCode: int16
   errorMessage: string? 2+
@@ -128,18 +135,8 @@ DescribeQuorumResponse 0-2 flexible 0+
       leaderId: int32
       leaderEpoch: int32
       highWatermark: int64
-      currentVoters: []{}
-        replicaId: int32
-        replicaDirectoryId: uuid 2+
-        logEndOffset: int64
-        lastFetchTimestamp: int64 1+ = -1
-        lastCaughtUpTimestamp: int64 1+ = -1
-      observers: []{}
-        replicaId: int32
-        replicaDirectoryId: uuid 2+
-        logEndOffset: int64
-        lastFetchTimestamp: int64 1+ = -1
-        lastCaughtUpTimestamp: int64 1+ = -1
+      currentVoters: []ReplicaState
+      observers: []ReplicaState
   nodes: []{} 2+
     nodeId: int32
     listeners: []{}

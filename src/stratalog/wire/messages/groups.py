@@ -195,14 +195,16 @@ OffsetCommitRequest 2-10 flexible 8+
       committedLeaderEpoch: int32 6+ = -1
       committedMetadata: string?
 
+PartitionError
+  partitionIndex: int32
+  errorCode: int16
+
 OffsetCommitResponse 2-10 flexible 8+
   throttleTimeMs: int32 3+
   topics: []{}
     name: string 2-9
     topicId: uuid 10+
-    partitions: []{}
-      partitionIndex: int32
-      errorCode: int16
+    partitions: []PartitionError
 
 OffsetFetchRequest 1-10 flexible 6+
   groupId: string 1-7
@@ -255,7 +257,5 @@ OffsetDeleteResponse 0-0
   throttleTimeMs: int32
   topics: []{}
     name: string
-    partitions: []{}
-      partitionIndex: int32
-      errorCode: int16
+    partitions: []PartitionError
 """

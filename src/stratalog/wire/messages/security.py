@@ -94,14 +94,7 @@ CreateAclsResponse 1-3 flexible 2+
     errorMessage: string?
 
 DeleteAclsRequest 1-3 flexible 2+
-  filters: []{}
-    resourceTypeFilter: int8
-    resourceNameFilter: string?
-    patternTypeFilter: int8 = 3
-    principalFilter: string?
-    hostFilter: string?
-    operation: int8
-    permissionType: int8
+  filters: []DescribeAclsRequest
 
 DeleteAclsResponse 1-3 flexible 2+
   throttleTimeMs: int32

@@ -36,21 +36,19 @@ AddPartitionsToTxnRequest 0-5 flexible 3+
       name: string
       partitions: []int32
 
+AddPartitionsToTxnTopicResult
+  name: string
+  resultsByPartition: []{}
+    partitionIndex: int32
+    partitionErrorCode: int16
+
 AddPartitionsToTxnResponse 0-5 flexible 3+
   throttleTimeMs: int32
-  resultsByTopicV3AndBelow: []{} 0-3
-    name: string
-    resultsByPartition: []{}
-      partitionIndex: int32
-      partitionErrorCode: int16
+  resultsByTopicV3AndBelow: []AddPartitionsToTxnTopicResult 0-3
   errorCode: int16 4+
   resultsByTransaction: []{} 4+
     transactionalId: string
-    topicResults: []{}
-      name: string
-      resultsByPartition: []{}
-        partitionIndex: int32
-        partitionErrorCode: int16
+    topicResults: []AddPartitionsToTxnTopicResult
 
 AddOffsetsToTxnRequest 0-4 flexible 3+
   transactionalId: string
@@ -85,14 +83,16 @@ WriteTxnMarkersRequest 1-2 flexible 1+
     coordinatorEpoch: int32
     transactionVersion: int8 2+
 
+TopicErrors
+  name: string
+  partitions: []{}
+    partitionIndex: int32
+    errorCode: int16
+
 WriteTxnMarkersResponse 1-2 flexible 1+
   markers: []{}
     producerId: int64
-    topics: []{}
-      name: string
-      partitions: []{}
-        partitionIndex: int32
-        errorCode: int16
+    topics: []TopicErrors
 
 TxnOffsetCommitRequest 0-5 flexible 3+
   transactionalId: string
@@ -112,11 +112,7 @@ TxnOffsetCommitRequest 0-5 flexible 3+
 
 TxnOffsetCommitResponse 0-5 flexible 3+
   throttleTimeMs: int32
-  topics: []{}
-    name: string
-    partitions: []{}
-      partitionIndex: int32
-      errorCode: int16
+  topics: []TopicErrors
 
 DescribeProducersRequest 0-0 flexible 0+
   topics: []{}
