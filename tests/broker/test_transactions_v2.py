@@ -94,6 +94,18 @@ def committed(broker: Broker, partition: int) -> list[bytes | None]:
     return [record.value for record in log.read(isolation=IsolationLevel.READ_COMMITTED)]
 
 
+def test_a_log_that_does_not_know_the_producer_begins_with_its_first_batch(
+    client: RawClient, broker: Broker
+) -> None:
+    """The second batch of a transaction overtook the first: the client sends it again."""
+    producer = JavaProducer(client)
+    assert producer.produce(0, b"second", sequence=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert producer.produce(0, b"first") == 0
+    assert producer.produce(0, b"second", sequence=1) == 0
+    assert producer.end(commit=True) == 0
+    assert committed(broker, 0) == [b"first", b"second"]
+
+
 def test_transactions_follow_each_other(client: RawClient, broker: Broker) -> None:
     producer = JavaProducer(client)
     seen = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.broker.authorization import Operation, Resource
 from stratalog.broker.requests import CloseConnection, HandlerGroup, handles
-from stratalog.broker.transactions import join_transaction
+from stratalog.broker.transactions import PRODUCE_ADDS_SINCE, join_transaction
 from stratalog.errors import AppendError, InvalidRecordError, RequestError, StratalogError
 from stratalog.format.batch import (
     ATTRIBUTES_AT,
@@ -26,6 +26,7 @@ from stratalog.format.batch import (
 )
 from stratalog.format.names import INTERNAL_TOPICS
 from stratalog.log.partition_log import PartitionLog
+from stratalog.log.producer_transitions import EPOCH_PER_TRANSACTION
 from stratalog.producing.transaction_log import ProducerIdentity
 from stratalog.wire.apis import ApiKey
 from stratalog.wire.error_codes import ErrorCode
@@ -67,6 +68,12 @@ class _Batch(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return bool(self.data[_LOW_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
+
+    @property
+    def transaction_version(self) -> int:
+        """Of the protocol that the client follows; 0 outside a transaction."""
+        is_newer = self.is_transactional and self.request.version >= PRODUCE_ADDS_SINCE
+        return EPOCH_PER_TRANSACTION if is_newer else 0
 
 
 class ProduceHandlers(HandlerGroup):
@@ -123,7 +130,7 @@ class ProduceHandlers(HandlerGroup):
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_ID)
             batch = _Batch(topic, partition["index"], partition["records"], request)
             log = self._checked_log(batch)
-            info = log.append_unread(batch.data)
+            info = log.append_unread(batch.data, batch.transaction_version)
         except AppendError as error:
             _log.debug("batch for %s-%s rejected: %s", topic, partition["index"], error)
             is_early = log is None or error.code in _REFUSED_EARLY

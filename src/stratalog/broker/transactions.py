@@ -51,7 +51,7 @@ _FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
 _END_WITH_EPOCH_SINCE: Final = 5
 _MANY_TRANSACTIONS_SINCE: Final = 4
 _PRODUCE_ABORTABLE_SINCE: Final = 11
-_PRODUCE_ADDS_SINCE: Final = 12
+PRODUCE_ADDS_SINCE: Final = 12
 _STATE_NAMES: Final = frozenset(status.kafka_name for status in TransactionStatus)
 
 
@@ -74,7 +74,7 @@ def join_transaction(
         return  # it is part of it, or fenced: the log refuses the batch itself
     coordinator, at = coordinator_of(context), log.topic_partition
     try:
-        if version >= _PRODUCE_ADDS_SINCE:
+        if version >= PRODUCE_ADDS_SINCE:
             coordinator.add_partitions(
                 transactional_id, identity, [at], client_version=EPOCH_PER_TRANSACTION
             )

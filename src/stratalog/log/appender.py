@@ -110,11 +110,16 @@ class Appender:
             self._compiled = self._validator.compiled
         return self._write(append, origin, now_ms)
 
-    def append_unread(self, data: Buffer) -> AppendInfo:
+    def append_unread(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
         """A client's batch whose records are looked at only if the topic's rules demand it."""
         now_ms = self._segments.now_ms()
         assign = Assignment(self._offsets.end, self.leader_epoch, now_ms)
         checked = assign_by_header(data, self._rules, assign)
+        if transaction_version:  # stricter than the check of all appends, which follows
+            header = BatchHeader.unpack(data)
+            self._producers.check(
+                (header,), AppendOrigin.CLIENT, transaction_version=transaction_version
+            )
         if checked is None:
             return self.append(data, AppendOrigin.CLIENT)
         return self._write_batch(checked, AppendOrigin.CLIENT, now_ms)

@@ -182,14 +182,15 @@ class PartitionLog(LogReader):
                 guard.check()
             return self._appender.append(data, origin, facts)
 
-    def append_unread(self, data: Buffer) -> AppendInfo:
+    def append_unread(self, data: Buffer, transaction_version: int = 0) -> AppendInfo:
         """Append one batch of a client, as a broker does: its header and CRC are checked, its
         records only if the topic is compacted or limits the age of records.
 
-        Raises as `append` does.
+        `transaction_version` is 2 if each transaction of the client has its own epoch. Raises as
+        `append` does.
         """
         with self._guard:
-            return self._appender.append_unread(data)
+            return self._appender.append_unread(data, transaction_version)
 
     def append_own(self, data: Buffer, facts: BatchFacts) -> AppendInfo:
         """Append several batches that this process has just encoded, with as few writes as
