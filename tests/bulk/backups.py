@@ -16,6 +16,7 @@ from stratalog.maintenance.recovery_plan import LoadPoint, plan_recovery
 from stratalog.maintenance.verify.findings import Severity
 from stratalog.partitions.view import open_dirs
 from stratalog.storage.disk import Disk, SystemCalls
+from tests.kafka_loader import changes_on_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,8 +53,9 @@ def tree(path: Path) -> dict[str, bytes]:
 
 
 def assert_nothing_to_repair(path: Path) -> None:
-    """Neither `verify` nor the loader finds anything, and the shutdown was clean."""
+    """Neither `verify` nor a loader finds anything, and the shutdown was clean."""
     assert_loads(path)
+    assert changes_on_start(path) == changes_on_start(path, is_clean=False) == []
     result = verify([path], workers=ThreadWorkers(1))
     found = [each for each in result.findings if each.severity is not Severity.NOTE]
     # A log that was compacted after the cleaner's checkpoint was read has gaps that it does not
