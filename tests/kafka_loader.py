@@ -92,7 +92,7 @@ class LoadedPartition:
             is_behind = self._load_segment(log, needs_recovery=needs_recovery)
         if self.log_end_offset < self.log_start_offset:
             self._note(self.path, f"ends at {self.log_end_offset}, before its start: emptied")
-        self._check_snapshots({_base(log) for log in logs})
+        self._check_snapshots()
         self._check_epochs()
         return self
 
@@ -161,18 +161,16 @@ class LoadedPartition:
             entries.pop()
         return entries
 
-    def _check_snapshots(self, bases: set[int]) -> None:
+    def _check_snapshots(self) -> None:
+        """Snapshots inside a segment are left by every truncation, and deleted by the next start,
+        which is no change of what the log says."""
         snapshots = {_base(file): file for file in self.path.glob("*.snapshot")}
-        newest = max(snapshots, default=None)
         for offset, file in snapshots.items():
-            is_of_shutdown = offset == newest and offset > max(bases, default=-1)
             if offset > self.log_end_offset:
                 self._note(file, f"after the log's end {self.log_end_offset}, deleted")
-            elif offset not in bases and not is_of_shutdown:
-                self._note(file, "stray, deleted")
             elif not _is_intact_snapshot(file.read_bytes()):
                 self._note(file, "corrupt, deleted")
-        if self.is_clean and newest not in {None, self.log_end_offset}:
+        if self.is_clean and snapshots and self.log_end_offset not in snapshots:
             self._note(self.path, f"no snapshot at {self.log_end_offset}: producers are replayed")
 
     def _check_epochs(self) -> None:
