@@ -119,10 +119,14 @@ def definitions_of(config_class: type[Any]) -> Mapping[str, Definition]:
 
 
 def validate_values(config: object, definitions: Mapping[str, Definition]) -> None:
-    """Parse and check every setting of a config under construction."""
+    """Parse and check every setting of a config under construction that is not the default.
+
+    Directories are opened with a config per topic, which has few of its own.
+    """
     for definition in definitions.values():
-        value = definition.parse(getattr(config, definition.field))
-        object.__setattr__(config, definition.field, value)
+        raw = getattr(config, definition.field)
+        if raw is not definition.default:
+            object.__setattr__(config, definition.field, definition.parse(raw))
 
 
 def unknown_name(name: str, what: str, known: Iterable[str]) -> ConfigError:
