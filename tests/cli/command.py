@@ -63,10 +63,10 @@ def stratalog(*args: str | Path, cwd: Path | None = None, given: bytes = b"") ->
     return Result(done.stdout, done.stderr.decode(), done.status)
 
 
-def program(code: str, cwd: Path) -> Result:
+def program(code: str, *args: str | Path, cwd: Path | None = None) -> Result:
     """What somebody has written, where Stratalog and all that it needs are imported already."""
     compile_kernels()
-    done = _forks().run(code=code, cwd=cwd)
+    done = _forks().run(*args, code=code, cwd=cwd)
     return Result(done.stdout, done.stderr.decode(), done.status)
 
 

@@ -74,7 +74,7 @@ def _starts_spark(code: str) -> bool:
     ],
 )
 def test_python_runs(code: str) -> None:
-    done = program(code, ROOT)
+    done = program(code, cwd=ROOT)
     assert done.status == 0, done.stderr
     assert done.stdout or "print" not in code
 
