@@ -40,8 +40,9 @@ def assert_equal_logs(local: PartitionView, remote: PartitionView) -> None:
     assert remote.log_end_offset == local.log_end_offset
     assert remote.last_stable_offset == local.last_stable_offset
     for isolation in LEVELS:
-        assert _read(remote, isolation) == _read(local, isolation)
-        if not isinstance(_read(local, isolation), str):
+        expected = _read(local, isolation)
+        assert _read(remote, isolation) == expected
+        if not isinstance(expected, str):
             columns = remote.read_columns(isolation=isolation).read_all()
             assert columns.equals(local.read_columns(isolation=isolation).read_all())
 
