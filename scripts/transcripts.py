@@ -21,6 +21,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -76,9 +77,9 @@ class Shell:
 
     def __init__(self, directory: Path, programs: Path, paths: str = "") -> None:
         """`paths` are for PYTHONPATH."""
-        self._directory = directory
+        self.directory = directory
         (directory / "tests").symlink_to(ROOT / "tests")
-        self._environment = os.environ | {
+        self.environment = os.environ | {
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": paths,
             "COLUMNS": "120",
@@ -87,7 +88,7 @@ class Shell:
         }
 
     @classmethod
-    def of_this_process(cls, directory: Path, programs: Path) -> Shell:
+    def of_this_process(cls, directory: Path, programs: Path) -> Self:
         """With the two commands as this process would run them, written into `programs`."""
         for name, arguments in (("stratalog", "-m stratalog "), ("python", "")):
             program = programs / name
@@ -99,12 +100,12 @@ class Shell:
     def run(self, step: Step) -> list[str]:
         """The lines that the command prints; a file prints none."""
         if step.file_name:
-            (self._directory / step.file_name).write_text(step.command)
+            (self.directory / step.file_name).write_text(step.command)
             return []
         done = subprocess.run(
             ["bash", "-c", step.command],
-            cwd=self._directory,
-            env=self._environment,
+            cwd=self.directory,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
@@ -112,9 +113,8 @@ class Shell:
         return [line.rstrip() for line in done.stdout.decode().rstrip().splitlines()]
 
 
-def run_page(page: str, directory: Path, programs: Path) -> list[tuple[Step, list[str]]]:
+def run_page(page: str, shell: Shell) -> list[tuple[Step, list[str]]]:
     """Each step of a page, with the output it has."""
-    shell = Shell.of_this_process(directory, programs)
     return [(step, shell.run(step)) for step in steps_of(page)]
 
 
@@ -142,7 +142,7 @@ def main() -> int:
     for path in options.pages:
         page = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as programs:
-            results = run_page(page, Path(directory), Path(programs))
+            results = run_page(page, Shell.of_this_process(Path(directory), Path(programs)))
         for step, output in results:
             if not step.file_name and not step.matches(output):
                 is_different = True

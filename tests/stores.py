@@ -1,6 +1,7 @@
-"""Object stores for tests: SeaweedFS, a real S3 server, and moto, which counts every request.
+"""Object stores for tests: SeaweedFS, a real S3 server, and moto, which counts every request; for
+large objects, a server that has no more than reading needs.
 
-Both listen on loopback at a port of their own and end with the test that uses them.
+All listen on loopback at a port of their own and end with the test that uses them.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import time
 import urllib.request
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from stratalog.storage.remote_path import RemotePath, location
 
@@ -162,6 +165,85 @@ def counting_server() -> Iterator[CountingServer]:
         server.stop()
         log.removeHandler(collector)
         log.level, log.propagate = before
+
+
+class _FileHandler(BaseHTTPRequestHandler):
+    """Files below `root` as objects: their heads, ranges and lists."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    root: Path
+    requests: list[Request]
+
+    def log_message(self, format: str, *args: object) -> None:
+        """To nobody."""
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        self.requests.append(Request(self.command, self.path))
+        url = urlsplit(self.path)
+        file = self.root / unquote(url.path).removeprefix(f"/{BUCKET}").lstrip("/")
+        if "list-type=" in url.query:
+            self._list(parse_qs(url.query)["prefix"][0])
+        elif file.is_file():
+            self._send(file)
+        else:
+            self._begin(404, 0)
+
+    def _send(self, file: Path) -> None:
+        size = file.stat().st_size
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (int(wanted[1]), min(int(wanted[2]), size - 1)) if wanted else (0, size - 1)
+        extra = {"Content-Range": f"bytes {first}-{last}/{size}"} if wanted else {}
+        self._begin(206 if wanted else 200, last + 1 - first, extra)
+        if self.command == "GET" and size:
+            with file.open("rb") as content:
+                self.connection.sendfile(content, first, last + 1 - first)
+
+    def _list(self, prefix: str) -> None:
+        """What is directly in a directory; nothing here lists more."""
+        directory = self.root / prefix
+        files = sorted(directory.iterdir()) if directory.is_dir() else []
+        found = ""
+        for file in files:
+            if file.is_dir():
+                found += f"<CommonPrefixes><Prefix>{prefix}{file.name}/</Prefix></CommonPrefixes>"
+            else:
+                size = file.stat().st_size
+                found += f"<Contents><Key>{prefix}{file.name}</Key><Size>{size}</Size></Contents>"
+        name = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        counts = f"<KeyCount>{len(files)}</KeyCount><IsTruncated>false</IsTruncated>"
+        body = f"{name}{counts}{found}</ListBucketResult>".encode()
+        self._begin(200, len(body))
+        self.wfile.write(body)
+
+    def _begin(self, status: int, length: int, extra: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        headers = {"Content-Length": str(length), "ETag": '"never changes"', **(extra or {})}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+@contextmanager
+def file_server(root: Path) -> Iterator[CountingServer]:
+    """The files of a directory, to read. moto would copy a whole object for each of its ranges, for
+    so long that clients ask again."""
+    requests: list[Request] = []
+    handler = type("Handler", (_FileHandler,), {"root": root, "requests": requests})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield CountingServer(f"http://127.0.0.1:{server.server_port}", requests=requests)
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

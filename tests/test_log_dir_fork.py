@@ -19,6 +19,7 @@ from stratalog.errors import LogDirLockedError
 from stratalog.log_dir import LogDir
 from stratalog.maintenance.recovery import open_log
 from stratalog.storage.disk import Disk
+from tests.cli.command import program
 from tests.opening import open_logs
 
 if TYPE_CHECKING:
@@ -119,10 +120,7 @@ def check_untouched(path: Path, before: dict[str, bytes], logs: LogDir) -> None:
     assert contents(path) == before
     with pytest.raises(LogDirLockedError):
         open_logs(path)
-    other = subprocess.run(
-        [sys.executable, "-c", OTHER_WRITER, str(path)], capture_output=True, text=True, check=True
-    )
-    assert other.stdout.strip() == "refused"
+    assert program(OTHER_WRITER, path).lines == ["refused"]
     assert logs.append("orders", b"second").offset == 1
 
 

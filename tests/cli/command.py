@@ -11,10 +11,13 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stratalog.format import kernels
 from tests.cli.forking import Forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 COMMAND = [sys.executable, "-W", "error", "-m", "stratalog"]
 
@@ -58,6 +61,22 @@ def stratalog(*args: str | Path, cwd: Path | None = None, given: bytes = b"") ->
     compile_kernels()
     done = _forks().run(*args, cwd=cwd, given=given)
     return Result(done.stdout, done.stderr.decode(), done.status)
+
+
+def program(code: str, *args: str | Path, cwd: Path | None = None) -> Result:
+    """What somebody has written, where Stratalog and all that it needs are imported already."""
+    compile_kernels()
+    done = _forks().run(*args, code=code, cwd=cwd)
+    return Result(done.stdout, done.stderr.decode(), done.status)
+
+
+def start(
+    *args: str, streams: tuple[int, int, int], cwd: Path, env: Mapping[str, str]
+) -> Callable[[], int]:
+    """With the caller's descriptors as streams; what is returned waits for the end."""
+    compile_kernels()
+    _forks().start(*args, streams=streams, cwd=cwd, env=env)
+    return _forks().wait
 
 
 def without_privileges(*args: str | Path) -> Result:

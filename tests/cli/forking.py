@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,6 +34,9 @@ PIPE_BYTES: Final = 1 << 16
 """That fit into a pipe while nobody reads."""
 PATIENCE_S: Final = 300
 LEFT_OUT: Final = ("stratalog.__main__", "stratalog.spark")
+LATE: Final = ("crc32c", "pandas", "pyarrow.pandas_compat", "rich.table", "typer._adapters")
+"""What other packages import only when they are used: pyarrow looks for pandas with the first array
+that it makes, Typer needs pydantic for the first argument that is no text. Each command would."""
 
 
 class Ended(NamedTuple):
@@ -62,14 +66,17 @@ class Forks:
         self._channel.close()
         self._server.wait()
 
-    def run(self, *args: str | Path, cwd: Path | None = None, given: bytes = b"") -> Ended:
-        """With pipes for all streams; what it is given has to fit into one."""
+    def run(
+        self, *args: str | Path, cwd: Path | None = None, given: bytes = b"", code: str = ""
+    ) -> Ended:
+        """With pipes for all streams; what it is given has to fit into one. `code` is a program to
+        run instead of the command."""
         assert len(given) <= PIPE_BYTES
         pipes = [os.pipe() for _ in range(3)]
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = pipes
         os.write(to_stdin, given)
         os.close(to_stdin)
-        self.start(*args, cwd=cwd, streams=(stdin, stdout, stderr))
+        self.start(*args, cwd=cwd, streams=(stdin, stdout, stderr), code=code)
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
         with (
@@ -86,10 +93,15 @@ class Forks:
         streams: tuple[int, int, int],
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        code: str = "",
     ) -> None:
         """With descriptors for its streams, which are the caller's to close."""
-        environment = dict(os.environ if env is None else env)
-        request = {"args": [*map(str, args)], "cwd": str(cwd or Path.cwd()), "env": environment}
+        request = {
+            "args": [*map(str, args)],
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+            "code": code,
+        }
         message = json.dumps(request).encode()
         assert len(message) <= MESSAGE_BYTES
         socket.send_fds(self._channel, [message], streams)
@@ -130,7 +142,10 @@ def _run(request: dict[str, Any], streams: list[int], channel: socket.socket) ->
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = ["stratalog", *request["args"]]
-    main()
+    if request["code"]:
+        exec(request["code"], {"__name__": "__main__"})
+    else:
+        main()
 
 
 def _import_all() -> None:
@@ -139,6 +154,9 @@ def _import_all() -> None:
     for module in pkgutil.walk_packages(package.__path__, "stratalog."):
         if not module.name.startswith(LEFT_OUT):
             import_module(module.name)
+    for name in LATE:
+        with suppress(ImportError):  # as if it was not installed
+            import_module(name)
     main = import_module("stratalog.cli.main")
     for command in main.COMMANDS:
         main.command_of(command)

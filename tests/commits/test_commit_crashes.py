@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +39,8 @@ BEFORE = 10
 TASKS, COUNT = 2, 15
 EXPECTED = TASKS * COUNT
 CONFIG = {"segment.bytes": 700, "index.interval.bytes": 100}
+_STAGED: dict[Path, StagedCommit] = {}
+"""By the directory that the runs were staged in."""
 
 
 def prepare(path: Path, disk: Disk) -> None:
@@ -60,6 +63,21 @@ def staged(path: Path, disk: Disk | None = None, *, syncs: bool = True) -> Stage
     return stage_tasks([path], TASKS, COUNT, disk=disk, syncs=syncs)
 
 
+def copies_staged(path: Path, attempt: int = 1) -> StagedCommit:
+    """The same, but copied from where this attempt was staged for a directory with this content."""
+    template = path.parent / f"attempt {attempt}"
+    if template not in _STAGED:
+        shutil.copytree(path.parent / "template", template)
+        _STAGED[template] = staged(template)
+    for file in template.rglob("*.staged"):
+        shutil.copyfile(file, path / file.relative_to(template))
+    runs = []
+    for run in _STAGED[template].runs:
+        dirs = tuple((number, path / place.name) for number, place in run.topic.dirs)
+        runs.append(replace(run, topic=replace(run.topic, dirs=dirs)))
+    return replace(_STAGED[template], runs=tuple(runs))
+
+
 def commit_until(path: Path, commit: StagedCommit, disk: Disk) -> bool:
     """Open, commit and close on a disk that fails somewhere; whether the commit was answered."""
     is_done = False
@@ -75,7 +93,7 @@ def commit_until(path: Path, commit: StagedCommit, disk: Disk) -> bool:
 
 def calls_of_a_commit(path: Path) -> int:
     faulty = FaultyDisk(UNSYNCED)
-    commit = staged(prepared(path))
+    commit = copies_staged(prepared(path))
     assert commit_until(path, commit, faulty.disk)
     return len(faulty.history)
 
@@ -102,7 +120,7 @@ def check_all_or_nothing(path: Path, *, is_done: bool, disk: Disk | None = None)
     values = sorted(n for part in values_of(path, disk).values() for n in part)
     assert values in ([], list(range(EXPECTED)))
     assert values or not is_done
-    commit = staged(path, disk)
+    commit = copies_staged(path, 2) if disk is None else staged(path, disk)
     with open_logs(path, disk=disk) as logs:
         assert logs.commits.commit(commit).is_replay == bool(values)
     by_partition = values_of(path, disk)
@@ -126,7 +144,7 @@ def test_killed_at_every_call(
     assert calls > 80
     for at in range(1, calls + 1):
         path = prepared(tmp_path / str(at))
-        commit = staged(path)
+        commit = copies_staged(path)
         faulty = FaultyDisk(UNSYNCED, Fault(at, is_lasting=True, written=0.5))
         is_done = commit_until(path, commit, faulty.disk)
         check_all_or_nothing(path, is_done=is_done)
@@ -137,7 +155,7 @@ def test_one_failing_call(tmp_path: Path) -> None:
     """One call fails and the process goes on: it closes the directory in good order."""
     for at in range(1, calls_of_a_commit(tmp_path / "probe") + 1):
         path = prepared(tmp_path / str(at))
-        commit = staged(path)
+        commit = copies_staged(path)
         faulty = FaultyDisk(UNSYNCED, Fault(at, written=0.5))
         with suppress(StratalogError):
             logs = open_logs(path, disk=faulty.disk)
@@ -157,7 +175,7 @@ def test_killed_again_while_it_is_finished(tmp_path: Path) -> None:
     for at in range(first // 3, first, 7):
         for again in range(5, 90, 11):
             path = prepared(tmp_path / f"{at} {again}")
-            commit = staged(path)
+            commit = copies_staged(path)
             faulty = FaultyDisk(UNSYNCED, Fault(at, is_lasting=True, written=0.5))
             is_done = commit_until(path, commit, faulty.disk)
             for later in (again, again + 3):
@@ -207,7 +225,7 @@ def test_a_broker_in_between(tmp_path: Path) -> None:
     calls = calls_of_a_commit(tmp_path / "probe")
     for at in range(20, calls + 1, 3):
         path = prepared(tmp_path / str(at))
-        commit = staged(path)
+        commit = copies_staged(path)
         faulty = FaultyDisk(UNSYNCED, Fault(at, is_lasting=True, written=0.5))
         is_done = commit_until(path, commit, faulty.disk)
         append_foreign(path, b"1")

@@ -109,6 +109,13 @@ SYNONYMS = [
 ]
 
 
+def test_defaults_are_as_they_would_be_parsed() -> None:
+    """They are taken as they are."""
+    for definition in (*TOPIC_DEFINITIONS.values(), *BROKER_DEFINITIONS.values()):
+        value = definition.parse(definition.default)
+        assert (type(value), value) == (type(definition.default), definition.default)
+
+
 def test_names_types_and_defaults_are_those_of_kafka() -> None:
     config = BrokerConfig()
     ours = [

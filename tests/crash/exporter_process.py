@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -13,6 +14,7 @@ from stratalog.bulk.incremental import IncrementalTarget
 from stratalog.bulk.options import ReadOptions
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.storage.disk import Disk, SystemCalls
+from tests.cli.forking import LATE
 from tests.crash.forking import serve
 
 if TYPE_CHECKING:
@@ -65,4 +67,6 @@ def work(request: dict[str, Any], report: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    for name in LATE:
+        import_module(name)
     serve(work)

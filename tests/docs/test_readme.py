@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
 
-from scripts.transcripts import ROOT, run_page, steps_of
-from tests.cli.command import compile_kernels
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from scripts.transcripts import ROOT, Shell, Step, run_page, steps_of
+from tests.cli.command import compile_kernels, program, start
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -31,6 +31,25 @@ import sys
 for code in sys.argv[1:]:
     exec(code, {"__name__": "__main__"})
 """
+
+
+class WarmShell(Shell):
+    """Forks commands of Stratalog from a process that has imported everything. How they start where
+    they are installed, test_installed_wheel.py shows."""
+
+    def run(self, step: Step) -> list[str]:
+        command, _, rest = step.command.partition(" | ")
+        if step.file_name or not command.startswith("stratalog "):
+            return super().run(step)
+        with TemporaryFile() as printed, TemporaryFile() as shown, Path(os.devnull).open() as given:
+            streams = (given.fileno(), (printed if rest else shown).fileno(), shown.fileno())
+            arguments = shlex.split(command)[1:]
+            start(*arguments, streams=streams, cwd=self.directory, env=self.environment)()
+            if rest:
+                printed.seek(0)
+                subprocess.run(["bash", "-c", rest], stdin=printed, stdout=shown, check=False)
+            shown.seek(0)
+            return [line.rstrip() for line in shown.read().decode().rstrip().splitlines()]
 
 
 def _python_blocks() -> dict[str, str]:
@@ -55,8 +74,8 @@ def _starts_spark(code: str) -> bool:
     ],
 )
 def test_python_runs(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    done = program(code, cwd=ROOT)
+    assert done.status == 0, done.stderr
     assert done.stdout or "print" not in code
 
 
@@ -84,7 +103,8 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     work.mkdir()
     programs.mkdir()
     compile_kernels()
-    results = run_page(page.read_text(encoding="utf-8"), work, programs)
+    shell = WarmShell.of_this_process(work, programs)
+    results = run_page(page.read_text(encoding="utf-8"), shell)
     assert len(results) >= 3
     wrong = [(step, output) for step, output in results if not step.matches(output)]
     assert "\n".join("\n".join([step.command, *output]) for step, output in wrong) == ""

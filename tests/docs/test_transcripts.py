@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.transcripts import Step, render, run_page
+from scripts.transcripts import Shell, Step, render, run_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +41,6 @@ def test_other_output_is_a_difference(shown: list[str], output: list[str]) -> No
 def test_new_output_keeps_what_is_elided(tmp_path: Path) -> None:
     page = "```python\n# f.py\nprint('one\\nsize: 7 in 12 s')\n```\n\n"
     page += "```console\n$ python f.py\nolder\nsize: 7 in … s\n$ echo a \\\n  b\n```\n"
-    results = run_page(page, tmp_path, tmp_path)
+    results = run_page(page, Shell.of_this_process(tmp_path, tmp_path))
     expected = page.replace("older", "one").replace("  b\n", "  b\na b\n")
     assert render(page, results) == expected

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import StratalogError
+from stratalog.partitions.state import StateStore
 from stratalog.storage.disk import Disk
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 from tests.opening import UNSYNCED, Clock, kill, open_logs
@@ -124,9 +125,8 @@ def test_killed_at_every_call(tmp_path: Path, action: Callable[[LogDir], None]) 
         kill(logs)
         with open_logs(*dirs, disk=Disk(UNSYNCED)) as logs:
             check(logs, action)
-        with open_logs(*dirs, disk=Disk(UNSYNCED)) as logs:
-            state = logs._catalog.store.state
-            assert (state.creates, state.deletes) == ((), ())
+        state = StateStore(Disk(), dirs).state
+        assert (state.creates, state.deletes) == ((), ())
 
 
 @pytest.mark.slow

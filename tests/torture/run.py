@@ -66,7 +66,12 @@ class Round:
 
 
 def plan_round(
-    seed: int, number: int, *, is_disk_small: bool, without: tuple[str, ...] = ()
+    seed: int,
+    number: int,
+    *,
+    is_disk_small: bool,
+    pace: float = 1.0,
+    without: tuple[str, ...] = (),
 ) -> Round:
     """Decided by the seed and the number alone."""
     rng = random.Random(f"{seed}/{number}")
@@ -82,7 +87,7 @@ def plan_round(
         trap = choose_trap(rng, (KILL,), 100)
     elif end == "fault":
         trap = choose_trap(rng, (FULL, FULL_FOR_GOOD, BAD_FSYNC), 100)
-    seconds = rng.uniform(0.3, 2.5)
+    seconds = rng.uniform(0.3, 2.5) / pace
     if end == "kill":
         planned.kill_after_s = rng.uniform(0, seconds)
     elif end == "stop":
@@ -140,6 +145,8 @@ class Run:
     disk: Path | None
     """Mounted, and small enough to be filled."""
     say: Callable[[str], None]
+    pace: float = 1.0
+    """How many times as short the rounds are."""
     without: tuple[str, ...] = ()
     history: list[str] = field(default_factory=list)
 
@@ -165,6 +172,7 @@ class Run:
                     self.place.seed,
                     self.number,
                     is_disk_small=self.disk is not None,
+                    pace=self.pace,
                     without=self.without,
                 )
                 self._do(planned)
@@ -328,6 +336,7 @@ def torture(
     say: Callable[[str], None],
     *,
     mount: bool = False,
+    pace: float = 1.0,
     without: tuple[str, ...] = (),
 ) -> None:
     """Run in `work`, which is removed if all is well. At a failure it stays, and is told."""
@@ -344,7 +353,7 @@ def torture(
         place = Place(work, dirs, seed)
         place.journals.mkdir()
         place.queries.mkdir()
-        run = Run(place, disk if is_mounted else None, say, without)
+        run = Run(place, disk if is_mounted else None, say, pace, without)
         size = "small" if is_mounted else "large"
         say(f"seed {seed}: {len(dirs)} log directories on a {size} disk")
         try:

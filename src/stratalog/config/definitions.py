@@ -122,10 +122,14 @@ class Definitions(dict[str, Definition]):
         return found
 
     def validate(self, config: object) -> None:
-        """Parse and check every setting of a config under construction."""
+        """Parse and check every setting of a config under construction that is not the default.
+
+        Directories are opened with a config per topic, which has few of its own.
+        """
         for definition in self.values():
-            value = definition.parse(getattr(config, definition.field))
-            object.__setattr__(config, definition.field, value)
+            raw = getattr(config, definition.field)
+            if raw is not definition.default:
+                object.__setattr__(config, definition.field, definition.parse(raw))
 
     def choose(self, properties: Mapping[str, object]) -> dict[str, Any]:
         """By field, the values that a broker's `properties` have."""
