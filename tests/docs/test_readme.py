@@ -26,14 +26,7 @@ SLOW_PAGES = [DOCS / "maintenance.md", DOCS / "tuning.md", DOCS / "how-kafkas-lo
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
 
 
-ONE_AFTER_THE_OTHER = """
-import sys
-for code in sys.argv[1:]:
-    exec(code, {"__name__": "__main__"})
-"""
-
-
-def _python_blocks() -> dict[str, str]:
+def python_blocks() -> dict[str, str]:
     found: dict[str, str] = {}
     for page in PYTHON_PAGES:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
@@ -41,7 +34,8 @@ def _python_blocks() -> dict[str, str]:
     return found
 
 
-def _starts_spark(code: str) -> bool:
+def starts_spark(code: str) -> bool:
+    """tests/spark/test_examples.py runs these."""
     return "pyspark" in code or " as spark" in code
 
 
@@ -50,25 +44,14 @@ def _starts_spark(code: str) -> bool:
     "code",
     [
         pytest.param(code, id=name)
-        for name, code in _python_blocks().items()
-        if not _starts_spark(code)
+        for name, code in python_blocks().items()
+        if not starts_spark(code)
     ],
 )
 def test_python_runs(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout or "print" not in code
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_python_runs_on_spark() -> None:
-    """One process runs them all: a JVM takes long to start."""
-    codes = [code for code in _python_blocks().values() if _starts_spark(code)]
-    assert len(codes) >= 2
-    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *codes]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.parametrize(
