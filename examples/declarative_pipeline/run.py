@@ -46,7 +46,7 @@ def run_pipeline(directory: Path) -> None:
     shutil.copytree(PROJECT, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("run.py"))
     spec = directory / "spark-pipeline.yml"
     spec.write_text(spec.read_text().replace("DIRECTORY", str(directory)))
-    spark_home = Path(pyspark.__file__).parent
+    spark_home = Path(os.environ.get("SPARK_HOME", Path(pyspark.__file__).parent))
     settings = [word for pair in SPARK.items() for word in ("--conf", "=".join(pair))]
     environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(spark_home)}
     command = [

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -24,13 +23,6 @@ PYTHON_PAGES = [
 TRANSCRIPT_PAGES = [README, DOCS / "cli.md"]
 SLOW_PAGES = [DOCS / "maintenance.md", DOCS / "tuning.md", DOCS / "how-kafkas-log-works.md"]
 ALL_PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "examples" / "README.md"])
-
-
-ONE_AFTER_THE_OTHER = """
-import sys
-for code in sys.argv[1:]:
-    exec(code, {"__name__": "__main__"})
-"""
 
 
 class WarmShell(Shell):
@@ -52,7 +44,7 @@ class WarmShell(Shell):
             return [line.rstrip() for line in shown.read().decode().rstrip().splitlines()]
 
 
-def _python_blocks() -> dict[str, str]:
+def python_blocks() -> dict[str, str]:
     found: dict[str, str] = {}
     for page in PYTHON_PAGES:
         blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
@@ -60,7 +52,8 @@ def _python_blocks() -> dict[str, str]:
     return found
 
 
-def _starts_spark(code: str) -> bool:
+def starts_spark(code: str) -> bool:
+    """tests/spark/test_examples.py runs these."""
     return "pyspark" in code or " as spark" in code
 
 
@@ -69,25 +62,14 @@ def _starts_spark(code: str) -> bool:
     "code",
     [
         pytest.param(code, id=name)
-        for name, code in _python_blocks().items()
-        if not _starts_spark(code)
+        for name, code in python_blocks().items()
+        if not starts_spark(code)
     ],
 )
 def test_python_runs(code: str) -> None:
     done = program(code, cwd=ROOT)
     assert done.status == 0, done.stderr
     assert done.stdout or "print" not in code
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_python_runs_on_spark() -> None:
-    """One process runs them all: a JVM takes long to start."""
-    codes = [code for code in _python_blocks().values() if _starts_spark(code)]
-    assert len(codes) >= 2
-    command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *codes]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """A driver for a cluster: `python cluster_program.py MASTER ROOT`.
 
-Ingests, reads, streams and compacts through executors of another machine, as far as they can tell.
-Prints a line when each step begins, and the facts at the end as JSON.
+Runs copies of a slow task and tests of reads on two executors; then ingests, reads, streams and
+compacts, through executors of another machine, as far as they can tell. One driver does it all: it
+and its executors take long to start. Prints a line when each step begins, and the facts at the end
+as JSON.
 """
 
 from __future__ import annotations
@@ -16,8 +18,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from stratalog.log.reader import IsolationLevel
 from stratalog.spark.accelerator import SETTING, accelerator_jar
 from stratalog.spark.jobs import compact, verify
+from tests.opening import open_logs
+from tests.spark import test_read_golden, test_read_stream, test_recreated_topics
+from tests.spark.conftest import arrow_bytes_of_executors
+from tests.spark.write_program import speculate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +54,40 @@ def main(master: str, root: Path) -> None:
         .config("spark.executor.cores", "1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "2000")
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.quantile", "0.5")
+        .config("spark.speculation.minTaskRuntime", "1s")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
+    say("speculate")
+    speculate(spark, root / "speculated")
+    say("tests of reads")
+    run_tests_of_reads(spark, root / "reads")
+    run_pipeline(spark, root)
+    spark.stop()
+
+
+def run_tests_of_reads(spark: SparkSession, root: Path) -> None:
+    """Many splits of records of every kind, a stream that is restarted, and errors of tasks.
+    `make test-long` runs all of them (test_executors.py)."""
+    golden, streams, recreated = (root / name for name in ("golden", "streams", "recreated"))
+    for path in (golden, streams, recreated):
+        path.mkdir(parents=True)
+    test_read_golden.test_what_the_consumer_read(
+        spark, golden, "8k", 100, IsolationLevel.READ_COMMITTED
+    )
+    test_read_stream.test_restarts_go_on_where_the_checkpoint_says(spark, streams)
+    with open_logs(recreated / "logs") as logs:
+        test_recreated_topics.fill(logs, "old", 20)
+        test_recreated_topics.test_a_batch_query_that_was_planned_before(
+            spark, logs, recreated, "recreated"
+        )
+    assert arrow_bytes_of_executors(spark) == 0
+
+
+def run_pipeline(spark: SparkSession, root: Path) -> None:
     facts: dict[str, Any] = {}
     logs = str(root / "logs")
 
@@ -105,7 +143,6 @@ def main(master: str, root: Path) -> None:
         str(each) for each in verify(spark, [logs]).findings if each.severity == "error"
     ]
     tell(json.dumps(facts))
-    spark.stop()
 
 
 def say(step: str) -> None:

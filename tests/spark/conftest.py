@@ -75,10 +75,10 @@ def arrow_bytes(spark: SparkSession, at_most: int = 0) -> int:
 def _arrow_bytes(spark: SparkSession) -> int:
     jvm: Any = spark._jvm
     used = int(jvm.org.apache.spark.sql.util.ArrowUtils.rootAllocator().getAllocatedMemory())
-    return used if MASTER.startswith("local[") else used + _arrow_bytes_of_executors(spark)
+    return used if MASTER.startswith("local[") else used + arrow_bytes_of_executors(spark)
 
 
-def _arrow_bytes_of_executors(spark: SparkSession) -> int:
+def arrow_bytes_of_executors(spark: SparkSession) -> int:
     """`Allocator(ROOT) reserved/used/most/limit` is what an allocator says of itself."""
     seen = spark.range(0, 2 * _EXECUTORS, numPartitions=2 * _EXECUTORS)
     texts = {row[0] for row in seen.selectExpr(_ALLOCATOR).collect()}

@@ -1,4 +1,4 @@
-"""A driver of its own: `python ingest_program.py ROOT` ingests `ROOT/in` into `ROOT/logs`.
+"""A part of a driver of its own, write_program.py: ingests `ROOT/in` into `ROOT/logs`.
 
 Every task comes to a bad end at its first attempt: one when all is staged and before it answers,
 one by an error and two by sudden death in the middle, one of them at the hands of another.
@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 
 from stratalog.bulk import ingest as ingest_files
 from stratalog.bulk import ingest as ingest_plan
 from stratalog.bulk import row_staging as row_stager
 from stratalog.bulk.input_files import FileSource
 from stratalog.bulk.line_rows import read_lines
-from stratalog.spark.session import quick_home
 from stratalog.spark.workers import SparkWorkers
 from tests.bulk.options import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 TASKS = 4
 
@@ -93,17 +91,7 @@ class BadWorkers(SparkWorkers):
         return super().run(Sabotage(function, self._root), groups, title=title)
 
 
-def main(root: Path) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    with quick_home("local[2,4]", {}):
-        spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+def ingest(spark: SparkSession, root: Path) -> None:
     ingest_plan.TASK_BYTES_MIN = 1000  # type: ignore[misc] # small files will do
     ingest_plan.FILE_COST_BYTES = 0  # type: ignore[misc]
     plan = ingest_files.plan_ingest(FileSource([root / "in"]))
@@ -111,8 +99,3 @@ def main(root: Path) -> None:
         plan, writing(root / "logs", topic="orders"), BadWorkers(spark, root)
     )
     assert done.tasks == TASKS
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ import pytest
 
 from stratalog.log_dir import LogDir
 from tests.spark.cluster_program import KEYS, PARTITIONS, ROWS
-from tests.spark.test_write_faults import check_rows, make, run
+from tests.spark.test_write_faults import check_rows, make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,15 @@ WORKERS = {"one": "127.0.0.2", "two": "127.0.0.3"}
 STARTED_S, FINISHED_S = 600, 1200
 
 
+@dataclass(frozen=True)
+class Done:
+    """What the driver did, said and logged."""
+
+    root: Path
+    lines: list[str]
+    log: str
+
+
 class Cluster:
     """Processes that log to files of a directory."""
 
@@ -45,16 +55,13 @@ class Cluster:
         self.url = ""
 
     def start(self) -> None:
-        """What is not running."""
-        if "master" not in self._processes:
-            self._run("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
-            self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
-        missing = {name: host for name, host in WORKERS.items() if name not in self._processes}
-        for name, host in missing.items():
+        self._run("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        self.url = self._wait_for("master", r"Starting Spark master at (spark://\S+)")
+        for name, host in WORKERS.items():
             work = str(self._home / f"work-{name}")
             args = ("--cores", "1", "--memory", "1g", "--work-dir", work, self.url)
             self._run(name, host, "org.apache.spark.deploy.worker.Worker", *args)
-        for name in missing:
+        for name in WORKERS:
             self._wait_for(name, r"(Successfully registered with master)")
 
     def _run(self, name: str, host: str, main: str, *args: str) -> None:
@@ -93,36 +100,24 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     started = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
+        started.start()
         yield started
     finally:
         started.stop()
 
 
-@pytest.fixture
-def running(cluster: Cluster) -> Cluster:
-    """With both workers, whichever a test before has killed."""
-    cluster.start()
-    return cluster
-
-
-def test_copies_of_a_slow_task(running: Cluster, tmp_path: Path) -> None:
-    """Two attempts of one task stage the same rows; one of them counts."""
-    make(tmp_path / "logs")
-    (tmp_path / "attempts").mkdir()
-    done = run("speculate", tmp_path, running.url)
-    assert done.returncode == 0, done.stderr[-3000:]
-    attempts = {path.name for path in (tmp_path / "attempts").iterdir()}
-    assert {"0 0", "0 1"} <= attempts
-    check_rows(tmp_path / "logs")
-
-
-def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def done(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """One of the workers dies while the pipeline begins."""
+    root = tmp_path_factory.mktemp("driver")
+    make(root / "speculated" / "logs")
+    (root / "speculated" / "attempts").mkdir()
     lines = []
-    log = tmp_path / "driver.log"
+    log = root / "driver.log"
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.cluster_program", running.url, str(tmp_path)],
+            [sys.executable, "-m", "tests.spark.cluster_program", cluster.url, str(root)],
             cwd=HERE.parent.parent,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -134,12 +129,31 @@ def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) ->
             for line in driver.stdout:
                 lines.append(line.strip())
                 if lines[-1] == "step: ingest":
-                    wait_for_staged(tmp_path / "logs")
-                    running.kill("two")
+                    wait_for_staged(root / "logs")
+                    cluster.kill("two")
             driver.wait(FINISHED_S)
         finally:
             driver.kill()
-    assert lines[:4] == ["step: ingest", "step: read", "step: stream", "step: compact"]
+    return Done(root, lines, log.read_text())
+
+
+def test_copies_of_a_slow_task(done: Done) -> None:
+    """Two attempts of one task stage the same rows; one of them counts."""
+    assert "step: tests of reads" in done.lines, done.log[-3000:]
+    attempts = {path.name for path in (done.root / "speculated" / "attempts").iterdir()}
+    assert {"0 0", "0 1"} <= attempts
+    check_rows(done.root / "speculated" / "logs")
+
+
+def test_reads_on_two_executors(done: Done) -> None:
+    """The program runs tests of reads, and goes on if they pass."""
+    assert "step: ingest" in done.lines, done.log[-5000:]
+
+
+def test_whole_pipeline_while_a_worker_dies(done: Done) -> None:
+    lines = done.lines[2:]
+    steps = ["step: ingest", "step: read", "step: stream", "step: compact"]
+    assert lines[:4] == steps, done.log[-5000:]
     facts = json.loads(lines[-1])
     assert facts["rows"] == [ROWS, ROWS * (ROWS - 1) // 2, ROWS, PARTITIONS]
     assert facts["columns"] == facts["rows"]
@@ -148,15 +162,16 @@ def test_whole_pipeline_while_a_worker_dies(running: Cluster, tmp_path: Path) ->
     assert facts["rounds"] == PARTITIONS
     assert facts["is_smaller"]
     assert facts["failed"] == facts["errors"] == []
-    check_log(tmp_path / "logs")
-    check_messages(log.read_text().splitlines(), tmp_path / "logs")
+    check_log(done.root / "logs")
+    check_messages(done.log.splitlines(), done.root / "logs")
 
 
 def check_messages(log: list[str], logs: Path) -> None:
-    """What users see on the driver's standard error: a line for each scan, in rows and then in
-    columns, and one for what an option of the first is ignored for."""
+    """What users see on the driver's standard error: a line for each scan of the pipeline, in rows
+    and then in columns, and one for what an option of the first is ignored for."""
     pattern = re.compile(r"[\d/]+ [\d:]+ (\w+ stratalog\.spark\.\w+): (.+)")
     ours = [found.groups() for line in log if (found := pattern.fullmatch(line))]
+    ours = [(kind, text) for kind, text in ours if f"scan of {logs}:" in text or "WARN" in kind]
     kinds = [kind for kind, _ in ours]
     ignored = "WARNING stratalog.spark.options"
     in_rows, in_columns = "INFO stratalog.spark.reader", "INFO stratalog.spark.columnar"

@@ -16,37 +16,41 @@ import pytest
 
 import stratalog
 from tests.cli.command import inside
+from tests.docs.test_readme import python_blocks, starts_spark
 from tests.report.browser import Browser
 from tests.report.pages import check_page
+from tests.spark import examples_program
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-IN_ONE_JVM = """
-import runpy, sys
-_, directory, *scripts = sys.argv
-for script in scripts:
-    print(f"== {script}", flush=True)
-    sys.argv = [script, f"{directory}/{script}"]
-    runpy.run_path(f"{script}.py", run_name="__main__")
-"""
+RECORDS = 10_000
+"""Of the demo."""
 SCRIPTS = (
     "backfill_to_parquet",
     "from_kafka_connector",
     "exactly_once_stream",
     "first_half_hour",
 )
+BLOCKS = {name: code for name, code in python_blocks().items() if starts_spark(code)}
+"""Of pages."""
 
 
-def python(*arguments: object) -> subprocess.CompletedProcess[str]:
+def python(*arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=EXAMPLES,
+        cwd=ROOT,
+        input=given,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def example(name: str, *arguments: object) -> dict[str, object]:
+    path = EXAMPLES / f"{name}.py"
+    return {"name": name, "arguments": [*map(str, arguments)], "path": str(path), "code": ""}
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +60,15 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def printed(directory: Path) -> dict[str, list[str]]:
-    """What each script has printed. One process runs them all: a JVM takes long to start."""
-    done = python("-c", IN_ONE_JVM, directory, *SCRIPTS)
+    """What each program has printed. One process runs them all: a JVM takes long to start."""
+    programs = [
+        *(example(name, directory / name) for name in SCRIPTS),
+        example("demo", "--records", RECORDS, "--dir", directory / "demo"),
+        *({"name": name, "arguments": [], "code": code} for name, code in BLOCKS.items()),
+    ]
+    done = python(examples_program.__file__, given=json.dumps(programs))
     assert done.returncode == 0, done.stdout + done.stderr
-    parts = re.split(r"^== (\w+)\n", done.stdout, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^== ([\w-]+)\n", done.stdout, flags=re.MULTILINE)[1:]
     return {name: text.splitlines() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
@@ -110,7 +119,7 @@ def test_the_first_half_hour(printed: dict[str, list[str]]) -> None:
 
 
 def test_a_declarative_pipeline(tmp_path: Path) -> None:
-    done = python("declarative_pipeline/run.py", tmp_path)
+    done = python("examples/declarative_pipeline/run.py", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-3:] == [
         f"NL: {sum(range(0, 1000, 2))} cents",
@@ -119,11 +128,19 @@ def test_a_declarative_pipeline(tmp_path: Path) -> None:
     ]
 
 
-def test_demo(tmp_path: Path) -> None:
-    done = python("demo.py", "--records", 40_000, "--dir", tmp_path / "demo")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^1\d claims checked, \d+ seconds in all\.$", done.stdout, re.MULTILINE)
-    commands = re.findall(r"^\$ \.venv/bin/stratalog (.+)$", done.stdout, re.MULTILINE)
+@pytest.mark.parametrize("name", BLOCKS)
+def test_code_of_pages(printed: dict[str, list[str]], name: str) -> None:
+    assert len(BLOCKS) >= 2
+    assert printed[name]
+
+
+def test_demo(printed: dict[str, list[str]], directory: Path) -> None:
+    lines = printed["demo"]
+    assert [
+        line for line in lines if re.fullmatch(r"1\d claims checked, \d+ seconds in all\.", line)
+    ]
+    start = "$ .venv/bin/stratalog "
+    commands = [line.removeprefix(start) for line in lines if line.startswith(start)]
     assert [command.split()[0] for command in commands] == [
         "ls", "explain", "read", "compact", "compact", "retain", "stats", "verify", "report"
     ]  # fmt: skip
@@ -132,7 +149,7 @@ def test_demo(tmp_path: Path) -> None:
         assert tried.status == 0, (command, tried.stderr)
         assert tried.stdout, command
     with Browser() as browser:
-        check_page(browser, tmp_path / "demo" / "report.html")
+        check_page(browser, directory / "demo" / "report.html")
 
 
 def has_records(root: Path) -> bool:
@@ -142,8 +159,15 @@ def has_records(root: Path) -> bool:
 
 def test_an_interrupted_demo_ends_with_a_line(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "demo.py", "--records", "100000", "--dir", str(tmp_path / "demo")],
-        cwd=EXAMPLES,
+        [
+            sys.executable,
+            "examples/demo.py",
+            "--records",
+            "100000",
+            "--dir",
+            str(tmp_path / "demo"),
+        ],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -159,7 +183,7 @@ def test_an_interrupted_demo_ends_with_a_line(tmp_path: Path) -> None:
 
 def test_demo_deletes_only_what_it_made(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    done = python("demo.py", "--dir", tmp_path)
+    done = python("examples/demo.py", "--dir", tmp_path)
     assert done.returncode == 1
     assert done.stdout == (
         f"The demo has failed: {tmp_path} is not empty, and not from an earlier run\n"

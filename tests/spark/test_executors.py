@@ -1,4 +1,7 @@
-"""Tests of reads once more, on two executors: processes of their own beside the driver."""
+"""All tests of reads once more, on two executors: processes of their own beside the driver.
+
+`make test` runs those that look at the most, on the executors of test_cluster.py.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 MASTER = "local-cluster[2,1,1024]"
-EVERY_KIND = {
-    "test_read_golden": "8k and READ_COMMITTED",
-    "test_read_stream": "restarts_go_on",
-    "test_recreated_topics": "planned_before",
-}
-"""Many splits of records of every kind, a stream that is restarted, and errors of tasks."""
-MODULES = [*sorted(READS), "test_accelerator", "test_random_queries"] if IS_LONG else EVERY_KIND
-CHOICE = "not another_version" if IS_LONG else f"columns and ({' or '.join(EVERY_KIND.values())})"
-"""`make test-long` runs all tests of reads, in rows, too. What starts a session of its own is left
-out."""
-PATIENCE_S = 3600 if IS_LONG else 900
+MODULES = [*sorted(READS), "test_accelerator", "test_random_queries"]
+CHOICE = "not another_version"
+"""What starts a session of its own is left out."""
+PATIENCE_S = 3600
 
 
+@pytest.mark.skipif(not IS_LONG, reason="test_cluster.py runs some of them")
 def test_reads_on_two_executors() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command += ["-m", "spark", "-k", CHOICE, *(str(HERE / f"{name}.py") for name in MODULES)]
@@ -45,4 +42,4 @@ def test_reads_on_two_executors() -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > (100 if IS_LONG else 3)
+    assert int(passed[1]) > 100

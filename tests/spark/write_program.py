@@ -1,8 +1,8 @@
-"""A driver of its own, to be killed: `python write_program.py MODE ROOT [KILL_AT | MASTER]`.
+"""A driver of its own: `python write_program.py ROOT KILL_AT`.
 
-`retry` writes rows whose tasks fail, or whose Python workers are killed, at their first attempt.
-`stream` runs a query over files; with KILL_AT the whole driver dies in the middle of a commit.
-`speculate` writes rows on a cluster; the first attempt of one task hangs while a copy of it runs.
+Runs a query over files; with KILL_AT the whole driver dies in the middle of a commit. If it is 0,
+the driver lives, and goes on: it writes rows whose tasks fail, or whose Python workers are killed,
+at their first attempt, and ingests files in such tasks (ingest_program.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from stratalog.spark.session import quick_home
+from tests.spark.ingest_program import ingest
+from tests.spark.killing import KillingSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,16 +73,18 @@ def kill_siblings() -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def retry(root: Path) -> None:
-    spark = session(f"local[2,{TASKS}]")
+def retry(spark: SparkSession, root: Path) -> None:
     df = spark.range(0, TASKS * ROWS, 1, TASKS).selectExpr("cast(id as string) value")
     bad = df.mapInArrow(sabotage, df.schema)
     writer = bad.write.format("stratalog").mode("append").option("topic", "orders")
     writer.save(str(root / "logs"))
 
 
-def speculate(root: Path, master: str) -> None:
-    """Each attempt leaves a file, so that the test can tell that there were two."""
+def speculate(spark: SparkSession, root: Path) -> None:
+    """Write rows on a cluster; the first attempt of one task hangs while a copy of it runs.
+
+    Each attempt leaves a file, so that a test can tell that there were two.
+    """
     attempts = root / "attempts"
 
     def hang(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,30 +98,12 @@ def speculate(root: Path, master: str) -> None:
         while task == 0 and attempt == 0 and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
-        SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.executor.cores", "1")
-        .config("spark.speculation", "true")
-        .config("spark.speculation.interval", "100ms")
-        .config("spark.speculation.quantile", "0.5")
-        .config("spark.speculation.minTaskRuntime", "1s")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
     df = spark.range(0, TASKS * ROWS, 1, TASKS).selectExpr("cast(id as string) value")
     writer = df.mapInArrow(hang, df.schema).write.format("stratalog").mode("append")
     writer.option("topic", "orders").save(str(root / "logs"))
 
 
-def stream(root: Path, kill_at: int) -> None:
-    spark = session("local[2]")
-    from tests.spark.killing import KillingSource  # noqa: PLC0415
-
+def stream(spark: SparkSession, root: Path, kill_at: int) -> None:
     spark.dataSource.register(KillingSource)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
@@ -136,10 +122,13 @@ def stream(root: Path, kill_at: int) -> None:
     query.awaitTermination()
 
 
+def main(root: Path, kill_at: int) -> None:
+    spark = session(f"local[2,{TASKS}]")
+    stream(spark, root / "stream", kill_at)
+    retry(spark, root / "retry")
+    ingest(spark, root / "ingest")
+    spark.stop()
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "retry":
-        retry(Path(sys.argv[2]))
-    elif sys.argv[1] == "speculate":
-        speculate(Path(sys.argv[2]), sys.argv[3])
-    else:
-        stream(Path(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
