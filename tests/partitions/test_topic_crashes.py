@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.errors import StratalogError
-from stratalog.partitions.state import StateStore
+from stratalog.partitions.saved_state import StateStore
 from stratalog.storage.disk import Disk
 from tests.disks import Fault, FaultyDisk, SimulatedDisk
 from tests.opening import UNSYNCED, Clock, kill, open_logs
