@@ -166,7 +166,7 @@ KINDS = (_select, _union, _self_join, _join, _grouped, _counted, _first)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.strip("_"))
 def test_an_answer_is_the_same_on_each_side(spark: SparkSession, kind: object) -> None:
     assert callable(kind)
-    for number in range(scaled(3)):
+    for number in range(scaled(2)):
         text = kind(random.Random(f"{SEED} {kind} {number}"))
         answers = {side: _answer(spark, text.format(view=side)) for side in SIDES}
         assert answers["in_columns"] == answers["in_parquet"], text
@@ -177,7 +177,7 @@ def test_an_answer_is_the_same_on_each_side(spark: SparkSession, kind: object) -
 def test_a_limit_takes_some_of_the_rows(spark: SparkSession) -> None:
     """Which ones is left to each side."""
     chance = random.Random(SEED)
-    for number in range(scaled(3)):
+    for number in range(scaled(2)):
         text, count = _select(chance), chance.randrange(40)
         whole = _answer(spark, text.format(view="in_parquet"))
         for side in SIDES[:2]:

@@ -35,9 +35,8 @@ over_pairs = pytest.mark.parametrize(("isolation", "moment"), PAIRS)
 @pytest.mark.parametrize(
     ("split_bytes", "splits_min", "isolation"),
     [
-        ("1g", 1, IsolationLevel.READ_COMMITTED),
+        ("1g", 1, IsolationLevel.READ_UNCOMMITTED),
         ("8k", 100, IsolationLevel.READ_COMMITTED),
-        ("8k", 100, IsolationLevel.READ_UNCOMMITTED),
     ],
 )
 def test_what_the_consumer_read(
@@ -105,7 +104,7 @@ def test_a_division_by_offsets_gives_the_same_records(
         "subscribe": "golden",
         "kafka.isolation.level": isolation.value,
     }
-    asked = 6000  # of some 13,000 offsets; far more than the indexes have entries
+    asked = 6000 if IS_LONG else 4000  # of some 13,000 offsets; there are 3,388 batches
     plan, found = read_options({**options, "minPartitions": str(asked)})
     for number, case in enumerate(CONSUMED):
         assert found.get(number, ()) == consumed(case, isolation), case

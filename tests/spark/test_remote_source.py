@@ -30,14 +30,16 @@ def rows(frame: DataFrame) -> list[tuple[object, ...]]:
 def test_batch_and_stream_read_s3(
     spark: SparkSession, seaweed: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("txn", "multiseg"):
+    for name, isolations in (
+        ("txn", ("read_uncommitted", "read_committed")),
+        ("multiseg", ("read_committed",)),  # without transactions they are the same
+    ):
         case = GoldenCase(name)
         uri = seaweed.upload(case.root, f"spark/{name}").replace("s3://", "s3a://")
-        for isolation in ("read_uncommitted", "read_committed"):
+        for isolation in isolations:
             given = {"subscribePattern": ".*", "kafka.isolation.level": isolation}
             local = rows(spark.read.format("stratalog").options(**given).load(str(case.root)))
             remote = spark.read.format("stratalog").options(**given, **seaweed.options)
-            assert rows(remote.load(uri)) == local
             many = remote.option("minPartitions", "5").load(uri)
             assert rows(many) == local
         many.explain(True)
@@ -45,7 +47,7 @@ def test_batch_and_stream_read_s3(
         stream = spark.readStream.format("stratalog").options(**given, **seaweed.options)
         query = (
             stream.option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", len(local) // 5)
+            .option("maxOffsetsPerTrigger", len(local) // 2)
             .load(uri)
             .writeStream.format("memory")
             .queryName(f"remote_{name}")
