@@ -16,7 +16,7 @@ from tests.spark import quick_jvm
 from tests.stores import CountingServer, S3Server, counting_server, seaweed_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
 # For all processes that tests start.
@@ -29,6 +29,16 @@ settings.register_profile(
     "stratalog", deadline=None, derandomize=not IS_LONG, max_examples=scaled(50)
 )
 settings.load_profile("stratalog")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is made while tests are collected stays: there is no garbage to look for."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which reads the groups
@@ -58,7 +68,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Ten thousand tests live as long as the process: its garbage collector need not look at them
     again and again."""
-    gc.collect()
     gc.freeze()
 
 
