@@ -170,6 +170,20 @@ def test_a_directory_in_use_is_recovered(tmp_path: Path) -> None:
         append(opened, range(2))
 
 
+def test_a_directory_of_a_live_broker_with_unknown_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a broker that has its `__cluster_metadata` elsewhere."""
+    source, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    shutil.copytree(GoldenCase("u-plain").root / "before", source)
+    shutil.copy(log_dir_case().root / RootFile.META_PROPERTIES.value, source)
+    monkeypatch.setattr(backup_module, "is_locked", lambda _path: True)
+    assert backup([source], where).dirs[0].is_live
+    assert restore(where, [out]).is_recovered
+    assert records_of(out, "u-plain") == records_of(source, "u-plain")
+    assert_loads(out)
+
+
 def test_a_torn_tail_is_not_part_of_a_backup(tmp_path: Path) -> None:
     logs, where = tmp_path / "logs", tmp_path / "backups"
     with LogDir.open(logs, background=False) as opened:
