@@ -308,7 +308,9 @@ def test_up_to_a_time(tmp_path: Path) -> None:
         assert_nothing_to_repair(out)
 
 
-def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int) -> None:
+def commit_record(
+    group: str, partition: int, offset: int, timestamp: int, number: int = 0
+) -> Record:
     key = {"group": group, "topic": "orders", "partition": partition}
     value = {
         "offset": offset,
@@ -317,7 +319,11 @@ def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int
         "commitTimestamp": timestamp,
         "expireTimestamp": -1,
     }
-    record = Record(0, timestamp, *encode_group_record(1, key, value, 3))
+    return Record(number, timestamp, *encode_group_record(1, key, value, 3))
+
+
+def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int) -> None:
+    record = commit_record(group, partition, offset, timestamp)
     logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(encode_batch([record]), origin="coordinator")
 
 
@@ -353,6 +359,28 @@ def test_committed_offsets_do_not_exceed_their_logs(tmp_path: Path) -> None:
     earlier = restore(where, [tmp_path / "earlier"], Selection(until_ms=45_000))
     assert earlier.clamped == ()
     assert committed(tmp_path / "earlier") == {("slow", 0): 3, ("fast", 0): 10}
+
+
+def test_committed_offsets_of_many_groups_are_reset(tmp_path: Path) -> None:
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    groups = [f"group-with-a-long-name-{number:06}" for number in range(30_000)]
+    with LogDir.open(logs, background=False) as opened:
+        opened.create_topic(CONSUMER_OFFSETS_TOPIC, 1)
+        log = opened.partition(CONSUMER_OFFSETS_TOPIC, 0)
+        for start in range(0, len(groups), 3000):
+            records = [
+                commit_record(group, number % 2, 30, 5000, number)
+                for number, group in enumerate(groups[start : start + 3000])
+            ]
+            log.append(encode_batch(records), origin="coordinator")
+    backup([logs], where)
+    ends = tuple((TopicPartition("orders", number), 20 + number) for number in range(2))
+    result = restore(where, [out], Selection(to_offsets=ends))
+    assert len(result.clamped) == len(groups)
+    expected = {(group, n % 2): 20 + n % 2 for n, group in enumerate(groups)}
+    assert committed(out) == expected
+    assert_nothing_to_repair(out)
 
 
 def test_a_transaction_that_was_truncated_is_reported(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format import names
+from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import TopicPartition
@@ -70,6 +71,8 @@ _OFFSET_FILES: Final = (
     names.RootFile.CLEANER_OFFSETS,
 )
 _COMMIT_TYPES: Final = frozenset({0, 1})
+_RECORD_OVERHEAD_BYTES: Final = 32
+"""At most, beside key and value."""
 
 
 @dataclass(frozen=True)
@@ -579,9 +582,7 @@ def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[Clamped
             for key, value in _commits(log).values()
             if (end := _end_below(logs, key, value)) is not None
         ]
-        records = [_commit_record(key, value, end) for key, value, end in found]
-        if records:
-            log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+        _append_commits(log, [_commit_record(*each) for each in found])
         clamped += [
             ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
             for key, value, end in found
@@ -617,17 +618,34 @@ def _end_below(
     return log.log_end_offset
 
 
-def _commit_record(key: Mapping[str, Any], value: Mapping[str, Any], end: int) -> Record:
-    now_ms = time.time_ns() // 1_000_000
+def _commit_record(
+    key: Mapping[str, Any], value: Mapping[str, Any], end: int
+) -> tuple[bytes, bytes | None]:
     fields = {
         "offset": end,
         "leaderEpoch": -1,
         "metadata": value["metadata"],
-        "commitTimestamp": now_ms,
+        "commitTimestamp": time.time_ns() // 1_000_000,
         "expireTimestamp": -1,
     }
-    encoded = encode_group_record(1, key, fields, 3)
-    return Record(offset=0, timestamp=now_ms, key=encoded[0], value=encoded[1])
+    return encode_group_record(1, key, fields, 3)
+
+
+def _append_commits(log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]]) -> None:
+    """As many batches as the topic's settings require."""
+    now_ms = time.time_ns() // 1_000_000
+    bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
+    records: list[Record] = []
+    size_bytes = 0
+    for key, value in commits:
+        record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        if records and HEADER_BYTES + size_bytes + record_bytes > bytes_max:
+            log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+            records, size_bytes = [], 0
+        records.append(Record(len(records), now_ms, key, value))
+        size_bytes += record_bytes
+    if records:
+        log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
 
 
 def _sweep(staging: Path) -> None:
