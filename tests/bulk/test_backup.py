@@ -30,9 +30,11 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format.batch import BatchHeader
+from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, RootFile, TopicPartition
-from stratalog.format.record import Record, encode_batch
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.latest_records import LatestRecords
 from stratalog.partitions.view import open_dirs
 from tests.bulk.backups import (
     SMALL_SEGMENTS,
@@ -361,6 +363,66 @@ def test_committed_offsets_do_not_exceed_their_logs(tmp_path: Path) -> None:
     assert committed(tmp_path / "earlier") == {("slow", 0): 3, ("fast", 0): 10}
 
 
+def commit_in_transaction(logs: LogDir, group: str, offset: int, producer_id: int) -> None:
+    fields = BatchFields(is_transactional=True, producer_id=producer_id, producer_epoch=3)
+    data = encode_batch([commit_record(group, 0, offset, 5000)], fields)
+    logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(data, origin="coordinator")
+
+
+def end_transaction(logs: LogDir, producer_id: int, marker: ControlType) -> None:
+    data = encode_end_marker(
+        EndMarker(marker, 0),
+        offset=0,
+        timestamp=6000,
+        producer_id=producer_id,
+        producer_epoch=3,
+        partition_leader_epoch=0,
+    )
+    logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(data, origin="coordinator")
+
+
+@pytest.mark.parametrize("ending", [ControlType.COMMIT, ControlType.ABORT])
+def test_committed_offsets_of_transactions_are_reset(ending: ControlType, tmp_path: Path) -> None:
+    """As a group coordinator counts them, when the transaction that is open has ended, too."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    with LogDir.open(logs, background=False) as opened:
+        opened.create_topic(CONSUMER_OFFSETS_TOPIC, 1)
+        for producer_id, group, marker in (
+            (1, "committed", ControlType.COMMIT),
+            (2, "aborted", ControlType.ABORT),
+        ):
+            commit(opened, group, 0, 5, 5000)
+            commit_in_transaction(opened, group, 30, producer_id)
+            end_transaction(opened, producer_id, marker)
+        commit(opened, "open", 0, 7, 5000)
+        commit_in_transaction(opened, "open", 30, 9)
+        commit_in_transaction(opened, "low", 6, 9)
+        commit(opened, "plain", 0, 25, 5000)
+    backup([logs], where)
+    result = restore(where, [out], Selection(to_offsets=((TopicPartition("orders", 0), 20),)))
+    assert {(each.group, each.offset, each.end_offset) for each in result.clamped} == {
+        ("committed", 30, 20),
+        ("open", 30, 20),
+        ("plain", 25, 20),
+    }
+    assert_nothing_to_repair(out)
+    with LogDir.open(out, background=False) as opened:
+        end_transaction(opened, 9, ending)
+        latest = LatestRecords.of(opened.partition(CONSUMER_OFFSETS_TOPIC, 0))
+        found = {}
+        for key, (value, _) in latest.committed.items():
+            decoded = read_group_record(key, value)
+            assert decoded.value is not None
+            found[decoded.key["group"]] = decoded.value["offset"]
+    expected = {"committed": 20, "aborted": 5, "plain": 20, "open": 7}
+    if ending is ControlType.COMMIT:
+        expected |= {"open": 20, "low": 6}
+    assert found == expected
+    assert latest.pending == {}
+
+
+@pytest.mark.slow
 def test_committed_offsets_of_many_groups_are_reset(tmp_path: Path) -> None:
     logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
     fill(logs, 60)

@@ -42,7 +42,8 @@ from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import TopicPartition
-from stratalog.format.record import Record, encode_batch
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import PartitionView
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
@@ -570,6 +571,15 @@ def _ends(
     return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
 
 
+class _Commit(NamedTuple):
+    """The last committed offset of a group for a partition."""
+
+    key: dict[str, Any]
+    value: dict[str, Any]
+    producer_id: int | None = None
+    """Of the open transaction that it belongs to."""
+
+
 def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
     """Commit the end of a log for groups that have read further: else their consumers would start
     anew, at the beginning or at the end."""
@@ -578,34 +588,59 @@ def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[Clamped
         if at.topic != names.CONSUMER_OFFSETS_TOPIC:
             continue
         found = [
-            (key, value, end)
-            for key, value in _commits(log).values()
-            if (end := _end_below(logs, key, value)) is not None
+            (commit, end)
+            for commit in _commits(log)
+            if (end := _end_below(logs, commit.key, commit.value)) is not None
         ]
-        _append_commits(log, [_commit_record(*each) for each in found])
+        for producer_id in dict.fromkeys(commit.producer_id for commit, _ in found):
+            records = [
+                _commit_record(commit.key, commit.value, end)
+                for commit, end in found
+                if commit.producer_id == producer_id
+            ]
+            _append_commits(log, records, _fields_of(log, producer_id))
         clamped += [
             ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
-            for key, value, end in found
+            for (key, value, _), end in found
         ]
     return tuple(clamped)
 
 
-def _commits(log: PartitionLog) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
-    """The last committed offset of each group and partition."""
-    found: dict[bytes, tuple[dict[str, Any], dict[str, Any]]] = {}
-    for record in log.read("earliest", isolation="read_committed"):
-        if record.key is None:
-            continue
-        try:
-            decoded = read_group_record(record.key, record.value, decode_members=False)
-        except (CorruptError, UnsupportedError):  # of a later version of Kafka
-            continue
-        if decoded.type_id not in _COMMIT_TYPES:
-            continue
-        found.pop(record.key, None)
-        if decoded.value is not None:
-            found[record.key] = (decoded.key, decoded.value)
-    return found
+def _fields_of(log: PartitionLog, producer_id: int | None) -> BatchFields:
+    """A pending offset is reset within its transaction. If it is committed, the group continues at
+    the end of the log, and if it is aborted, at its earlier offset: both are right."""
+    if producer_id is None:
+        return BatchFields()
+    state = log.producers.producers[producer_id]
+    return BatchFields(
+        is_transactional=True, producer_id=producer_id, producer_epoch=state.producer_epoch
+    )
+
+
+def _commits(log: PartitionLog) -> list[_Commit]:
+    """Committed offsets as a group coordinator loads them, then those of open transactions, which
+    it keeps until the transaction ends."""
+    latest = LatestRecords.of(log)
+    known = log.producers.producers  # all that can still end a transaction
+    pending = [(each, at) for at, each in latest.pending.items() if at in known]
+    stored = [(latest.committed, None), *pending]
+    return [
+        _Commit(*fields, producer_id)
+        for records, producer_id in stored
+        for key, (value, _) in records.items()
+        if (fields := _commit_fields(key, value)) is not None
+    ]
+
+
+def _commit_fields(key: bytes, value: bytes | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """None for a record that is not a committed offset."""
+    try:
+        decoded = read_group_record(key, value, decode_members=False)
+    except (CorruptError, UnsupportedError):  # of a later version of Kafka
+        return None
+    if decoded.type_id not in _COMMIT_TYPES or decoded.value is None:
+        return None
+    return decoded.key, decoded.value
 
 
 def _end_below(
@@ -631,7 +666,9 @@ def _commit_record(
     return encode_group_record(1, key, fields, 3)
 
 
-def _append_commits(log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]]) -> None:
+def _append_commits(
+    log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]], fields: BatchFields
+) -> None:
     """As many batches as the topic's settings require."""
     now_ms = time.time_ns() // 1_000_000
     bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
@@ -640,12 +677,12 @@ def _append_commits(log: PartitionLog, commits: Sequence[tuple[bytes, bytes | No
     for key, value in commits:
         record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
         if records and HEADER_BYTES + size_bytes + record_bytes > bytes_max:
-            log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+            log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
             records, size_bytes = [], 0
         records.append(Record(len(records), now_ms, key, value))
         size_bytes += record_bytes
     if records:
-        log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+        log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
 
 
 def _sweep(staging: Path) -> None:
