@@ -15,7 +15,9 @@ A directory that nobody has open is copied file by file, as it is. In one that i
   still growing; restoring builds them. It is read twice, and both must be equal, since a
   truncation and new appends could otherwise be mixed;
 * closed segments that are deleted or compacted before they are copied are looked for again: their
-  partition is cut a second time, at the same offset.
+  partition is cut a second time, at the same offset;
+* logs of `__remote_log_metadata` are copied again when all else is copied, up to their end by then
+  (`_Run.save_all`).
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ from stratalog.format.names import (
 from stratalog.log.listing import list_partition
 from stratalog.partitions.lock import is_locked
 from stratalog.partitions.saved_state import STATE_FILE
+from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.log_dir_scan import scan_log_dir
 from stratalog.storage.log_file import FileIdentity, open_file, read_file
 from stratalog.storage.remote_path import RemotePath, location
@@ -174,7 +177,7 @@ def backup(
     _check_target(store.path, dirs)
     run = _Run(store, workers, reads_all=reads_all)
     now_ms = time.time_ns() // _MS_NS
-    saved = tuple(run.save(each) for each in _cuts(dirs))
+    saved = run.save_all(_cuts(dirs))
     manifest = Manifest(new_backup_id(now_ms), now_ms, saved, CHUNK_BYTES)
     verified = verify_backup(store, manifest, workers) if verifies else None
     store.write_manifest(manifest)
@@ -416,6 +419,11 @@ def _cut_live(path: Path, moment: _Moment | None = None) -> _Cut:
     return cut
 
 
+def _is_remote_metadata(listed: ListedPartition) -> bool:
+    directory = listed.directory
+    return directory.state is DirState.LIVE and directory.topic_partition.topic == METADATA_TOPIC
+
+
 def _retried(path: Path) -> list[_Planned]:
     """The files of the log directory itself; they are replaced all the time."""
     for _ in range(PASSES_MAX):
@@ -632,6 +640,34 @@ class _Run:
             if file.identity is not None
             and all(self._present.get(name) == size for name, size in manifest.pieces(file))
         }
+
+    def save_all(self, cuts: Sequence[_Cut]) -> tuple[SavedDir, ...]:
+        """Copy all files of the cuts, then remote log metadata as they are by now.
+
+        A closed segment may go to remote storage and be deleted here before it is copied. The event
+        that says so is then after the cut of `__remote_log_metadata`, and the segment would be in
+        neither. Later events do no harm: what brokers serve of remote segments is limited by the
+        leader epochs of the log, so by the end of the log as it was cut."""
+        saved = [self.save(each) for each in cuts]
+        return tuple(self._with_later_metadata(each) if each.is_live else each for each in saved)
+
+    def _with_later_metadata(self, saved: SavedDir) -> SavedDir:
+        cut = _Cut(Path(saved.path), [], is_live=True)
+        for listed in scan_log_dir(cut.path).partitions:
+            if _is_remote_metadata(listed):
+                cut.partitions[listed.path.name] = _cut_partition(listed)
+        if not cut.partitions:
+            return saved
+        later = self.save(cut)
+        names = set(later.directories)
+        files = [each for each in saved.files if each.directory not in names]
+        ends = [each for each in saved.partitions if str(each.topic_partition) not in names]
+        return replace(
+            saved,
+            files=tuple(sorted((*files, *later.files), key=lambda file: file.path)),
+            partitions=tuple(sorted((*ends, *later.partitions))),
+            directories=tuple(sorted({*saved.directories, *names})),
+        )
 
     def save(self, cut: _Cut) -> SavedDir:
         """Copy all files of the cut. What is gone meanwhile is cut again."""

@@ -41,13 +41,17 @@ from stratalog.format import names
 from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
+from stratalog.format.messages.remote_log_records import read_remote_log_record
+from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
-from stratalog.log.partition_view import PartitionView
+from stratalog.log.partition_view import PartitionView, read_topic_id
+from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
+from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
 from stratalog.storage.remote_path import RemotePath, location
 
@@ -57,6 +61,8 @@ if TYPE_CHECKING:
 
     from stratalog.bulk.workers import Workers
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.remote_segments import RemoteLog
+    from stratalog.partitions.partition_table import PartitionSlot
 
 _log: Final = logging.getLogger(__name__)
 
@@ -71,6 +77,10 @@ _OFFSET_FILES: Final = (
     names.RootFile.HIGH_WATERMARKS,
     names.RootFile.CLEANER_OFFSETS,
 )
+_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPIC})
+"""What they say of topics and of remote segments is true now, whatever time is restored: a remote
+segment that its log no longer lists would be lost. `__consumer_offsets` and `__transaction_state`
+are truncated: groups and transactions are as they were at that time, like the data."""
 _COMMIT_TYPES: Final = frozenset({0, 1})
 _RECORD_OVERHEAD_BYTES: Final = 32
 """At most, beside key and value."""
@@ -83,7 +93,7 @@ class Selection:
     topics: tuple[tuple[str, int | None], ...] = ()
     """Topics, or partitions of them; all if there are none."""
     until_ms: int | None = None
-    """Records from this time on are dropped, in every log."""
+    """Records from this time on are dropped, in every log but those of `_NEVER_TRUNCATED`."""
     to_offsets: tuple[tuple[TopicPartition, int], ...] = ()
     """Records from this offset on are dropped."""
 
@@ -112,6 +122,9 @@ class RestoredPartition(NamedTuple):
     backup_end_offset: int
     has_open_transaction: bool = False
     """A truncation has left a transaction without its end."""
+    may_have_later_remote_records: bool = False
+    """Remote storage, which a restore does not change, has or may have records that a truncation
+    by time drops from the local log."""
 
 
 class ClampedOffset(NamedTuple):
@@ -212,6 +225,7 @@ def plan_restore(
     if as_is and selection.truncates:
         raise BackupError("as_is cannot be combined with a truncation by time or offset")
     _check_selection(manifest, selection)
+    _check_remote_parts(store, manifest, selection)
     files = tuple(tuple(_selected(each, selection)) for each in manifest.dirs)
     plan = RestorePlan(store, manifest, targets, selection, files, as_is)
     for target in targets:
@@ -226,6 +240,12 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             name = topic if number is None else f"{topic}:{number}"
             raise BackupError(f"backup {manifest.backup_id} has no {name}")
     for at, offset in selection.to_offsets:
+        if at.topic in _NEVER_TRUNCATED:
+            raise BackupError(
+                f"{at.topic}:{at.partition}:{offset}: this log cannot be truncated, since brokers "
+                "would no longer know their topics or remote segments; truncate logs of other "
+                "topics only"
+            )
         if at not in known or not selection.has(at):
             raise BackupError(
                 f"{at.topic}:{at.partition} is to be truncated, but is not among "
@@ -233,6 +253,39 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             )
         if offset < 0:
             raise BackupError(f"{at.topic}:{at.partition}:{offset}: the offset must be 0 or more")
+
+
+def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selection) -> None:
+    """Raise BackupError for a log that would have to be truncated in remote storage."""
+    for saved in manifest.dirs:
+        bases = _first_bases(saved)
+        wanted = [
+            (at, offset) for at, offset in selection.to_offsets if offset < bases.get(str(at), 0)
+        ]
+        starts = _saved_starts(store, manifest, saved) if wanted else {}
+        for at, offset in wanted:
+            base = bases[str(at)]
+            # A lower log start is that of a tiered log, as for a broker that starts.
+            if starts.get(at, base) < base:
+                raise BackupError(
+                    f"{at.topic}:{at.partition}:{offset}: the log cannot be truncated there: its "
+                    f"records below offset {base} are in remote storage, which a restore does not "
+                    f"change, and would still be read; give offset {base} or a higher one"
+                )
+
+
+def _saved_starts(
+    store: BackupStore, manifest: Manifest, saved: SavedDir
+) -> dict[TopicPartition, int]:
+    """The checkpointed log start offsets."""
+    for file in saved.files:
+        if file.path == names.RootFile.LOG_START_OFFSETS.value:
+            data = file.data or b"".join(store.read_object(*each) for each in manifest.pieces(file))
+            try:
+                return decode_offsets(data)
+            except StratalogError as error:  # as in Kafka, it counts as missing
+                _log.warning("%s: %s", file.path, error)
+    return {}
 
 
 def _selected(saved: SavedDir, selection: Selection) -> Iterable[SavedFile]:
@@ -519,14 +572,19 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
     try:
         dirs.start()
         dirs.recover()
-        logs = {slot.topic_partition: slot.log() for slot in dirs.catalog.slots()}
+        slots = sorted(dirs.catalog.slots(), key=lambda slot: slot.topic_partition)
+        logs = {slot.topic_partition: slot.log() for slot in slots}
         before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
         for at, end in _ends(logs, plan.selection).items():
             _truncate(logs[at], end)
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
             clamped = _clamp_offsets(logs)
-        restored = tuple(_restored(at, log, before.get(at, 0)) for at, log in sorted(logs.items()))
+        rests = _later_remote_parts(slots, plan.selection)
+        restored = tuple(
+            _restored(at, log, before.get(at, 0), may_have_more=at in rests)
+            for at, log in logs.items()
+        )
         for log in logs.values():
             log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
     except BaseException:
@@ -550,10 +608,12 @@ def _truncate(log: PartitionLog, offset: int) -> None:
         log.truncate_to(end)
 
 
-def _restored(at: TopicPartition, log: PartitionLog, end_before: int) -> RestoredPartition:
+def _restored(
+    at: TopicPartition, log: PartitionLog, end_before: int, *, may_have_more: bool
+) -> RestoredPartition:
     end = log.log_end_offset
     is_open = end < end_before and log.last_stable_offset < end
-    return RestoredPartition(*at, end, end_before, is_open)
+    return RestoredPartition(*at, end, end_before, is_open, may_have_more)
 
 
 def _ends(
@@ -563,12 +623,58 @@ def _ends(
     ends: dict[TopicPartition, int] = {}
     if selection.until_ms is not None:
         for at, log in logs.items():
+            if at.topic in _NEVER_TRUNCATED:
+                continue
             found = log.find_time(selection.until_ms)
             if found is not None:
                 ends[at] = found.offset
     for at, offset in selection.to_offsets:
         ends[at] = min(offset, ends.get(at, offset))
     return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
+
+
+def _later_remote_parts(
+    slots: Sequence[PartitionSlot], selection: Selection
+) -> set[TopicPartition]:
+    """Truncated logs whose remote part has, or may have, records from the limit of time on."""
+    tiered = [slot for slot in slots if slot.remote_start is not None]
+    if selection.until_ms is None or not tiered:
+        return set()
+    remote = _remote_logs(slots)
+    found = set()
+    for slot in tiered:
+        at, log = slot.topic_partition, slot.log()
+        topic_id = read_topic_id(slot.path)
+        place = None if topic_id is None else TopicIdPartition(at.topic, encode_id(topic_id), at[1])
+        known = None if place is None else remote.get(place)
+        first = log.segments.bases[0]
+        if known is None:  # the metadata are on another broker
+            is_later = log.log_end_offset == first
+        else:
+            is_later = any(
+                each.max_timestamp_ms >= selection.until_ms
+                for each in known.live
+                if each.start_offset < first
+            )
+        if is_later:
+            found.add(at)
+    return found
+
+
+def _remote_logs(slots: Sequence[PartitionSlot]) -> dict[TopicIdPartition, RemoteLog]:
+    """As far as this broker has the metadata."""
+    records = (
+        read_remote_log_record(record.value)
+        for slot in slots
+        if slot.topic_partition.topic == METADATA_TOPIC
+        for record in slot.log().read()
+        if record.value is not None
+    )
+    try:
+        return replay_remote_log(records)
+    except StratalogError as error:
+        _log.warning("%s: cannot be read: %s", METADATA_TOPIC, error)
+        return {}
 
 
 class _Commit(NamedTuple):

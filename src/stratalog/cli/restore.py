@@ -69,7 +69,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         option(
             "--until",
             "TIME",
-            f"Truncate every log at its first record at or after this time: {TIME_HELP}.",
+            "Truncate every log but those of cluster and remote log metadata at its first record "
+            f"at or after this time: {TIME_HELP}.",
         ),
     ] = None,
     to_offset: Annotated[
@@ -148,6 +149,11 @@ def _print(result: RestoreResult, *, as_json: bool) -> None:
             report_line(
                 f"stratalog: warning: {at.topic}-{at.partition} ends inside a transaction; its "
                 "records stay invisible to read_committed until the transaction is aborted"
+            )
+        if at.may_have_later_remote_records:
+            report_line(
+                f"stratalog: warning: {at.topic}-{at.partition}: remote storage, which a restore "
+                "does not change, has records at or after --until, or may have some"
             )
     if as_json:
         for at in result.partitions:
