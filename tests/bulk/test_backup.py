@@ -30,6 +30,7 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format.batch import BatchHeader
+from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, RootFile, TopicPartition
@@ -308,6 +309,34 @@ def test_up_to_a_time(tmp_path: Path) -> None:
             for number, rows in expected.items()
         }, second
         assert_nothing_to_repair(out)
+
+
+def test_checkpoints_are_not_beyond_the_new_end(tmp_path: Path) -> None:
+    """Those of the cleaner among them, if whole segments were left out."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    at, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    cleaner = RootFile.CLEANER_OFFSETS.value
+    (logs / cleaner).write_bytes(encode_offsets({at: 30, other: 30}))
+    backup([logs], where)
+    bases = sorted(int(each.stem) for each in logs.glob("orders-0/*.log"))
+    restore(where, [out], Selection(to_offsets=((at, bases[1]),)))
+    assert decode_offsets((out / cleaner).read_bytes()) == {at: bases[1], other: 30}
+    assert_nothing_to_repair(out)
+
+
+@pytest.mark.parametrize("offset", [5, 137, 138])
+def test_a_log_start_inside_a_batch_that_is_dropped(offset: int, tmp_path: Path) -> None:
+    """The log start is 137, inside of the batch 135 to 138."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    shutil.copytree(GoldenCase("deleterecords").root, logs)
+    at = TopicPartition("deleterecords", 0)
+    (logs / RootFile.LOG_START_OFFSETS.value).write_bytes(encode_offsets({at: 137}))
+    backup([logs], where)
+    (restored,) = restore(where, [out], Selection(to_offsets=((at, offset),))).partitions
+    assert restored.end_offset == 137
+    assert [each.name for each in (out / str(at)).glob("*.log")] == [f"{137:020}.log"]
+    assert_nothing_to_repair(out)
 
 
 def commit_record(

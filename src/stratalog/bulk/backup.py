@@ -356,12 +356,13 @@ def _cut_stopped(path: Path) -> _Cut:
         name = listed.path.name
         saved = None
         if listed.directory.state is DirState.LIVE:
-            saved = SavedPartition(*listed.directory.topic_partition, _end_of(listed.path))
+            saved = SavedPartition(*listed.directory.topic_partition, end_of_batches(listed.path))
         cut.partitions[name] = _Partition(tuple(_all_files(listed.path, f"{name}/")), saved)
     return cut
 
 
-def _end_of(path: Path) -> int:
+def end_of_batches(path: Path) -> int:
+    """Where the last batch in the files of a partition ends, whatever its log start is."""
     listing = list_partition(path)
     try:
         return listing.segments[-1].end.next_offset if listing.segments else 0

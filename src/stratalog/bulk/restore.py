@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stratalog.bulk.backup import end_of_batches
 from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.config import BrokerConfig
@@ -47,7 +48,7 @@ from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
-from stratalog.log.partition_view import PartitionView, read_topic_id
+from stratalog.log.partition_view import read_topic_id
 from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
@@ -575,16 +576,20 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
         slots = sorted(dirs.catalog.slots(), key=lambda slot: slot.topic_partition)
         logs = {slot.topic_partition: slot.log() for slot in slots}
         before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
-        for at, end in _ends(logs, plan.selection).items():
-            _truncate(logs[at], end)
+        ends = _ends(logs, plan.selection)
+        for slot in slots:
+            if slot.topic_partition in ends:
+                _truncate(slot, ends[slot.topic_partition])
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
             clamped = _clamp_offsets(logs)
         rests = _later_remote_parts(slots, plan.selection)
-        restored = tuple(
-            _restored(at, log, before.get(at, 0), may_have_more=at in rests)
+        opened = {
+            at: _restored(at, log, before.get(at, 0), may_have_more=at in rests)
             for at, log in logs.items()
-        )
+        }
+        others = [each for each in _whole(plan) if each[:2] not in opened]  # cluster metadata
+        restored = tuple(sorted([*opened.values(), *others]))
         for log in logs.values():
             log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
     except BaseException:
@@ -596,16 +601,19 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
     return _Restored(restored, clamped)
 
 
-def _truncate(log: PartitionLog, offset: int) -> None:
+def _truncate(slot: PartitionSlot, offset: int) -> None:
     """Batches are dropped as a whole. The log must end where its last batch does, as whoever opens
-    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does."""
+    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does. A
+    log start inside a dropped batch is where the log goes on, without any record."""
+    log = slot.log()
     log.truncate_to(offset)
-    with PartitionView(log.path) as view:
-        end = view.log_end_offset
+    end = end_of_batches(log.path)
     if end < log.log_start_offset:
         log.truncate_fully_and_start_at(log.log_start_offset)
     elif end < log.log_end_offset:
         log.truncate_to(end)
+    # Segments after the end were not even fetched, so truncating may have had nothing to do.
+    slot.root.lower_cleaner_offset(slot, log.log_end_offset)
 
 
 def _restored(
