@@ -555,6 +555,34 @@ def test_an_interrupted_restore_is_not_continued_by_another(tmp_path: Path) -> N
         restore(where, [out])
 
 
+@pytest.mark.slow
+def test_a_restore_interrupted_between_two_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has no marker any longer, the other still has."""
+    dirs, out = [tmp_path / "a", tmp_path / "b"], [tmp_path / "x", tmp_path / "y"]
+    with LogDir.open(*dirs, background=False) as logs:
+        logs.create_topic("orders", 2)
+        append(logs, range(10))
+    backup(dirs, tmp_path / "backups")
+    for calls in range(500):
+        for path in out:
+            shutil.rmtree(path, ignore_errors=True)
+        with kills_on_disk(monkeypatch, RESTORE, Kill(calls)), suppress(KilledError):
+            restore(tmp_path / "backups", out, workers=ThreadWorkers(1))
+        if [(path / MARKER).exists() for path in out] == [False, True] and tree(out[0]):
+            break
+    with pytest.raises(BackupError, match="not empty"):
+        restore(tmp_path / "backups", [dirs[0], out[1]])
+    kept = shutil.move(out[0], tmp_path / "kept")
+    with pytest.raises(BackupError, match=r"missing or empty now; remove .*y as well"):
+        restore(tmp_path / "backups", out)
+    shutil.move(kept, out[0])
+    result = restore(tmp_path / "backups", out)
+    assert len(result.partitions) == 2
+    assert [tree(path) for path in out] == [tree(path) for path in dirs]
+
+
 # -- manifests
 
 

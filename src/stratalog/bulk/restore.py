@@ -350,8 +350,22 @@ def _check_target(plan: RestorePlan, target: Path) -> None:
                 "directory"
             )
         return
-    if any(each.name not in _ALLOWED for each in target.iterdir()):
+    if _is_used(target) and not _is_finished(plan):
         raise BackupError(f"{target}: not empty; restore into a new directory")
+
+
+def _is_used(target: Path) -> bool:
+    return target.is_dir() and any(each.name not in _ALLOWED for each in target.iterdir())
+
+
+def _is_finished(plan: RestorePlan) -> bool:
+    """Whether an interrupted restore of the same directories only had markers left to remove: one
+    without a marker is complete."""
+    dirs = list(map(str, plan.targets))
+    return any(
+        marker is not None and marker.get("dirs") == dirs
+        for marker in map(_read_marker, plan.targets)
+    )
 
 
 def _identity(plan: RestorePlan, target: Path) -> dict[str, Any]:
@@ -383,6 +397,7 @@ def _write_marker(
     content: dict[str, Any] = {"restore": _identity(plan, target)}
     if restored is not None:
         content["partitions"], content["clamped"] = map(list, restored)
+        content["dirs"] = list(map(str, plan.targets))
     disk.write_atomically(target / MARKER, (json.dumps(content) + "\n").encode())
 
 
@@ -420,7 +435,7 @@ def run_restore(
     for target in plan.targets:
         _move_into_place(disk, target)
     for target in plan.targets:
-        disk.unlink(target / MARKER)
+        disk.unlink(target / MARKER, missing_ok=True)
         disk.fsync_dir(target)
     return RestoreResult(
         "restore",
@@ -439,14 +454,21 @@ def run_restore(
 
 def _ready(plan: RestorePlan) -> _Restored | None:
     """What an interrupted restore had ready, if it only had to be moved into place."""
-    for target in plan.targets:
-        marker = _read_marker(target) if target.exists() else None
-        if marker is not None and "partitions" in marker:
-            return _Restored(
-                tuple(RestoredPartition(*each) for each in marker["partitions"]),
-                tuple(ClampedOffset(*each) for each in marker["clamped"]),
+    markers = {target: _read_marker(target) for target in plan.targets}
+    ready = [each for each in markers.values() if each is not None and "partitions" in each]
+    if not ready:
+        return None
+    for target, marker in markers.items():
+        if marker is None and not _is_used(target):
+            raise BackupError(
+                f"{target}: this directory was already restored, but is missing or empty now; "
+                f"remove {', '.join(str(each) for each in markers if each != target)} as well, and "
+                "restore again"
             )
-    return None
+    return _Restored(
+        tuple(RestoredPartition(*each) for each in ready[0]["partitions"]),
+        tuple(ClampedOffset(*each) for each in ready[0]["clamped"]),
+    )
 
 
 def _begin(disk: Disk, plan: RestorePlan, target: Path) -> Path:
