@@ -11,7 +11,7 @@ import pytest
 
 from stratalog import LogDir
 from stratalog.bulk import backup as backup_module
-from stratalog.bulk.backup import backup, list_backups, prune, verify_backup
+from stratalog.bulk.backup import backup, find_backups, list_backups, prune, verify_backup
 from stratalog.bulk.backup_store import (
     BackupStore,
     Manifest,
@@ -610,6 +610,40 @@ def test_a_manifest_that_was_changed() -> None:
             decode_manifest(wrong)
     with pytest.raises(UnsupportedError):
         decode_manifest(data.replace(b'"version":1', b'"version":2'))
+
+
+def test_a_corrupt_newest_manifest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It blocks nothing but a restore that does not name a backup."""
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 20)
+    oldest = backup([logs], where).backup_id
+    older = backup([logs], where).backup_id
+    fill(logs, 20, start=20)
+    newest = backup([logs], where).backup_id
+    path = where / "manifests" / f"{newest}.json"
+    path.write_bytes(path.read_bytes().replace(b'"isLive":false', b'"isLive":true '))
+    with pytest.raises(BackupError, match=rf"{newest}.json: its checksum .*--backup {older}\)"):
+        restore(where, [tmp_path / "out"])
+    assert not (tmp_path / "out").exists()
+    restore(where, [tmp_path / "out"], backup_id=older)
+    assert [getattr(each, "reason", None) is not None for each in find_backups(where)] == [
+        False,
+        False,
+        True,
+    ]
+    assert [each.backup_id for each in list_backups(where)] == [oldest, older]
+    objects = set(BackupStore.at(where).object_sizes())
+    pruned = prune(where, 1)
+    assert (pruned.backups, pruned.objects) == ((oldest,), 0)
+    assert set(BackupStore.at(where).object_sizes()) == objects
+    assert "objects are not removed" in caplog.text
+    caplog.clear()
+    last = backup([logs], where, keep=1)
+    assert f"{newest}.json: its checksum" in caplog.text
+    assert last.pruned is not None
+    assert set(last.pruned.backups) == {older, newest}
+    restore(where, [tmp_path / "last"])
+    assert tree(tmp_path / "last") == tree(logs)
 
 
 # -- kills

@@ -40,6 +40,7 @@ from stratalog.bulk.backup_store import (
     SavedDir,
     SavedFile,
     SavedPartition,
+    UnreadableBackup,
     new_backup_id,
     object_name,
 )
@@ -631,7 +632,7 @@ class _Run:
 
     def _files_of_latest(self) -> dict[tuple[str, str], SavedFile]:
         """Files of the last backup whose content is known without reading them."""
-        manifest = self._store.latest()
+        manifest = self._store.latest_readable()
         if manifest is None or manifest.chunk_bytes != CHUNK_BYTES:
             return {}
         return {
@@ -872,12 +873,19 @@ def _send(task: _CopyTask, file: LogFile, store: BackupStore, present: frozenset
 
 
 def list_backups(where: Path | str) -> list[Manifest]:
-    """All backups at a place, oldest first. Raises BackupError if there is none."""
+    """All backups at a place that can be read, oldest first. Raises BackupError if there is no
+    backup."""
+    return [each for each in find_backups(where) if isinstance(each, Manifest)]
+
+
+def find_backups(where: Path | str) -> list[Manifest | UnreadableBackup]:
+    """All backups at a place, oldest first, also those that cannot be read. Raises BackupError if
+    there is none."""
     store = BackupStore.at(where)
     ids = store.backup_ids()
     if not ids:
         raise BackupError(f"{store.path}: no backup found")
-    return [store.read_manifest(each) for each in ids]
+    return [store.find_manifest(each) for each in ids]
 
 
 def prune(where: Path | str, keep: int) -> Pruned:
