@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -534,6 +534,41 @@ def test_an_object_that_is_not_what_it_was(is_missing: bool, tmp_path: Path) -> 
     victim.write_bytes(data)
     assert restore(where, [out]).fetched_files < len(list_backups(where)[0].dirs[0].files)
     assert tree(out) == tree(logs)
+
+
+@pytest.mark.parametrize("options", [{"reads_all": True}, {"verifies": True}])
+def test_a_corrupt_object_is_sent_again(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 60)
+    first = backup([logs], where).backup_id
+    victims = sorted((where / "objects").iterdir())
+    for victim in victims:
+        data = victim.read_bytes()
+        victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert backup([logs], where).sent_objects == 0  # its name and size are trusted
+        healed = backup([logs], where, **options)
+        assert (healed.sent_objects, healed.sent_bytes) == (1, len(data))
+        assert f"{victim}: checksum mismatch" in caplog.text
+        assert victim.read_bytes() == data
+    assert healed.verified_objects == (len(victims) if "verifies" in options else None)
+    restore(where, [tmp_path / "out"], backup_id=first)
+    assert tree(tmp_path / "out") == tree(logs)
+
+
+def test_a_corrupt_object_of_an_older_backup_is_sent_again(tmp_path: Path) -> None:
+    """Not one of the last backup: of a killed one, say."""
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 60)
+    backup([logs], where)
+    (manifest,) = (where / "manifests").iterdir()
+    manifest.unlink()
+    victim, *_ = sorted((where / "objects").iterdir())
+    data = victim.read_bytes()
+    victim.write_bytes(bytes(len(data)))
+    backup([logs], where, verifies=True)
+    assert victim.read_bytes() == data
 
 
 def test_an_interrupted_restore_is_not_continued_by_another(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def backup(
     Only what is not there yet is sent. Files that have not changed since the last backup, by inode,
     size and time, are not read either, unless `reads_all`. With `keep`, older backups are removed
     afterwards, and objects that no backup needs any longer. With `verifies`, every object of the
-    backup is read back and compared with its checksum.
+    backup is read back and compared with its checksum. With `reads_all` or `verifies`, an object
+    that is in the store but corrupt is sent again; else its name and size are trusted.
 
     Every worker must see the log directories and the target under the same paths. Raises
     NotALogDirError, BackupError and StorageError; whatever happens, earlier backups stay valid.
@@ -176,11 +177,15 @@ def backup(
     dirs = [_checked_dir(each) for each in paths]
     store = BackupStore.at(where)
     _check_target(store.path, dirs)
-    run = _Run(store, workers, reads_all=reads_all)
+    run = _Run(store, workers, reads_all=reads_all, checks=reads_all or verifies)
     now_ms = time.time_ns() // _MS_NS
     saved = run.save_all(_cuts(dirs))
     manifest = Manifest(new_backup_id(now_ms), now_ms, saved, CHUNK_BYTES)
-    verified = verify_backup(store, manifest, workers) if verifies else None
+    verified = None
+    if verifies:
+        objects = manifest.objects()
+        _verify_objects(store, {n: objects[n] for n in objects if n not in run.checked}, workers)
+        verified = len(objects)
     store.write_manifest(manifest)
     pruned = None if keep is None else store.prune(keep)
     return BackupResult(
@@ -214,16 +219,29 @@ def size_of_dirs(paths: Iterable[Path | str]) -> int:
 def verify_backup(store: BackupStore, manifest: Manifest, workers: Workers) -> int:
     """Read every object of a backup; returns how many. Raises BackupError for one that is missing
     or corrupt."""
-    objects = list(manifest.objects().items())
-    groups = pack(objects, lambda each: each[1], slots=workers.slots)
+    objects = manifest.objects()
+    _verify_objects(store, objects, workers)
+    return len(objects)
+
+
+def _verify_objects(store: BackupStore, objects: Mapping[str, int], workers: Workers) -> None:
+    groups = pack(list(objects.items()), lambda each: each[1], slots=workers.slots)
     title = f"stratalog backup: verify {len(objects)} objects in {store.path}"
     workers.run(partial(_read_back, store=store), groups, title=title)
-    return len(objects)
 
 
 def _read_back(task: tuple[str, int], *, store: BackupStore) -> None:
     """Runs in a worker."""
     store.read_object(*task)
+
+
+def _compare(task: tuple[str, int], *, store: BackupStore) -> tuple[str, str | None]:
+    """Runs in a worker. Returns the name of the object, and what is wrong with it."""
+    try:
+        store.read_object(*task)
+    except BackupError as error:
+        return task[0], str(error)
+    return task[0], None
 
 
 def _checked_dir(where: Path | str) -> Path:
@@ -621,18 +639,39 @@ class _Copied(NamedTuple):
 class _Run:
     """Copies what was cut, and counts."""
 
-    def __init__(self, store: BackupStore, workers: Workers, *, reads_all: bool) -> None:
+    def __init__(
+        self, store: BackupStore, workers: Workers, *, reads_all: bool, checks: bool
+    ) -> None:
         self._store = store
         self._workers = workers
         self._present = store.object_sizes()
-        self._known = {} if reads_all else self._files_of_latest()
+        latest = store.latest_readable() if checks or not reads_all else None
+        self.checked: frozenset[str] = frozenset()
+        """Objects that this run has read back; they are not corrupt."""
+        if checks:
+            self._present = self._intact(latest)
+            self.checked = frozenset(self._present)
+        self._known = {} if reads_all else self._files_of(latest)
         self.tasks = 0
         self.sent_objects = 0
         self.sent_bytes = 0
 
-    def _files_of_latest(self) -> dict[tuple[str, str], SavedFile]:
+    def _intact(self, latest: Manifest | None) -> dict[str, int]:
+        """Objects of the last backup that have the right content. All others count as missing, so
+        they are sent again if the backup needs them."""
+        objects = {} if latest is None else latest.objects()
+        present = {name: size for name, size in objects.items() if self._present.get(name) == size}
+        groups = pack(list(present.items()), lambda each: each[1], slots=self._workers.slots)
+        title = f"stratalog backup: compare {len(present)} objects in {self._store.path}"
+        found = self._workers.run(partial(_compare, store=self._store), groups, title=title)
+        for name, reason in found:
+            if reason is not None:
+                _log.warning("%s", reason)
+                del present[name]
+        return present
+
+    def _files_of(self, manifest: Manifest | None) -> dict[tuple[str, str], SavedFile]:
         """Files of the last backup whose content is known without reading them."""
-        manifest = self._store.latest_readable()
         if manifest is None or manifest.chunk_bytes != CHUNK_BYTES:
             return {}
         return {

@@ -346,7 +346,10 @@ class BackupStore:
         except (FileNotFoundError, NotADirectoryError):
             raise BackupError(f"{path}: this object of a backup is missing") from None
         if len(data) != size_bytes or object_name(data) != name:
-            raise BackupError(f"{path}: checksum mismatch: the content is not what was backed up")
+            raise BackupError(
+                f"{path}: checksum mismatch: the content is not what was backed up; a backup with "
+                "--verify sends it again, if the log directory still has this content"
+            )
         return data
 
     def _write(self, directory: str, name: str, data: bytes) -> None:

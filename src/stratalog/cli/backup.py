@@ -50,16 +50,17 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         bool,
         flag(
             "--read-all",
-            "Read all files again. Default: skip a file if its inode, size and modification time "
-            "are the same as in the last backup.",
+            "Read all files and the objects of the last backup again, and send what is missing or "
+            "corrupt. Default: skip a file if its inode, size and modification time are the same "
+            "as in the last backup, and an object if URI has one of its name and size.",
         ),
     ] = False,
     verify: Annotated[
         bool,
         flag(
             "--verify",
-            "After the backup, read all of it back and compare checksums. Without DIR, verify "
-            "the newest backup.",
+            "Read all objects of the backup back and compare checksums; send corrupt ones again. "
+            "Without DIR, only verify the newest backup.",
         ),
     ] = False,
     *,
