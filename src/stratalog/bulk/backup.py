@@ -26,6 +26,7 @@ import logging
 import os
 import time
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -696,7 +697,8 @@ class _Run:
         cut = _Cut(Path(saved.path), [], is_live=True)
         for listed in scan_log_dir(cut.path).partitions:
             if _is_remote_metadata(listed):
-                cut.partitions[listed.path.name] = _cut_partition(listed)
+                with suppress(PartitionGoneError):  # then what was copied before stays
+                    cut.partitions[listed.path.name] = _cut_partition(listed)
         if not cut.partitions:
             return saved
         later = self.save(cut)

@@ -69,8 +69,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         option(
             "--until",
             "TIME",
-            "Truncate every log but those of cluster and remote log metadata at its first record "
-            f"at or after this time: {TIME_HELP}.",
+            f"Truncate every log at its first record at or after this time: {TIME_HELP}.",
         ),
     ] = None,
     to_offset: Annotated[
@@ -104,8 +103,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --until and --to-offset, batches are kept or dropped as a whole: a log ends with the last
     batch that lies entirely before the limit. If __consumer_offsets is restored as well, committed
-    offsets above the new end of a log are reset to it. --until also truncates internal topics, so
-    that groups and transactions are as they were at that time.
+    offsets above the new end of a log are reset to it. --until also truncates __consumer_offsets
+    and __transaction_state, so that groups and transactions are as they were at that time, but
+    never __cluster_metadata and __remote_log_metadata. Remote storage is not changed: a tiered log
+    cannot be truncated below its first local segment.
 
     \b
     Examples:
