@@ -16,6 +16,7 @@ from stratalog.errors import BackupError
 from stratalog.format.batch import BatchHeader
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from stratalog.partitions.tiered import METADATA_TOPIC
+from tests.cli.command import inside
 from tests.golden_tiered import TieredCase, consumed, unpack
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ def test_remote_records_after_the_time_are_reported(
         offsets_in(case, tmp_path / "out", *at) == [] or at in found
         for at in {(topic, number) for topic, number, _ in case.partitions()}
     )
+
+
+def test_the_command_warns_of_remote_records(where: Path, tmp_path: Path) -> None:
+    shown = inside("restore", where, tmp_path / "out", "--until", "1970-01-01T00:00:01Z")
+    assert "warning: overlap-0: remote storage, which a restore does not change" in shown.stderr
 
 
 def test_a_log_is_not_truncated_in_remote_storage(

@@ -271,7 +271,8 @@ def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selec
                 raise BackupError(
                     f"{at.topic}:{at.partition}:{offset}: the log cannot be truncated there: its "
                     f"records below offset {base} are in remote storage, which a restore does not "
-                    f"change, and would still be read; give offset {base} or a higher one"
+                    f"change, and would still be read; give offset {base} or a higher one (with "
+                    f"{base}, no local record is kept)"
                 )
 
 
