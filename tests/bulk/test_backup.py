@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from stratalog import LogDir
 from stratalog.bulk import backup as backup_module
-from stratalog.bulk.backup import backup, list_backups, prune, verify_backup
+from stratalog.bulk.backup import backup, find_backups, list_backups, prune, verify_backup
 from stratalog.bulk.backup_store import (
     BackupStore,
     Manifest,
@@ -30,9 +30,12 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format.batch import BatchHeader
+from stratalog.format.checkpoint import decode_offsets, encode_offsets
+from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, RootFile, TopicPartition
-from stratalog.format.record import Record, encode_batch
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.latest_records import LatestRecords
 from stratalog.partitions.view import open_dirs
 from tests.bulk.backups import (
     SMALL_SEGMENTS,
@@ -170,6 +173,20 @@ def test_a_directory_in_use_is_recovered(tmp_path: Path) -> None:
         append(opened, range(2))
 
 
+def test_a_directory_of_a_live_broker_with_unknown_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a broker that has its `__cluster_metadata` elsewhere."""
+    source, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    shutil.copytree(GoldenCase("u-plain").root / "before", source)
+    shutil.copy(log_dir_case().root / RootFile.META_PROPERTIES.value, source)
+    monkeypatch.setattr(backup_module, "is_locked", lambda _path: True)
+    assert backup([source], where).dirs[0].is_live
+    assert restore(where, [out]).is_recovered
+    assert records_of(out, "u-plain") == records_of(source, "u-plain")
+    assert_loads(out)
+
+
 def test_a_torn_tail_is_not_part_of_a_backup(tmp_path: Path) -> None:
     logs, where = tmp_path / "logs", tmp_path / "backups"
     with LogDir.open(logs, background=False) as opened:
@@ -294,7 +311,37 @@ def test_up_to_a_time(tmp_path: Path) -> None:
         assert_nothing_to_repair(out)
 
 
-def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int) -> None:
+def test_checkpoints_are_not_beyond_the_new_end(tmp_path: Path) -> None:
+    """Those of the cleaner among them, if whole segments were left out."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    at, other = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    cleaner = RootFile.CLEANER_OFFSETS.value
+    (logs / cleaner).write_bytes(encode_offsets({at: 30, other: 30}))
+    backup([logs], where)
+    bases = sorted(int(each.stem) for each in logs.glob("orders-0/*.log"))
+    restore(where, [out], Selection(to_offsets=((at, bases[1]),)))
+    assert decode_offsets((out / cleaner).read_bytes()) == {at: bases[1], other: 30}
+    assert_nothing_to_repair(out)
+
+
+@pytest.mark.parametrize("offset", [5, 137, 138])
+def test_a_log_start_inside_a_batch_that_is_dropped(offset: int, tmp_path: Path) -> None:
+    """The log start is 137, inside of the batch 135 to 138."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    shutil.copytree(GoldenCase("deleterecords").root, logs)
+    at = TopicPartition("deleterecords", 0)
+    (logs / RootFile.LOG_START_OFFSETS.value).write_bytes(encode_offsets({at: 137}))
+    backup([logs], where)
+    (restored,) = restore(where, [out], Selection(to_offsets=((at, offset),))).partitions
+    assert restored.end_offset == 137
+    assert [each.name for each in (out / str(at)).glob("*.log")] == [f"{137:020}.log"]
+    assert_nothing_to_repair(out)
+
+
+def commit_record(
+    group: str, partition: int, offset: int, timestamp: int, number: int = 0
+) -> Record:
     key = {"group": group, "topic": "orders", "partition": partition}
     value = {
         "offset": offset,
@@ -303,7 +350,11 @@ def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int
         "commitTimestamp": timestamp,
         "expireTimestamp": -1,
     }
-    record = Record(0, timestamp, *encode_group_record(1, key, value, 3))
+    return Record(number, timestamp, *encode_group_record(1, key, value, 3))
+
+
+def commit(logs: LogDir, group: str, partition: int, offset: int, timestamp: int) -> None:
+    record = commit_record(group, partition, offset, timestamp)
     logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(encode_batch([record]), origin="coordinator")
 
 
@@ -339,6 +390,88 @@ def test_committed_offsets_do_not_exceed_their_logs(tmp_path: Path) -> None:
     earlier = restore(where, [tmp_path / "earlier"], Selection(until_ms=45_000))
     assert earlier.clamped == ()
     assert committed(tmp_path / "earlier") == {("slow", 0): 3, ("fast", 0): 10}
+
+
+def commit_in_transaction(logs: LogDir, group: str, offset: int, producer_id: int) -> None:
+    fields = BatchFields(is_transactional=True, producer_id=producer_id, producer_epoch=3)
+    data = encode_batch([commit_record(group, 0, offset, 5000)], fields)
+    logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(data, origin="coordinator")
+
+
+def end_transaction(logs: LogDir, producer_id: int, marker: ControlType) -> None:
+    data = encode_end_marker(
+        EndMarker(marker, 0),
+        offset=0,
+        timestamp=6000,
+        producer_id=producer_id,
+        producer_epoch=3,
+        partition_leader_epoch=0,
+    )
+    logs.partition(CONSUMER_OFFSETS_TOPIC, 0).append(data, origin="coordinator")
+
+
+@pytest.mark.parametrize("ending", [ControlType.COMMIT, ControlType.ABORT])
+def test_committed_offsets_of_transactions_are_reset(ending: ControlType, tmp_path: Path) -> None:
+    """As a group coordinator counts them, when the transaction that is open has ended, too."""
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    with LogDir.open(logs, background=False) as opened:
+        opened.create_topic(CONSUMER_OFFSETS_TOPIC, 1)
+        for producer_id, group, marker in (
+            (1, "committed", ControlType.COMMIT),
+            (2, "aborted", ControlType.ABORT),
+        ):
+            commit(opened, group, 0, 5, 5000)
+            commit_in_transaction(opened, group, 30, producer_id)
+            end_transaction(opened, producer_id, marker)
+        commit(opened, "open", 0, 7, 5000)
+        commit_in_transaction(opened, "open", 30, 9)
+        commit_in_transaction(opened, "low", 6, 9)
+        commit(opened, "plain", 0, 25, 5000)
+    backup([logs], where)
+    result = restore(where, [out], Selection(to_offsets=((TopicPartition("orders", 0), 20),)))
+    assert {(each.group, each.offset, each.end_offset) for each in result.clamped} == {
+        ("committed", 30, 20),
+        ("open", 30, 20),
+        ("plain", 25, 20),
+    }
+    assert_nothing_to_repair(out)
+    with LogDir.open(out, background=False) as opened:
+        end_transaction(opened, 9, ending)
+        latest = LatestRecords.of(opened.partition(CONSUMER_OFFSETS_TOPIC, 0))
+        found = {}
+        for key, (value, _) in latest.committed.items():
+            decoded = read_group_record(key, value)
+            assert decoded.value is not None
+            found[decoded.key["group"]] = decoded.value["offset"]
+    expected = {"committed": 20, "aborted": 5, "plain": 20, "open": 7}
+    if ending is ControlType.COMMIT:
+        expected |= {"open": 20, "low": 6}
+    assert found == expected
+    assert latest.pending == {}
+
+
+@pytest.mark.slow
+def test_committed_offsets_of_many_groups_are_reset(tmp_path: Path) -> None:
+    logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
+    fill(logs, 60)
+    groups = [f"group-with-a-long-name-{number:06}" for number in range(30_000)]
+    with LogDir.open(logs, background=False) as opened:
+        opened.create_topic(CONSUMER_OFFSETS_TOPIC, 1)
+        log = opened.partition(CONSUMER_OFFSETS_TOPIC, 0)
+        for start in range(0, len(groups), 3000):
+            records = [
+                commit_record(group, number % 2, 30, 5000, number)
+                for number, group in enumerate(groups[start : start + 3000])
+            ]
+            log.append(encode_batch(records), origin="coordinator")
+    backup([logs], where)
+    ends = tuple((TopicPartition("orders", number), 20 + number) for number in range(2))
+    result = restore(where, [out], Selection(to_offsets=ends))
+    assert len(result.clamped) == len(groups)
+    expected = {(group, n % 2): 20 + n % 2 for n, group in enumerate(groups)}
+    assert committed(out) == expected
+    assert_nothing_to_repair(out)
 
 
 def test_a_transaction_that_was_truncated_is_reported(tmp_path: Path) -> None:
@@ -403,6 +536,41 @@ def test_an_object_that_is_not_what_it_was(is_missing: bool, tmp_path: Path) -> 
     assert tree(out) == tree(logs)
 
 
+@pytest.mark.parametrize("options", [{"reads_all": True}, {"verifies": True}])
+def test_a_corrupt_object_is_sent_again(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 60)
+    first = backup([logs], where).backup_id
+    victims = sorted((where / "objects").iterdir())
+    for victim in victims:
+        data = victim.read_bytes()
+        victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert backup([logs], where).sent_objects == 0  # its name and size are trusted
+        healed = backup([logs], where, **options)
+        assert (healed.sent_objects, healed.sent_bytes) == (1, len(data))
+        assert f"{victim}: checksum mismatch" in caplog.text
+        assert victim.read_bytes() == data
+    assert healed.verified_objects == (len(victims) if "verifies" in options else None)
+    restore(where, [tmp_path / "out"], backup_id=first)
+    assert tree(tmp_path / "out") == tree(logs)
+
+
+def test_a_corrupt_object_of_an_older_backup_is_sent_again(tmp_path: Path) -> None:
+    """Not one of the last backup: of a killed one, say."""
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 60)
+    backup([logs], where)
+    (manifest,) = (where / "manifests").iterdir()
+    manifest.unlink()
+    victim, *_ = sorted((where / "objects").iterdir())
+    data = victim.read_bytes()
+    victim.write_bytes(bytes(len(data)))
+    backup([logs], where, verifies=True)
+    assert victim.read_bytes() == data
+
+
 def test_an_interrupted_restore_is_not_continued_by_another(tmp_path: Path) -> None:
     logs, where, out = tmp_path / "logs", tmp_path / "backups", tmp_path / "out"
     fill(logs, 60)
@@ -420,6 +588,34 @@ def test_an_interrupted_restore_is_not_continued_by_another(tmp_path: Path) -> N
     (out / MARKER).write_bytes(b"{")
     with pytest.raises(BackupError, match="not written by a restore"):
         restore(where, [out])
+
+
+@pytest.mark.slow
+def test_a_restore_interrupted_between_two_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has no marker any longer, the other still has."""
+    dirs, out = [tmp_path / "a", tmp_path / "b"], [tmp_path / "x", tmp_path / "y"]
+    with LogDir.open(*dirs, background=False) as logs:
+        logs.create_topic("orders", 2)
+        append(logs, range(10))
+    backup(dirs, tmp_path / "backups")
+    for calls in range(500):
+        for path in out:
+            shutil.rmtree(path, ignore_errors=True)
+        with kills_on_disk(monkeypatch, RESTORE, Kill(calls)), suppress(KilledError):
+            restore(tmp_path / "backups", out, workers=ThreadWorkers(1))
+        if [(path / MARKER).exists() for path in out] == [False, True] and tree(out[0]):
+            break
+    with pytest.raises(BackupError, match="not empty"):
+        restore(tmp_path / "backups", [dirs[0], out[1]])
+    kept = shutil.move(out[0], tmp_path / "kept")
+    with pytest.raises(BackupError, match=r"missing or empty now; remove .*y as well"):
+        restore(tmp_path / "backups", out)
+    shutil.move(kept, out[0])
+    result = restore(tmp_path / "backups", out)
+    assert len(result.partitions) == 2
+    assert [tree(path) for path in out] == [tree(path) for path in dirs]
 
 
 # -- manifests
@@ -449,6 +645,40 @@ def test_a_manifest_that_was_changed() -> None:
             decode_manifest(wrong)
     with pytest.raises(UnsupportedError):
         decode_manifest(data.replace(b'"version":1', b'"version":2'))
+
+
+def test_a_corrupt_newest_manifest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It blocks nothing but a restore that does not name a backup."""
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 20)
+    oldest = backup([logs], where).backup_id
+    older = backup([logs], where).backup_id
+    fill(logs, 20, start=20)
+    newest = backup([logs], where).backup_id
+    path = where / "manifests" / f"{newest}.json"
+    path.write_bytes(path.read_bytes().replace(b'"isLive":false', b'"isLive":true '))
+    with pytest.raises(BackupError, match=rf"{newest}.json: its checksum .*--backup {older}\)"):
+        restore(where, [tmp_path / "out"])
+    assert not (tmp_path / "out").exists()
+    restore(where, [tmp_path / "out"], backup_id=older)
+    assert [getattr(each, "reason", None) is not None for each in find_backups(where)] == [
+        False,
+        False,
+        True,
+    ]
+    assert [each.backup_id for each in list_backups(where)] == [oldest, older]
+    objects = set(BackupStore.at(where).object_sizes())
+    pruned = prune(where, 1)
+    assert (pruned.backups, pruned.objects) == ((oldest,), 0)
+    assert set(BackupStore.at(where).object_sizes()) == objects
+    assert "objects are not removed" in caplog.text
+    caplog.clear()
+    last = backup([logs], where, keep=1)
+    assert f"{newest}.json: its checksum" in caplog.text
+    assert last.pruned is not None
+    assert set(last.pruned.backups) == {older, newest}
+    restore(where, [tmp_path / "last"])
+    assert tree(tmp_path / "last") == tree(logs)
 
 
 # -- kills

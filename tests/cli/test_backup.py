@@ -93,3 +93,18 @@ def test_only_removing_and_verifying(tmp_path: Path) -> None:
     assert verified["objects"] > 0
     assert len(pruned["backups"]) == 2
     assert len(inside("backup", where, "--list").lines) == 2
+
+
+def test_a_backup_that_cannot_be_read_is_listed(tmp_path: Path) -> None:
+    logs, where = tmp_path / "logs", tmp_path / "backups"
+    fill(logs, 4)
+    for _ in range(2):
+        inside("backup", logs, where)
+    first, second = sorted((where / "manifests").iterdir())
+    first.write_bytes(b"{}")
+    row, other = inside("backup", where, "--list", "--json").rows
+    assert (row["kind"], row["id"]) == ("unreadable", first.stem)
+    assert str(first) in row["reason"]
+    assert (other["kind"], other["id"]) == ("backup", second.stem)
+    _, line, _ = inside("backup", where, "--list").lines
+    assert line.split()[:2] == [first.stem, "unreadable"]

@@ -393,6 +393,22 @@ def test_after_an_unclean_stop_the_broker_s_index_files_show_its_setting(
     assert "segment.index.bytes is unknown; using 96" in caplog.text
 
 
+@pytest.mark.parametrize("suffixes", [(".index", ".timeindex"), (".timeindex",)])
+def test_missing_index_files_show_nothing(suffixes: tuple[str, ...], directory: Path) -> None:
+    without_metadata(directory)
+    (directory / ".kafka_cleanshutdown").unlink()
+    partition = directory / "topic-0-0"
+    for suffix in suffixes:
+        (file,) = partition.glob("*" + suffix)
+        file.unlink()
+    if suffixes == (".timeindex",):
+        (file,) = partition.glob("*.index")
+        file.write_bytes(bytes(8))  # as if the setting were 8: no entry of a time index
+    with open_dir(directory) as logs:
+        assert len(list(logs.partition("topic-0", 0).read())) > 0
+    assert verify_partition(partition).findings == ()
+
+
 @pytest.mark.slow
 def test_index_files_of_a_killed_writer_show_nothing(directory: Path) -> None:
     without_metadata(directory)

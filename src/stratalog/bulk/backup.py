@@ -15,7 +15,9 @@ A directory that nobody has open is copied file by file, as it is. In one that i
   still growing; restoring builds them. It is read twice, and both must be equal, since a
   truncation and new appends could otherwise be mixed;
 * closed segments that are deleted or compacted before they are copied are looked for again: their
-  partition is cut a second time, at the same offset.
+  partition is cut a second time, at the same offset;
+* logs of `__remote_log_metadata` are copied again when all else is copied, up to their end by then
+  (`_Run.save_all`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import logging
 import os
 import time
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +41,7 @@ from stratalog.bulk.backup_store import (
     SavedDir,
     SavedFile,
     SavedPartition,
+    UnreadableBackup,
     new_backup_id,
     object_name,
 )
@@ -63,6 +67,7 @@ from stratalog.format.names import (
 from stratalog.log.listing import list_partition
 from stratalog.partitions.lock import is_locked
 from stratalog.partitions.saved_state import STATE_FILE
+from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.log_dir_scan import scan_log_dir
 from stratalog.storage.log_file import FileIdentity, open_file, read_file
 from stratalog.storage.remote_path import RemotePath, location
@@ -160,7 +165,8 @@ def backup(
     Only what is not there yet is sent. Files that have not changed since the last backup, by inode,
     size and time, are not read either, unless `reads_all`. With `keep`, older backups are removed
     afterwards, and objects that no backup needs any longer. With `verifies`, every object of the
-    backup is read back and compared with its checksum.
+    backup is read back and compared with its checksum. With `reads_all` or `verifies`, an object
+    that is in the store but corrupt is sent again; else its name and size are trusted.
 
     Every worker must see the log directories and the target under the same paths. Raises
     NotALogDirError, BackupError and StorageError; whatever happens, earlier backups stay valid.
@@ -172,11 +178,15 @@ def backup(
     dirs = [_checked_dir(each) for each in paths]
     store = BackupStore.at(where)
     _check_target(store.path, dirs)
-    run = _Run(store, workers, reads_all=reads_all)
+    run = _Run(store, workers, reads_all=reads_all, checks=reads_all or verifies)
     now_ms = time.time_ns() // _MS_NS
-    saved = tuple(run.save(each) for each in _cuts(dirs))
+    saved = run.save_all(_cuts(dirs))
     manifest = Manifest(new_backup_id(now_ms), now_ms, saved, CHUNK_BYTES)
-    verified = verify_backup(store, manifest, workers) if verifies else None
+    verified = None
+    if verifies:
+        objects = manifest.objects()
+        _verify_objects(store, {n: objects[n] for n in objects if n not in run.checked}, workers)
+        verified = len(objects)
     store.write_manifest(manifest)
     pruned = None if keep is None else store.prune(keep)
     return BackupResult(
@@ -210,16 +220,29 @@ def size_of_dirs(paths: Iterable[Path | str]) -> int:
 def verify_backup(store: BackupStore, manifest: Manifest, workers: Workers) -> int:
     """Read every object of a backup; returns how many. Raises BackupError for one that is missing
     or corrupt."""
-    objects = list(manifest.objects().items())
-    groups = pack(objects, lambda each: each[1], slots=workers.slots)
+    objects = manifest.objects()
+    _verify_objects(store, objects, workers)
+    return len(objects)
+
+
+def _verify_objects(store: BackupStore, objects: Mapping[str, int], workers: Workers) -> None:
+    groups = pack(list(objects.items()), lambda each: each[1], slots=workers.slots)
     title = f"stratalog backup: verify {len(objects)} objects in {store.path}"
     workers.run(partial(_read_back, store=store), groups, title=title)
-    return len(objects)
 
 
 def _read_back(task: tuple[str, int], *, store: BackupStore) -> None:
     """Runs in a worker."""
     store.read_object(*task)
+
+
+def _compare(task: tuple[str, int], *, store: BackupStore) -> tuple[str, str | None]:
+    """Runs in a worker. Returns the name of the object, and what is wrong with it."""
+    try:
+        store.read_object(*task)
+    except BackupError as error:
+        return task[0], str(error)
+    return task[0], None
 
 
 def _checked_dir(where: Path | str) -> Path:
@@ -353,12 +376,13 @@ def _cut_stopped(path: Path) -> _Cut:
         name = listed.path.name
         saved = None
         if listed.directory.state is DirState.LIVE:
-            saved = SavedPartition(*listed.directory.topic_partition, _end_of(listed.path))
+            saved = SavedPartition(*listed.directory.topic_partition, end_of_batches(listed.path))
         cut.partitions[name] = _Partition(tuple(_all_files(listed.path, f"{name}/")), saved)
     return cut
 
 
-def _end_of(path: Path) -> int:
+def end_of_batches(path: Path) -> int:
+    """Where the last batch in the files of a partition ends, whatever its log start is."""
     listing = list_partition(path)
     try:
         return listing.segments[-1].end.next_offset if listing.segments else 0
@@ -414,6 +438,11 @@ def _cut_live(path: Path, moment: _Moment | None = None) -> _Cut:
         except PartitionGoneError:  # its topic was deleted
             continue
     return cut
+
+
+def _is_remote_metadata(listed: ListedPartition) -> bool:
+    directory = listed.directory
+    return directory.state is DirState.LIVE and directory.topic_partition.topic == METADATA_TOPIC
 
 
 def _retried(path: Path) -> list[_Planned]:
@@ -611,18 +640,39 @@ class _Copied(NamedTuple):
 class _Run:
     """Copies what was cut, and counts."""
 
-    def __init__(self, store: BackupStore, workers: Workers, *, reads_all: bool) -> None:
+    def __init__(
+        self, store: BackupStore, workers: Workers, *, reads_all: bool, checks: bool
+    ) -> None:
         self._store = store
         self._workers = workers
         self._present = store.object_sizes()
-        self._known = {} if reads_all else self._files_of_latest()
+        latest = store.latest_readable() if checks or not reads_all else None
+        self.checked: frozenset[str] = frozenset()
+        """Objects that this run has read back; they are not corrupt."""
+        if checks:
+            self._present = self._intact(latest)
+            self.checked = frozenset(self._present)
+        self._known = {} if reads_all else self._files_of(latest)
         self.tasks = 0
         self.sent_objects = 0
         self.sent_bytes = 0
 
-    def _files_of_latest(self) -> dict[tuple[str, str], SavedFile]:
+    def _intact(self, latest: Manifest | None) -> dict[str, int]:
+        """Objects of the last backup that have the right content. All others count as missing, so
+        they are sent again if the backup needs them."""
+        objects = {} if latest is None else latest.objects()
+        present = {name: size for name, size in objects.items() if self._present.get(name) == size}
+        groups = pack(list(present.items()), lambda each: each[1], slots=self._workers.slots)
+        title = f"stratalog backup: compare {len(present)} objects in {self._store.path}"
+        found = self._workers.run(partial(_compare, store=self._store), groups, title=title)
+        for name, reason in found:
+            if reason is not None:
+                _log.warning("%s", reason)
+                del present[name]
+        return present
+
+    def _files_of(self, manifest: Manifest | None) -> dict[tuple[str, str], SavedFile]:
         """Files of the last backup whose content is known without reading them."""
-        manifest = self._store.latest()
         if manifest is None or manifest.chunk_bytes != CHUNK_BYTES:
             return {}
         return {
@@ -632,6 +682,35 @@ class _Run:
             if file.identity is not None
             and all(self._present.get(name) == size for name, size in manifest.pieces(file))
         }
+
+    def save_all(self, cuts: Sequence[_Cut]) -> tuple[SavedDir, ...]:
+        """Copy all files of the cuts, then remote log metadata as they are by now.
+
+        A closed segment may go to remote storage and be deleted here before it is copied. The event
+        that says so is then after the cut of `__remote_log_metadata`, and the segment would be in
+        neither. Later events do no harm: what brokers serve of remote segments is limited by the
+        leader epochs of the log, so by the end of the log as it was cut."""
+        saved = [self.save(each) for each in cuts]
+        return tuple(self._with_later_metadata(each) if each.is_live else each for each in saved)
+
+    def _with_later_metadata(self, saved: SavedDir) -> SavedDir:
+        cut = _Cut(Path(saved.path), [], is_live=True)
+        for listed in scan_log_dir(cut.path).partitions:
+            if _is_remote_metadata(listed):
+                with suppress(PartitionGoneError):  # then what was copied before stays
+                    cut.partitions[listed.path.name] = _cut_partition(listed)
+        if not cut.partitions:
+            return saved
+        later = self.save(cut)
+        names = set(later.directories)
+        files = [each for each in saved.files if each.directory not in names]
+        ends = [each for each in saved.partitions if str(each.topic_partition) not in names]
+        return replace(
+            saved,
+            files=tuple(sorted((*files, *later.files), key=lambda file: file.path)),
+            partitions=tuple(sorted((*ends, *later.partitions))),
+            directories=tuple(sorted({*saved.directories, *names})),
+        )
 
     def save(self, cut: _Cut) -> SavedDir:
         """Copy all files of the cut. What is gone meanwhile is cut again."""
@@ -835,12 +914,19 @@ def _send(task: _CopyTask, file: LogFile, store: BackupStore, present: frozenset
 
 
 def list_backups(where: Path | str) -> list[Manifest]:
-    """All backups at a place, oldest first. Raises BackupError if there is none."""
+    """All backups at a place that can be read, oldest first. Raises BackupError if there is no
+    backup."""
+    return [each for each in find_backups(where) if isinstance(each, Manifest)]
+
+
+def find_backups(where: Path | str) -> list[Manifest | UnreadableBackup]:
+    """All backups at a place, oldest first, also those that cannot be read. Raises BackupError if
+    there is none."""
     store = BackupStore.at(where)
     ids = store.backup_ids()
     if not ids:
         raise BackupError(f"{store.path}: no backup found")
-    return [store.read_manifest(each) for each in ids]
+    return [store.find_manifest(each) for each in ids]
 
 
 def prune(where: Path | str, keep: int) -> Pruned:

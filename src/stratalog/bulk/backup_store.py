@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import secrets
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
@@ -36,8 +37,10 @@ from stratalog.storage.remote_path import location
 from stratalog.storage.store import fetch_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+_log: Final = logging.getLogger(__name__)
 
 MANIFESTS: Final = "manifests"
 OBJECTS: Final = "objects"
@@ -130,6 +133,13 @@ class Manifest:
         """The objects of a file with their sizes, in order."""
         for number, name in enumerate(file.objects):
             yield name, min(self.chunk_bytes, file.size_bytes - number * self.chunk_bytes)
+
+
+class UnreadableBackup(NamedTuple):
+    """A backup whose manifest is corrupt, or of a version that is not known here."""
+
+    backup_id: str
+    reason: str
 
 
 def new_backup_id(now_ms: int) -> str:
@@ -271,12 +281,40 @@ class BackupStore:
             return decode_manifest(read_file(path))
         except (FileNotFoundError, NotADirectoryError):
             raise BackupError(f"{self.path}: no backup {backup_id!r}") from None
-        except BackupError as error:
-            raise BackupError(f"{path}: {error}") from None
+        except (BackupError, UnsupportedError) as error:
+            raise type(error)(f"{path}: {error}") from None
+
+    def find_manifest(self, backup_id: str) -> Manifest | UnreadableBackup:
+        """A manifest, or why it cannot be read. Raises StorageError."""
+        try:
+            return self.read_manifest(backup_id)
+        except (BackupError, UnsupportedError) as error:
+            return UnreadableBackup(backup_id, str(error))
 
     def latest(self) -> Manifest | None:
+        """The newest backup. Raises BackupError if it cannot be read: nobody asked for an older
+        one."""
         ids = self.backup_ids()
-        return self.read_manifest(ids[-1]) if ids else None
+        found = self.find_manifest(ids[-1]) if ids else None
+        if not isinstance(found, UnreadableBackup):
+            return found
+        older = self._newest_readable(ids[:-1])
+        others = "no other backup can be read"
+        if older is not None:
+            others = f"the newest readable backup is {older.backup_id} (--backup {older.backup_id})"
+        raise BackupError(f"the newest backup cannot be read: {found.reason}; {others}")
+
+    def latest_readable(self) -> Manifest | None:
+        """The newest backup that can be read; for what may be skipped, not for what is restored."""
+        return self._newest_readable(self.backup_ids())
+
+    def _newest_readable(self, ids: Sequence[str]) -> Manifest | None:
+        for each in reversed(ids):
+            found = self.find_manifest(each)
+            if not isinstance(found, UnreadableBackup):
+                return found
+            _log.warning("skipped a backup that cannot be read: %s", found.reason)
+        return None
 
     def write_manifest(self, manifest: Manifest) -> None:
         """The backup exists from here on. Raises BackupError if an object is missing."""
@@ -308,7 +346,10 @@ class BackupStore:
         except (FileNotFoundError, NotADirectoryError):
             raise BackupError(f"{path}: this object of a backup is missing") from None
         if len(data) != size_bytes or object_name(data) != name:
-            raise BackupError(f"{path}: checksum mismatch: the content is not what was backed up")
+            raise BackupError(
+                f"{path}: checksum mismatch: the content is not what was backed up; a backup with "
+                "--verify sends it again, if the log directory still has this content"
+            )
         return data
 
     def _write(self, directory: str, name: str, data: bytes) -> None:
@@ -330,19 +371,38 @@ class BackupStore:
     # -- removing
 
     def prune(self, keep: int) -> Pruned:
-        """Remove all but the newest `keep` backups, and objects that none of those needs."""
-        disk = disk_of(self.path)
+        """Remove all but the newest `keep` backups, and objects that none of those needs.
+
+        A backup that cannot be read does not count. If it is newer than the oldest that is kept, it
+        stays, and so do all objects, since nobody knows which ones it needs."""
         ids = self.backup_ids()
-        removed = ids[: max(0, len(ids) - keep)]
-        kept = [self.read_manifest(each) for each in ids[len(removed) :]]
+        kept: list[Manifest] = []
+        unreadable: list[UnreadableBackup] = []
+        while ids and len(kept) < keep:
+            found = self.find_manifest(ids.pop())
+            if isinstance(found, UnreadableBackup):
+                unreadable.append(found)
+            else:
+                kept.append(found)
+        self._remove_manifests(ids)
+        if unreadable:
+            _log.warning(
+                "objects are not removed, since it is not known which of them this backup needs: "
+                "%s; remove its manifest if it cannot be restored from a copy",
+                "; ".join(each.reason for each in unreadable),
+            )
+            return Pruned(tuple(ids))
         needed = {name for manifest in kept for name in manifest.objects()}
-        for each in removed:
-            disk.unlink(self.path / MANIFESTS / f"{each}{_SUFFIX}", missing_ok=True)
-        if removed:
-            disk.fsync_dir(self.path / MANIFESTS)
         unneeded = {n: size for n, size in self.object_sizes().items() if n not in needed}
         self._remove_objects(unneeded)
-        return Pruned(tuple(removed), len(unneeded), sum(unneeded.values()))
+        return Pruned(tuple(ids), len(unneeded), sum(unneeded.values()))
+
+    def _remove_manifests(self, ids: Sequence[str]) -> None:
+        disk = disk_of(self.path)
+        for each in ids:
+            disk.unlink(self.path / MANIFESTS / f"{each}{_SUFFIX}", missing_ok=True)
+        if ids:
+            disk.fsync_dir(self.path / MANIFESTS)
 
     def _remove_objects(self, names: Iterable[str]) -> None:
         disk = disk_of(self.path)

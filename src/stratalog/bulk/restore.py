@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from stratalog.bulk.backup import end_of_batches
 from stratalog.bulk.backup_store import BackupStore, Manifest, SavedDir, SavedFile
 from stratalog.bulk.workers import Clock, JobResult, ThreadWorkers, pack
 from stratalog.config import BrokerConfig
@@ -38,14 +39,20 @@ from stratalog.errors import (
     UnsupportedError,
 )
 from stratalog.format import names
+from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
+from stratalog.format.messages.remote_log_records import read_remote_log_record
+from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
-from stratalog.format.record import Record, encode_batch
+from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
-from stratalog.log.partition_view import PartitionView
+from stratalog.log.partition_view import read_topic_id
+from stratalog.log.remote_segments import TopicIdPartition, replay_remote_log
 from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
+from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
 from stratalog.storage.remote_path import RemotePath, location
 
@@ -55,6 +62,8 @@ if TYPE_CHECKING:
 
     from stratalog.bulk.workers import Workers
     from stratalog.log.partition_log import PartitionLog
+    from stratalog.log.remote_segments import RemoteLog
+    from stratalog.partitions.partition_table import PartitionSlot
 
 _log: Final = logging.getLogger(__name__)
 
@@ -69,7 +78,13 @@ _OFFSET_FILES: Final = (
     names.RootFile.HIGH_WATERMARKS,
     names.RootFile.CLEANER_OFFSETS,
 )
+_NEVER_TRUNCATED: Final = frozenset({names.CLUSTER_METADATA_TOPIC, METADATA_TOPIC})
+"""What they say of topics and of remote segments is true now, whatever time is restored: a remote
+segment that its log no longer lists would be lost. `__consumer_offsets` and `__transaction_state`
+are truncated: groups and transactions are as they were at that time, like the data."""
 _COMMIT_TYPES: Final = frozenset({0, 1})
+_RECORD_OVERHEAD_BYTES: Final = 32
+"""At most, beside key and value."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,7 @@ class Selection:
     topics: tuple[tuple[str, int | None], ...] = ()
     """Topics, or partitions of them; all if there are none."""
     until_ms: int | None = None
-    """Records from this time on are dropped, in every log."""
+    """Records from this time on are dropped, in every log but those of `_NEVER_TRUNCATED`."""
     to_offsets: tuple[tuple[TopicPartition, int], ...] = ()
     """Records from this offset on are dropped."""
 
@@ -108,6 +123,9 @@ class RestoredPartition(NamedTuple):
     backup_end_offset: int
     has_open_transaction: bool = False
     """A truncation has left a transaction without its end."""
+    may_have_later_remote_records: bool = False
+    """Remote storage, which a restore does not change, has or may have records that a truncation
+    by time drops from the local log."""
 
 
 class ClampedOffset(NamedTuple):
@@ -208,6 +226,7 @@ def plan_restore(
     if as_is and selection.truncates:
         raise BackupError("as_is cannot be combined with a truncation by time or offset")
     _check_selection(manifest, selection)
+    _check_remote_parts(store, manifest, selection)
     files = tuple(tuple(_selected(each, selection)) for each in manifest.dirs)
     plan = RestorePlan(store, manifest, targets, selection, files, as_is)
     for target in targets:
@@ -222,6 +241,12 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             name = topic if number is None else f"{topic}:{number}"
             raise BackupError(f"backup {manifest.backup_id} has no {name}")
     for at, offset in selection.to_offsets:
+        if at.topic in _NEVER_TRUNCATED:
+            raise BackupError(
+                f"{at.topic}:{at.partition}:{offset}: this log cannot be truncated, since brokers "
+                "would no longer know their topics or remote segments; truncate logs of other "
+                "topics only"
+            )
         if at not in known or not selection.has(at):
             raise BackupError(
                 f"{at.topic}:{at.partition} is to be truncated, but is not among "
@@ -229,6 +254,40 @@ def _check_selection(manifest: Manifest, selection: Selection) -> None:
             )
         if offset < 0:
             raise BackupError(f"{at.topic}:{at.partition}:{offset}: the offset must be 0 or more")
+
+
+def _check_remote_parts(store: BackupStore, manifest: Manifest, selection: Selection) -> None:
+    """Raise BackupError for a log that would have to be truncated in remote storage."""
+    for saved in manifest.dirs:
+        bases = _first_bases(saved)
+        wanted = [
+            (at, offset) for at, offset in selection.to_offsets if offset < bases.get(str(at), 0)
+        ]
+        starts = _saved_starts(store, manifest, saved) if wanted else {}
+        for at, offset in wanted:
+            base = bases[str(at)]
+            # A lower log start is that of a tiered log, as for a broker that starts.
+            if starts.get(at, base) < base:
+                raise BackupError(
+                    f"{at.topic}:{at.partition}:{offset}: the log cannot be truncated there: its "
+                    f"records below offset {base} are in remote storage, which a restore does not "
+                    f"change, and would still be read; give offset {base} or a higher one (with "
+                    f"{base}, no local record is kept)"
+                )
+
+
+def _saved_starts(
+    store: BackupStore, manifest: Manifest, saved: SavedDir
+) -> dict[TopicPartition, int]:
+    """The checkpointed log start offsets."""
+    for file in saved.files:
+        if file.path == names.RootFile.LOG_START_OFFSETS.value:
+            data = file.data or b"".join(store.read_object(*each) for each in manifest.pieces(file))
+            try:
+                return decode_offsets(data)
+            except StratalogError as error:  # as in Kafka, it counts as missing
+                _log.warning("%s: %s", file.path, error)
+    return {}
 
 
 def _selected(saved: SavedDir, selection: Selection) -> Iterable[SavedFile]:
@@ -292,8 +351,22 @@ def _check_target(plan: RestorePlan, target: Path) -> None:
                 "directory"
             )
         return
-    if any(each.name not in _ALLOWED for each in target.iterdir()):
+    if _is_used(target) and not _is_finished(plan):
         raise BackupError(f"{target}: not empty; restore into a new directory")
+
+
+def _is_used(target: Path) -> bool:
+    return target.is_dir() and any(each.name not in _ALLOWED for each in target.iterdir())
+
+
+def _is_finished(plan: RestorePlan) -> bool:
+    """Whether an interrupted restore of the same directories only had markers left to remove: one
+    without a marker is complete."""
+    dirs = list(map(str, plan.targets))
+    return any(
+        marker is not None and marker.get("dirs") == dirs
+        for marker in map(_read_marker, plan.targets)
+    )
 
 
 def _identity(plan: RestorePlan, target: Path) -> dict[str, Any]:
@@ -325,6 +398,7 @@ def _write_marker(
     content: dict[str, Any] = {"restore": _identity(plan, target)}
     if restored is not None:
         content["partitions"], content["clamped"] = map(list, restored)
+        content["dirs"] = list(map(str, plan.targets))
     disk.write_atomically(target / MARKER, (json.dumps(content) + "\n").encode())
 
 
@@ -362,7 +436,7 @@ def run_restore(
     for target in plan.targets:
         _move_into_place(disk, target)
     for target in plan.targets:
-        disk.unlink(target / MARKER)
+        disk.unlink(target / MARKER, missing_ok=True)
         disk.fsync_dir(target)
     return RestoreResult(
         "restore",
@@ -381,14 +455,21 @@ def run_restore(
 
 def _ready(plan: RestorePlan) -> _Restored | None:
     """What an interrupted restore had ready, if it only had to be moved into place."""
-    for target in plan.targets:
-        marker = _read_marker(target) if target.exists() else None
-        if marker is not None and "partitions" in marker:
-            return _Restored(
-                tuple(RestoredPartition(*each) for each in marker["partitions"]),
-                tuple(ClampedOffset(*each) for each in marker["clamped"]),
+    markers = {target: _read_marker(target) for target in plan.targets}
+    ready = [each for each in markers.values() if each is not None and "partitions" in each]
+    if not ready:
+        return None
+    for target, marker in markers.items():
+        if marker is None and not _is_used(target):
+            raise BackupError(
+                f"{target}: this directory was already restored, but is missing or empty now; "
+                f"remove {', '.join(str(each) for each in markers if each != target)} as well, and "
+                "restore again"
             )
-    return None
+    return _Restored(
+        tuple(RestoredPartition(*each) for each in ready[0]["partitions"]),
+        tuple(ClampedOffset(*each) for each in ready[0]["clamped"]),
+    )
 
 
 def _begin(disk: Disk, plan: RestorePlan, target: Path) -> Path:
@@ -515,14 +596,23 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
     try:
         dirs.start()
         dirs.recover()
-        logs = {slot.topic_partition: slot.log() for slot in dirs.catalog.slots()}
+        slots = sorted(dirs.catalog.slots(), key=lambda slot: slot.topic_partition)
+        logs = {slot.topic_partition: slot.log() for slot in slots}
         before = {each[:2]: each.backup_end_offset for each in _whole(plan)}
-        for at, end in _ends(logs, plan.selection).items():
-            _truncate(logs[at], end)
+        ends = _ends(logs, plan.selection)
+        for slot in slots:
+            if slot.topic_partition in ends:
+                _truncate(slot, ends[slot.topic_partition])
         clamped: tuple[ClampedOffset, ...] = ()
         if plan.selection.truncates:
             clamped = _clamp_offsets(logs)
-        restored = tuple(_restored(at, log, before.get(at, 0)) for at, log in sorted(logs.items()))
+        rests = _later_remote_parts(slots, plan.selection)
+        opened = {
+            at: _restored(at, log, before.get(at, 0), may_have_more=at in rests)
+            for at, log in logs.items()
+        }
+        others = [each for each in _whole(plan) if each[:2] not in opened]  # cluster metadata
+        restored = tuple(sorted([*opened.values(), *others]))
         for log in logs.values():
             log.maintenance.remove_discarded(time.time_ns() // 1_000_000, at_once=True)
     except BaseException:
@@ -534,22 +624,27 @@ def _open_and_close(plan: RestorePlan, stagings: Sequence[Path]) -> _Restored:
     return _Restored(restored, clamped)
 
 
-def _truncate(log: PartitionLog, offset: int) -> None:
+def _truncate(slot: PartitionSlot, offset: int) -> None:
     """Batches are dropped as a whole. The log must end where its last batch does, as whoever opens
-    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does."""
+    it next will find it; `PartitionLog.truncate_to` would go on at `offset`, as a broker does. A
+    log start inside a dropped batch is where the log goes on, without any record."""
+    log = slot.log()
     log.truncate_to(offset)
-    with PartitionView(log.path) as view:
-        end = view.log_end_offset
+    end = end_of_batches(log.path)
     if end < log.log_start_offset:
         log.truncate_fully_and_start_at(log.log_start_offset)
     elif end < log.log_end_offset:
         log.truncate_to(end)
+    # Segments after the end were not even fetched, so truncating may have had nothing to do.
+    slot.root.lower_cleaner_offset(slot, log.log_end_offset)
 
 
-def _restored(at: TopicPartition, log: PartitionLog, end_before: int) -> RestoredPartition:
+def _restored(
+    at: TopicPartition, log: PartitionLog, end_before: int, *, may_have_more: bool
+) -> RestoredPartition:
     end = log.log_end_offset
     is_open = end < end_before and log.last_stable_offset < end
-    return RestoredPartition(*at, end, end_before, is_open)
+    return RestoredPartition(*at, end, end_before, is_open, may_have_more)
 
 
 def _ends(
@@ -559,12 +654,67 @@ def _ends(
     ends: dict[TopicPartition, int] = {}
     if selection.until_ms is not None:
         for at, log in logs.items():
+            if at.topic in _NEVER_TRUNCATED:
+                continue
             found = log.find_time(selection.until_ms)
             if found is not None:
                 ends[at] = found.offset
     for at, offset in selection.to_offsets:
         ends[at] = min(offset, ends.get(at, offset))
     return {at: max(end, logs[at].log_start_offset) for at, end in ends.items()}
+
+
+def _later_remote_parts(
+    slots: Sequence[PartitionSlot], selection: Selection
+) -> set[TopicPartition]:
+    """Truncated logs whose remote part has, or may have, records from the limit of time on."""
+    tiered = [slot for slot in slots if slot.remote_start is not None]
+    if selection.until_ms is None or not tiered:
+        return set()
+    remote = _remote_logs(slots)
+    found = set()
+    for slot in tiered:
+        at, log = slot.topic_partition, slot.log()
+        topic_id = read_topic_id(slot.path)
+        place = None if topic_id is None else TopicIdPartition(at.topic, encode_id(topic_id), at[1])
+        known = None if place is None else remote.get(place)
+        first = log.segments.bases[0]
+        if known is None:  # the metadata are on another broker
+            is_later = log.log_end_offset == first
+        else:
+            is_later = any(
+                each.max_timestamp_ms >= selection.until_ms
+                for each in known.live
+                if each.start_offset < first
+            )
+        if is_later:
+            found.add(at)
+    return found
+
+
+def _remote_logs(slots: Sequence[PartitionSlot]) -> dict[TopicIdPartition, RemoteLog]:
+    """As far as this broker has the metadata."""
+    records = (
+        read_remote_log_record(record.value)
+        for slot in slots
+        if slot.topic_partition.topic == METADATA_TOPIC
+        for record in slot.log().read()
+        if record.value is not None
+    )
+    try:
+        return replay_remote_log(records)
+    except StratalogError as error:
+        _log.warning("%s: cannot be read: %s", METADATA_TOPIC, error)
+        return {}
+
+
+class _Commit(NamedTuple):
+    """The last committed offset of a group for a partition."""
+
+    key: dict[str, Any]
+    value: dict[str, Any]
+    producer_id: int | None = None
+    """Of the open transaction that it belongs to."""
 
 
 def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[ClampedOffset, ...]:
@@ -575,36 +725,59 @@ def _clamp_offsets(logs: Mapping[TopicPartition, PartitionLog]) -> tuple[Clamped
         if at.topic != names.CONSUMER_OFFSETS_TOPIC:
             continue
         found = [
-            (key, value, end)
-            for key, value in _commits(log).values()
-            if (end := _end_below(logs, key, value)) is not None
+            (commit, end)
+            for commit in _commits(log)
+            if (end := _end_below(logs, commit.key, commit.value)) is not None
         ]
-        records = [_commit_record(key, value, end) for key, value, end in found]
-        if records:
-            log.append(encode_batch(records), origin=AppendOrigin.COORDINATOR)
+        for producer_id in dict.fromkeys(commit.producer_id for commit, _ in found):
+            records = [
+                _commit_record(commit.key, commit.value, end)
+                for commit, end in found
+                if commit.producer_id == producer_id
+            ]
+            _append_commits(log, records, _fields_of(log, producer_id))
         clamped += [
             ClampedOffset(key["group"], key["topic"], key["partition"], value["offset"], end)
-            for key, value, end in found
+            for (key, value, _), end in found
         ]
     return tuple(clamped)
 
 
-def _commits(log: PartitionLog) -> dict[bytes, tuple[dict[str, Any], dict[str, Any]]]:
-    """The last committed offset of each group and partition."""
-    found: dict[bytes, tuple[dict[str, Any], dict[str, Any]]] = {}
-    for record in log.read("earliest", isolation="read_committed"):
-        if record.key is None:
-            continue
-        try:
-            decoded = read_group_record(record.key, record.value, decode_members=False)
-        except (CorruptError, UnsupportedError):  # of a later version of Kafka
-            continue
-        if decoded.type_id not in _COMMIT_TYPES:
-            continue
-        found.pop(record.key, None)
-        if decoded.value is not None:
-            found[record.key] = (decoded.key, decoded.value)
-    return found
+def _fields_of(log: PartitionLog, producer_id: int | None) -> BatchFields:
+    """A pending offset is reset within its transaction. If it is committed, the group continues at
+    the end of the log, and if it is aborted, at its earlier offset: both are right."""
+    if producer_id is None:
+        return BatchFields()
+    state = log.producers.producers[producer_id]
+    return BatchFields(
+        is_transactional=True, producer_id=producer_id, producer_epoch=state.producer_epoch
+    )
+
+
+def _commits(log: PartitionLog) -> list[_Commit]:
+    """Committed offsets as a group coordinator loads them, then those of open transactions, which
+    it keeps until the transaction ends."""
+    latest = LatestRecords.of(log)
+    known = log.producers.producers  # all that can still end a transaction
+    pending = [(each, at) for at, each in latest.pending.items() if at in known]
+    stored = [(latest.committed, None), *pending]
+    return [
+        _Commit(*fields, producer_id)
+        for records, producer_id in stored
+        for key, (value, _) in records.items()
+        if (fields := _commit_fields(key, value)) is not None
+    ]
+
+
+def _commit_fields(key: bytes, value: bytes | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """None for a record that is not a committed offset."""
+    try:
+        decoded = read_group_record(key, value, decode_members=False)
+    except (CorruptError, UnsupportedError):  # of a later version of Kafka
+        return None
+    if decoded.type_id not in _COMMIT_TYPES or decoded.value is None:
+        return None
+    return decoded.key, decoded.value
 
 
 def _end_below(
@@ -617,17 +790,36 @@ def _end_below(
     return log.log_end_offset
 
 
-def _commit_record(key: Mapping[str, Any], value: Mapping[str, Any], end: int) -> Record:
-    now_ms = time.time_ns() // 1_000_000
+def _commit_record(
+    key: Mapping[str, Any], value: Mapping[str, Any], end: int
+) -> tuple[bytes, bytes | None]:
     fields = {
         "offset": end,
         "leaderEpoch": -1,
         "metadata": value["metadata"],
-        "commitTimestamp": now_ms,
+        "commitTimestamp": time.time_ns() // 1_000_000,
         "expireTimestamp": -1,
     }
-    encoded = encode_group_record(1, key, fields, 3)
-    return Record(offset=0, timestamp=now_ms, key=encoded[0], value=encoded[1])
+    return encode_group_record(1, key, fields, 3)
+
+
+def _append_commits(
+    log: PartitionLog, commits: Sequence[tuple[bytes, bytes | None]], fields: BatchFields
+) -> None:
+    """As many batches as the topic's settings require."""
+    now_ms = time.time_ns() // 1_000_000
+    bytes_max = min(log.config.max_message_bytes, log.config.segment_bytes)
+    records: list[Record] = []
+    size_bytes = 0
+    for key, value in commits:
+        record_bytes = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        if records and HEADER_BYTES + size_bytes + record_bytes > bytes_max:
+            log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
+            records, size_bytes = [], 0
+        records.append(Record(len(records), now_ms, key, value))
+        size_bytes += record_bytes
+    if records:
+        log.append(encode_batch(records, fields), origin=AppendOrigin.COORDINATOR)
 
 
 def _sweep(staging: Path) -> None:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratalog.bulk.backup_store import Manifest
 from stratalog.cli.arguments import JsonOption, StorageOption, argument, flag, with_groups
 from stratalog.cli.output import JobProgress, json_line, json_names
 from stratalog.cli.tables import columns_of, counted, human_size, print_table, table_time
 from stratalog.cli.workers import SparkOptions
+from stratalog.errors import BackupError
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
     from stratalog.bulk.backup import BackupResult
-    from stratalog.bulk.backup_store import Manifest, Pruned
+    from stratalog.bulk.backup_store import Pruned, UnreadableBackup
 
 FAILS_WHEN = "anything could not be read, written or verified"
 
@@ -48,16 +50,17 @@ def run(  # noqa: PLR0913  # a parameter is a flag
         bool,
         flag(
             "--read-all",
-            "Read all files again. Default: skip a file if its inode, size and modification time "
-            "are the same as in the last backup.",
+            "Read all files and the objects of the last backup again, and send what is missing or "
+            "corrupt. Default: skip a file if its inode, size and modification time are the same "
+            "as in the last backup, and an object if URI has one of its name and size.",
         ),
     ] = False,
     verify: Annotated[
         bool,
         flag(
             "--verify",
-            "After the backup, read all of it back and compare checksums. Without DIR, verify "
-            "the newest backup.",
+            "Read all objects of the backup back and compare checksums; send corrupt ones again. "
+            "Without DIR, only verify the newest backup.",
         ),
     ] = False,
     *,
@@ -86,7 +89,7 @@ def run(  # noqa: PLR0913  # a parameter is a flag
 
     With --json, the command prints one object per partition, with the offset up to which it was
     copied. With --keep, an object of kind pruned follows. The last object is of kind summary. With
-    --list, it prints one object per backup.
+    --list, it prints one object per backup, of kind unreadable if its manifest cannot be read.
     """
     spark.check()
     *dirs, where = paths
@@ -116,11 +119,13 @@ def _check_only(
     where: Path, keep: int | None, spark: SparkOptions, *, verifies: bool, as_json: bool
 ) -> None:
     """--verify and --keep without a new backup."""
-    from stratalog.bulk.backup import list_backups, prune, verify_backup  # noqa: PLC0415
+    from stratalog.bulk.backup import prune, verify_backup  # noqa: PLC0415
     from stratalog.bulk.backup_store import BackupStore  # noqa: PLC0415
 
     if verifies:
-        manifest = list_backups(where)[-1]
+        manifest = BackupStore.at(where).latest()
+        if manifest is None:
+            raise BackupError(f"{where}: no backup found")
         with (
             JobProgress(manifest.size_bytes) as progress,
             spark.workers("stratalog backup", progress) as workers,
@@ -135,29 +140,33 @@ def _check_only(
 
 
 def _print_list(where: Path, *, as_json: bool) -> None:
-    from stratalog.bulk.backup import list_backups  # noqa: PLC0415 - heavy
+    from stratalog.bulk.backup import find_backups  # noqa: PLC0415 - heavy
 
-    manifests = list_backups(where)
+    found = find_backups(where)
     if as_json:
-        for each in manifests:
+        for each in found:
             print(json_line(_row(each)))
         return
-    rows = [
-        (
-            each.backup_id,
-            table_time(each.created_ms),
-            str(sum(len(saved.partitions) for saved in each.dirs)),
-            str(sum(1 for _ in each.files)),
-            human_size(each.size_bytes),
-            ", ".join(saved.path for saved in each.dirs),
-        )
-        for each in manifests
-    ]
     columns = columns_of("BACKUP | TIME/1 | PARTITIONS# | FILES#/3 | SIZE# | OF/2")
-    print_table(columns, rows)
+    print_table(columns, [_cells(each) for each in found])
 
 
-def _row(manifest: Manifest) -> dict[str, object]:
+def _cells(found: Manifest | UnreadableBackup) -> tuple[str, ...]:
+    if not isinstance(found, Manifest):
+        return found.backup_id, "unreadable", "", "", "", found.reason
+    return (
+        found.backup_id,
+        table_time(found.created_ms),
+        str(sum(len(saved.partitions) for saved in found.dirs)),
+        str(sum(1 for _ in found.files)),
+        human_size(found.size_bytes),
+        ", ".join(saved.path for saved in found.dirs),
+    )
+
+
+def _row(manifest: Manifest | UnreadableBackup) -> dict[str, object]:
+    if not isinstance(manifest, Manifest):
+        return {"kind": "unreadable", "id": manifest.backup_id, "reason": manifest.reason}
     return {
         "kind": "backup",
         "id": manifest.backup_id,

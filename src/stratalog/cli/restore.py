@@ -103,8 +103,10 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     With --until and --to-offset, batches are kept or dropped as a whole: a log ends with the last
     batch that lies entirely before the limit. If __consumer_offsets is restored as well, committed
-    offsets above the new end of a log are reset to it. --until also truncates internal topics, so
-    that groups and transactions are as they were at that time.
+    offsets above the new end of a log are reset to it. --until also truncates __consumer_offsets
+    and __transaction_state, so that groups and transactions are as they were at that time, but
+    never __cluster_metadata and __remote_log_metadata. Remote storage is not changed: a tiered log
+    cannot be truncated below its first local segment.
 
     \b
     Examples:
@@ -148,6 +150,11 @@ def _print(result: RestoreResult, *, as_json: bool) -> None:
             report_line(
                 f"stratalog: warning: {at.topic}-{at.partition} ends inside a transaction; its "
                 "records stay invisible to read_committed until the transaction is aborted"
+            )
+        if at.may_have_later_remote_records:
+            report_line(
+                f"stratalog: warning: {at.topic}-{at.partition}: remote storage, which a restore "
+                "does not change, has records at or after --until, or may have some"
             )
     if as_json:
         for at in result.partitions:

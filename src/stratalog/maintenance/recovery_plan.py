@@ -400,7 +400,8 @@ def last_index_limits(path: Path, config: LogConfig, *, was_clean: bool) -> Inde
 
     After a clean stop its indexes are trimmed: the broker accepts them as they are. Otherwise they
     have the size of the setting, unless that is the size in `config`: then a writer with that
-    config may have been killed. One entry each is always accepted."""
+    config may have been killed. Missing or empty indexes show nothing. One entry each is always
+    accepted."""
     one_entry = IndexSizes(OffsetIndexFile.entry_bytes, TimeIndexFile.entry_bytes)
     log = max(path.glob("[0-9]" * 20 + FileKind.LOG.value), default=None)
     if log is None:
@@ -411,7 +412,7 @@ def last_index_limits(path: Path, config: LogConfig, *, was_clean: bool) -> Inde
         return IndexLimits(IndexSizes(*map(max, sizes, one_entry)))
     setting = max(sizes)
     is_exact = all(
-        size == setting // entry * entry and _ends_empty(file, entry)
+        0 < size == setting // entry * entry and _ends_empty(file, entry)
         for file, size, entry in zip(files, sizes, one_entry, strict=True)
     )
     if not is_exact or setting == config.segment_index_bytes:

@@ -8,17 +8,15 @@ every partition that has a record.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from stratalog.errors import StratalogError
-from stratalog.format.control import ControlType, read_end_marker
-from stratalog.format.entry import RecordDecoder
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.names import CONSUMER_OFFSETS_TOPIC
 from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.reader import CorruptionPolicy, batches_of
 from stratalog.producing.transaction_log import java_abs, java_hash
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from stratalog.broker.groups.environment import GroupRecordWrite, OffsetsProducer
     from stratalog.broker.logs import Logs
     from stratalog.format.messages.group_records import GroupRecord
+    from stratalog.log.latest_records import StoredValue
     from stratalog.log.reader import LogReader
 
 _log = logging.getLogger(__name__)
@@ -103,49 +102,19 @@ class OffsetsTopic:
         coordinator.resume(with_members=not self._logs.is_read_only)
 
 
-class _Stored(NamedTuple):
-    """The last value of a key, and how many records came before it."""
-
-    value: bytes | None
-    order: int
-
-
-class _Latest:
-    """The last record of each key, and of each key in an open transaction."""
-
-    def __init__(self) -> None:
-        self.committed: dict[bytes, _Stored] = {}
-        self.pending: dict[int, dict[bytes, _Stored]] = {}
-        self._order = 0
-
-    def put(self, record: Record, producer_id: int | None) -> None:
-        if record.key is None:
-            return
-        self._order += 1
-        into = self.committed if producer_id is None else self.pending.setdefault(producer_id, {})
-        into[record.key] = _Stored(record.value, self._order)
-
-    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        ended = self.pending.pop(producer_id, {})
-        for key, stored in ended.items() if commit else ():
-            before = self.committed.get(key)
-            if before is None or before.order < stored.order:
-                self.committed[key] = stored
-
-
 _NO_PRODUCER: Final = None
 
 
 def _latest_records(log: LogReader) -> Iterator[tuple[GroupRecord, int | None]]:
     """What counts in a partition, and the producer of what is pending. Decodes only that."""
-    latest = _read_latest(log)
+    latest = LatestRecords.of(log)
     yield from _decoded(latest.committed, _NO_PRODUCER, log)
     for producer_id, records in latest.pending.items():
         yield from _decoded(records, producer_id, log)
 
 
 def _decoded(
-    stored: dict[bytes, _Stored], producer_id: int | None, log: LogReader
+    stored: dict[bytes, StoredValue], producer_id: int | None, log: LogReader
 ) -> Iterator[tuple[GroupRecord, int | None]]:
     for key, (value, _) in sorted(stored.items(), key=lambda item: item[1].order):
         if value is None:
@@ -154,21 +123,3 @@ def _decoded(
             yield read_group_record(key, value, decode_members=False), producer_id
         except StratalogError as error:  # of a later Kafka, or not written by one
             _log.warning("%s: skipped a record of a group: %s", log, error)
-
-
-def _read_latest(log: LogReader) -> _Latest:
-    latest, decoder = _Latest(), RecordDecoder()
-    for part in log.parts_from(log.log_start_offset):
-        for batch in batches_of(part, CorruptionPolicy(None, lambda: False)):
-            header = batch.header
-            records = decoder.records_of(batch.buf, batch.entry, header)
-            if header.is_control:
-                marker = read_end_marker(records[0]) if records else None
-                if marker is not None:
-                    is_commit = marker.type is ControlType.COMMIT
-                    latest.end_transaction(header.producer_id, commit=is_commit)
-                continue
-            producer_id = header.producer_id if header.is_transactional else _NO_PRODUCER
-            for record in records:
-                latest.put(record, producer_id)
-    return latest
