@@ -50,9 +50,9 @@ def location(where: Path | str, options: Mapping[str, str] | None = None) -> Pat
         return Path(re.sub(r"\A//[^/]*", "", where[len("file:") :]))
     if _URI.match(where) is None:
         return Path(where)
-    given = merged_options(_defaults if options is None else options)
     scheme, authority, rest, credentials = split_uri(where)
-    key = StoreKey(scheme, authority, tuple(sorted({**given, **credentials}.items())))
+    given = merged_options(_defaults if options is None else options, credentials)
+    key = StoreKey(scheme, authority, tuple(sorted(given.items())))
     return RemotePath(key, rest.strip("/"))
 
 
