@@ -287,11 +287,12 @@ class OffsetOutOfRangeError(StratalogError):
 class SegmentGoneError(StratalogError):
     """A broker removed or replaced a segment since the directory was listed. List it again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reason: str = "") -> None:
         self.path = path
-        super().__init__(
-            f"{path}: removed or replaced since the directory was listed; open the partition again"
+        reason = (
+            reason or "removed or replaced since the directory was listed; open the partition again"
         )
+        super().__init__(f"{path}: {reason}")
 
 
 class CleaningAbortedError(StratalogError):

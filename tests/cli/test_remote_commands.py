@@ -148,3 +148,14 @@ def test_read_of_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
 
 def test_keys_need_a_store() -> None:
     assert stratalog("read", "orders", "--remote-key", "key.pem").status == 2
+
+
+def test_a_storage_option_that_is_not_understood_is_not_printed() -> None:
+    refused = stratalog("ls", "s3://b/x", "--storage-option", "s3.secret.key:my-secret")
+    assert refused.status == 2
+    assert "KEY=VALUE" in refused.stderr
+    assert "my-secret" not in refused.stderr
+    wrong = "--storage-option=s3.connection.timeout=my-secret"
+    refused = stratalog("ls", "s3://b/x", wrong, "--storage-option=s3.region=x")
+    assert refused.status != 0
+    assert "my-secret" not in refused.stderr

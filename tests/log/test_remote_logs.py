@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +12,12 @@ import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
 from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
-from stratalog.log.partition_view import PartitionView
+from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage import store as stores
+from stratalog.storage.log_file import open_file
 from stratalog.storage.remote_file import ranges_of
-from stratalog.storage.remote_path import location
+from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store import noted_fetches
 from tests.golden.cases import GoldenCase, all_cases
 from tests.stores import Answer, FaultyProxy, file_server
@@ -318,6 +320,52 @@ def test_an_object_that_changes_while_it_is_scanned_is_a_typed_error(
     counting.put(f"changed/big-0/{log.name}", bytes(other))
     with pytest.raises((SegmentGoneError, StratalogError), match=log.name):
         batches.read_all()
+
+
+@pytest.mark.parametrize("is_listed_again", [False, True])
+def test_a_small_object_of_the_same_size_is_not_taken_for_the_listed_one(
+    counting: CountingServer, hundred: Path, is_listed_again: bool
+) -> None:
+    place = f"same-size-{is_listed_again}"
+    uri = uploaded(counting, hundred, place)
+    remote = stratalog.open_partition(uri, storage_options=counting.options)
+    path = remote.segments[3].path
+    assert isinstance(path, RemotePath)
+    file = open_file(path, remote.segments[3].identity)
+    time.sleep(1.1)  # times of objects are in seconds
+    other = bytes(remote.segments[3].size_bytes)
+    counting.put(f"{place}/orders-0/{path.name}", other)
+    if is_listed_again:  # what is kept for the new listing is not what the old one has
+        path.parent.listed(age_max_s=0.0)
+        assert path.read_bytes() == other
+    for _ in range(2):
+        with pytest.raises(SegmentGoneError, match=path.name):
+            file.read(0, 10)
+    with pytest.raises(SegmentGoneError, match=path.name):
+        list(remote.read())
+    path.parent.listed(age_max_s=0.0)
+    assert open_file(path).read(0, 10) == bytes(10)
+
+
+@pytest.mark.parametrize(
+    "name", ["log-start-offset-checkpoint", "leader-epoch-checkpoint", "partition.metadata"]
+)
+def test_a_listed_file_that_is_not_found_does_not_count_as_absent(
+    counting: CountingServer, tmp_path: Path, name: str
+) -> None:
+    with stratalog.LogDir.open(tmp_path) as logs:
+        for _ in range(10):
+            logs.append("orders", b"value")
+        logs.delete_records("orders", 0, before_offset=5)
+    uri = counting.upload(tmp_path, f"not-found/{name}")
+    logs = stratalog.open_dirs(uri, storage_options=counting.options)
+    view = logs.partition("orders", 0)
+    place = "" if name.startswith("log-start") else "orders-0/"
+    counting.remove(f"not-found/{name}/{place}{name}")
+    with pytest.raises(StoreError, match=f"{name}.*has listed this object"):
+        _ = view.log_start_offset, view.leader_epochs, read_topic_id(view.path)
+    again = stratalog.open_dirs(location(uri, {**counting.options, "s3.attempts.maximum": "1"}))
+    assert again.partition("orders", 0).log_start_offset == (0 if name.startswith("log") else 5)
 
 
 def test_an_object_that_changed_since_it_was_listed_is_a_typed_error(

@@ -123,6 +123,8 @@ def test_options_of_a_query_replace_those_of_the_session(monkeypatch: pytest.Mon
     )
     found = storage_options({"s3.endpoint": "http://query", "subscribe": "a"})
     assert found == {"s3.endpoint": "http://query", "s3.region": "here"}
+    found = storage_options({"fs.s3a.endpoint": "http://query"})
+    assert found == {"fs.s3a.endpoint": "http://query", "s3.region": "here"}
     parsed = parse_read_options({"path": "s3://b/x,/y", "subscribe": "a", "s3.anonymous": "true"})
     assert [str(path) for path in parsed.paths] == ["s3://b/x", "/y"]
 

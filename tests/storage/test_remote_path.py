@@ -13,7 +13,9 @@ from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store_options import (
     ENVIRONMENT,
     StoreKey,
+    azure_arguments,
     is_storage_option,
+    layered,
     merged_options,
     redacted,
     s3_arguments,
@@ -92,6 +94,66 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT, "no json")
     with pytest.raises(ConfigError, match=ENVIRONMENT):
         merged_options({})
+
+
+NAMES = ("s3.secret.key", "fs.s3a.secret.key", "spark.hadoop.fs.s3a.secret.key")
+OF_BUCKET = "fs.s3a.bucket.my.logs.secret.key"
+
+
+@pytest.mark.parametrize("lower", [*NAMES, OF_BUCKET])
+@pytest.mark.parametrize("higher", NAMES)
+def test_a_higher_source_overrides_whatever_the_spelling(lower: str, higher: str) -> None:
+    found = layered({lower: "lower", "s3.region": "here"}, {higher: "higher"})
+    assert s3_arguments(found, "my.logs")["secret_key"] == "higher"
+    assert found["s3.region"] == "here"
+
+
+def test_options_of_a_bucket_override_others_of_their_source() -> None:
+    found = layered({NAMES[0]: "session"}, {NAMES[2]: "query", OF_BUCKET: "of the bucket"})
+    assert s3_arguments(found, "my.logs")["secret_key"] == "of the bucket"
+    assert s3_arguments(found, "other")["secret_key"] == "query"
+    found = layered({NAMES[2]: "session"}, {OF_BUCKET: "of the bucket"})
+    assert s3_arguments(found, "my.logs")["secret_key"] == "of the bucket"
+    assert s3_arguments(found, "other")["secret_key"] == "session"
+
+
+def test_a_session_token_belongs_to_its_key() -> None:
+    lower = {"fs.s3a.session.token": "old", "fs.s3a.access.key": "old", "s3.region": "here"}
+    found = layered(lower, {"s3.access.key": "new", "s3.secret.key": "new"})
+    assert found == {"s3.region": "here", "s3.access.key": "new", "s3.secret.key": "new"}
+
+
+def test_credentials_of_a_uri_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, '{"spark.hadoop.fs.s3a.secret.key": "environment"}')
+    path = location("s3://mine:uri@b/x", {"spark.hadoop.fs.s3a.access.key": "session"})
+    assert isinstance(path, RemotePath)
+    assert dict(path._key.options) == {"s3.access.key": "mine", "s3.secret.key": "uri"}
+
+
+def test_two_values_in_one_source_are_an_error() -> None:
+    with pytest.raises(ConfigError) as raised:
+        location("s3://b/x", {"s3.secret.key": "first-one", "fs.s3a.secret.key": "second-one"})
+    assert "s3.secret.key" in str(raised.value)
+    assert "fs.s3a.secret.key" in str(raised.value)
+    assert "-one" not in repr(vars(raised.value))
+    location("s3://b/x", {"s3.secret.key": "same", "fs.s3a.secret.key": "same"})
+
+
+def test_options_of_an_azure_account() -> None:
+    hadoop = "spark.hadoop.fs.azure.account.key.logs.dfs.core.windows.net"
+    where = "box@logs.dfs.core.windows.net"
+    found = layered({hadoop: "session"}, {"azure.account.key": "query"})
+    assert azure_arguments(found, where)[1]["account_key"] == "query"
+    found = layered({"azure.account.key": "session"}, {hadoop: "query"})
+    assert azure_arguments(found, where)[1]["account_key"] == "query"
+    assert "account_key" not in azure_arguments({hadoop: "x"}, "box@log.dfs.core.windows.net")[1]
+
+
+@pytest.mark.parametrize("name", ["s3.connection.timeout", "s3.proxy.port"])
+def test_a_wrong_value_is_not_shown(name: str) -> None:
+    with pytest.raises(ConfigError, match=name) as raised:
+        s3_arguments({name: "se-cret", "s3.proxy.host": "proxy"}, "b")
+    assert "se-cret" not in repr(vars(raised.value))
 
 
 def test_secrets_are_not_shown() -> None:

@@ -109,7 +109,9 @@ LocalLogDirOption = Annotated[
 
 
 def _use_storage_options(given: list[str] | None) -> list[str] | None:
-    """Every location of this command gets them."""
+    """Every location of this command gets them. Errors do not show a value: it may be a secret."""
+    if any(not text.partition("=")[0].strip() or "=" not in text for text in given or []):
+        raise typer.BadParameter("--storage-option: not in the form KEY=VALUE")
     set_default_options(key_values("--storage-option", given or []))
     return given
 

@@ -144,8 +144,8 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     With --remote, the command lists the local and remote segments of tiered topics side by side,
     with the size of their objects in the store. For segments of the log, ROLE is local, remote or
     both. It is unreachable for a complete copy that belongs to no leader epoch of the log,
-    incomplete for a copy that was never finished, and orphan for objects that are not in the
-    metadata.
+    incomplete for a copy that was never finished, orphan for objects that are not in the metadata,
+    and unknown if the metadata of the partition is not in the log directories.
 
     If a segment has aborted transactions but no .txnindex file, the command prints a warning to
     standard error; with --json, an object of kind missing-index.

@@ -9,12 +9,12 @@ from stratalog.cli.output import json_line, json_names
 from stratalog.cli.records import time_text
 from stratalog.cli.tables import NOTHING, columns_of, human_size, print_table
 from stratalog.cli.targets import TopicSpec
-from stratalog.errors import UnknownTopicOrPartitionError
+from stratalog.errors import StratalogError, TieredLogError, UnknownTopicOrPartitionError
 from stratalog.partitions.view import LogDirsView
 from stratalog.storage.remote_path import location
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from stratalog.format.names import TopicPartition
     from stratalog.partitions.tiered_inventory import TierEntry
@@ -36,7 +36,7 @@ def tiered_partitions(
             specs.append(TopicSpec.parse(text))
     logs = LogDirsView(roots)
     assert logs.tier is not None
-    found = sorted(logs.tier.topic_partitions)
+    found = sorted({*logs.tier.topic_partitions, *_incomplete(logs)})
     if not specs:
         return logs, found
     wanted = []
@@ -56,6 +56,17 @@ def tiered_partitions(
     return logs, wanted
 
 
+def _incomplete(logs: LogDirsView) -> Iterator[TopicPartition]:
+    """Partitions whose remote part is missing, without a trace in the store or in the metadata."""
+    for at in logs.topic_partitions:
+        try:
+            logs.partition(*at).close()
+        except TieredLogError:
+            yield at
+        except StratalogError:
+            pass  # of the local log: not a matter of the store
+
+
 def list_tier(names: Sequence[str], log_dirs: Sequence[Path], *, as_json: bool) -> None:
     """Print the segments of tiered topics."""
     from stratalog.partitions.tiered_inventory import tier_entries  # noqa: PLC0415 - kernels
@@ -69,11 +80,20 @@ def list_tier(names: Sequence[str], log_dirs: Sequence[Path], *, as_json: bool) 
     header = "PARTITION | ROLE | FIRST# | LAST# | SIZE# | STORED# | EPOCHS | NEWEST/2 | ID/3"
     columns = columns_of(header)
     print_table(columns, [_row(entry) for entry in entries])
-    stored = sum(entry.stored_bytes for entry in entries)
-    unused = sum(entry.stored_bytes for entry in entries if entry.role in _UNUSED)
-    print(
-        f"\n{human_size(stored)} in the store, of which {human_size(unused)} is not part of any log"
+    stored, unused, unknown = (
+        human_size(
+            sum(entry.stored_bytes for entry in entries if roles is None or entry.role in roles)
+        )
+        for roles in (None, _UNUSED, ("unknown",))
     )
+    print(f"\n{stored} in the store, of which {unused} is not part of any log")
+    if any(entry.role == "unknown" for entry in entries):
+        print(f"Of {unknown} it is unknown whether they are part of a log:")
+    reasons = dict.fromkeys((entry.topic_partition, entry.reason) for entry in entries)
+    for at, reason in reasons:
+        if reason:
+            text = reason.removeprefix(f"{at}: ")
+            print(f"{at}: {text}")
 
 
 def _row(entry: TierEntry) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ counts.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.format.messages.remote_log_records import PARTITION_DELETE, SEGMENT
 from stratalog.format.messages.schema import uuid_bytes
+from stratalog.format.murmur import partition_for_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +42,15 @@ class TopicIdPartition(NamedTuple):
     topic: str
     topic_id: str
     partition: int
+
+    def metadata_partition(self, count: int) -> int:
+        """The partition of `__remote_log_metadata` with the events of this one, if there are
+        `count`: Kafka's hash of the topic id and the partition number."""
+        hashed = 1
+        halves = struct.unpack(">QQ", uuid_bytes(self.topic_id))
+        for part in (*(half ^ half >> 32 for half in reversed(halves)), self.partition):
+            hashed = 31 * hashed + part & 0xFFFF_FFFF
+        return partition_for_key(hashed.to_bytes(4), count)
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,7 @@ class RemoteLog:
         self.segments: dict[str, RemoteSegmentInfo] = {}
         """By id, those that are not deleted for good."""
         self._epochs: dict[int, _Epoch] = {}
+        self._deleted: list[tuple[int, int]] = []
 
     def add(self, segment: RemoteSegmentInfo) -> None:
         """A copy that begins, or, from a manifest, is complete."""
@@ -115,6 +127,8 @@ class RemoteLog:
         segment = self.segments.get(segment_id)
         if segment is None or segment.state not in _MAY_FOLLOW[state]:
             return
+        if segment.state == FINISHED and state == DELETE_STARTED:
+            self._deleted.append((segment.start_offset, segment.end_offset))
         if custom_metadata is not None:
             segment = replace(segment, custom_metadata=custom_metadata)
         segment = self.segments[segment_id] = replace(segment, state=state)
@@ -133,6 +147,14 @@ class RemoteLog:
         """Complete copies, by offset."""
         found = [each for each in self.segments.values() if each.state == FINISHED]
         return sorted(found, key=lambda each: (each.start_offset, each.end_offset))
+
+    def has_deleted(self, start: int, end: int) -> bool:
+        """Whether the events show that brokers have deleted all offsets in [start, end)."""
+        for first, last in sorted(self._deleted):
+            if first > start:
+                break
+            start = max(start, last + 1)
+        return start >= end
 
     def served(self, lineage: Sequence[EpochEntry], first_offset: int) -> list[ServedRange]:
         """The ranges of offsets from `first_offset` on that a log of this lineage has here, in
@@ -175,7 +197,7 @@ def replay_remote_log(records: Iterable[RemoteLogRecord]) -> dict[TopicIdPartiti
         fields = record.fields
         if record.type_id == PARTITION_DELETE:
             if fields["remotePartitionDeleteState"] == "DELETE_PARTITION_FINISHED":
-                logs.pop(_place(fields["topicIdPartition"]), None)
+                logs[_place(fields["topicIdPartition"])] = RemoteLog()
             continue
         segment_id = fields["remoteLogSegmentId"]
         log = logs.setdefault(_place(segment_id["topicIdPartition"]), RemoteLog())

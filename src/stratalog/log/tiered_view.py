@@ -7,6 +7,9 @@ remote segment outside of these are not part of the log, and are not returned.
 
 Without any disk of a broker the log is what the store has. Then its exact start is unknown:
 deleted records may still be in the first segment.
+
+Nothing is inferred from what is missing: offsets that the checkpoints of a log directory name, and
+that are neither local nor in the store, are an error.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from stratalog.errors import PartitionGoneError, SegmentGoneError, TieredLogError
-from stratalog.format.names import DirState
+from stratalog.format.names import DirState, RootFile
 from stratalog.format.snapshot import decode_snapshot
 from stratalog.log.listing import Listing, list_partition
 from stratalog.log.partition_view import PartitionView
 from stratalog.log.producer_transitions import ProducerReplay
 from stratalog.log.segment_list import SegmentList
 from stratalog.storage.index_view import OFFSET_INDEX, IndexView
+from stratalog.storage.log_dir_scan import read_offset_checkpoint
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES
 from stratalog.storage.segment_view import LargestTimestamp, SegmentEnd, SegmentView
 
@@ -51,7 +55,12 @@ class RemoteSegmentView(SegmentView):
         try:
             return self.stored.open()
         except FileNotFoundError:
-            raise SegmentGoneError(self.path) from None
+            reason = (
+                "missing in the store, although the segment was copied completely. If a broker has "
+                "deleted it meanwhile, open the log directories again; otherwise restore the "
+                "object from a copy of the store"
+            )
+            raise SegmentGoneError(self.path, reason) from None
 
     def check_in_place(self) -> None:
         """Objects of tiered segments are never replaced."""
@@ -80,16 +89,18 @@ class TieredView(PartitionView):
         remote: RemoteLog,
         place: tuple[TieredStore, Path],
         lineage: Sequence[EpochEntry] | None = None,
+        log_dirs: Sequence[Path] = (),
     ) -> None:
         """`local` is the partition directory; None: there is only the store. `place` is the store
         and the directory of the partition in it. `lineage` replaces the leader epochs of the
-        local log."""
+        local log. Without `local`, the checkpoints of `log_dirs` may still name the partition."""
         self._local = local
         self.remote = remote
         """All that the store has of the partition."""
         self._store, self._directory = place
         self._given_lineage = lineage
-        self._checkpointed_start = None if local is not None else 0
+        self._log_dirs = log_dirs
+        self._checkpointed_start = None
         self._base_offset = None
         self.path = local or self._directory
         self.topic_partition, self.state = topic_partition, DirState.LIVE
@@ -125,7 +136,15 @@ class TieredView(PartitionView):
 
     @property
     def _known_start(self) -> int:
-        return 0 if self._local is None else self._read_log_start()
+        return self._read_log_start()
+
+    def checkpointed(self, file: RootFile) -> int | None:
+        if self._local is not None:
+            return super().checkpointed(file)
+        found = (read_offset_checkpoint(path, file) for path in self._log_dirs)
+        return max(
+            (each[at] for each in found if (at := self.topic_partition) in each), default=None
+        )
 
     @property
     def local_start_offset(self) -> int | None:
@@ -137,6 +156,7 @@ class TieredView(PartitionView):
         self.__dict__.pop("served", None)
         served = self.served
         self._check_no_gap(served)
+        self._check_known_end(served)
         remote = [self._view_of(each) for each in served]
         if not remote and not listing.segments:
             raise TieredLogError(
@@ -147,21 +167,49 @@ class TieredView(PartitionView):
         return SegmentList((*remote, *listing.segments), bases)
 
     def _check_no_gap(self, served: Sequence[ServedRange]) -> None:
-        """Raise if the store lacks offsets of the log: they were copied, so they must be there."""
-        expected = None
+        """Raise if the store lacks offsets of the log: they were copied, so they must be there.
+        Those at the start may have been deleted since the checkpoint was written."""
+        checkpointed = self.checkpointed(RootFile.LOG_START_OFFSETS)
+        expected = self._after_deleted(checkpointed, served)
         for each in served:
             if expected is not None and each.first_offset != expected:
                 self._raise_gap(expected, each.first_offset)
             expected = each.last_offset + 1
-        start = self.local_start_offset
-        if start is not None and start > self._known_start and expected != start:
-            self._raise_gap(self._known_start if expected is None else expected, start)
+        start, expected = self.local_start_offset, expected or 0
+        if start is None or expected >= start:
+            return
+        if served or not self.remote.has_deleted(expected, start):
+            self._raise_gap(expected, start)
+
+    def _after_deleted(self, checkpointed: int | None, served: Sequence[ServedRange]) -> int | None:
+        """Where the remote part must begin; None: anywhere."""
+        if checkpointed is None or not served:
+            return checkpointed
+        first = served[0].first_offset
+        return first if self.remote.has_deleted(checkpointed, first) else checkpointed
+
+    def _check_known_end(self, served: Sequence[ServedRange]) -> None:
+        """Raise if there are no local segments, and checkpoints name offsets after the remote
+        ones: these were on the disk only."""
+        if self._listing.segments:
+            return
+        files = (RootFile.RECOVERY_POINTS, RootFile.HIGH_WATERMARKS)
+        known = max(self.checkpointed(file) or 0 for file in files)
+        end = served[-1].last_offset + 1 if served else self._known_start
+        if end < known:
+            place = self._local or ", ".join(map(str, self._log_dirs))
+            raise TieredLogError(
+                f"{self.topic_partition}: the log ends at offset {known} according to the "
+                f"checkpoints in its log directory, but its segments in {self._directory} end at "
+                f"{end}, and {place} has no local segment of it; restore the partition directory. "
+                "To read only the remote part, give log directories without these checkpoints"
+            )
 
     def _raise_gap(self, start: int, end: int) -> None:
         raise TieredLogError(
             f"{self.topic_partition}: no remote segment has the offsets {start} to {end - 1} of "
             f"this log, looked up by its leader epochs in {self._directory}; check that the log "
-            "directories include the one with __remote_log_metadata"
+            "directories include the ones with all partitions of __remote_log_metadata"
         )
 
     def _view_of(self, served: ServedRange) -> SegmentView:

@@ -3,12 +3,16 @@
 What is in the store is known from `__remote_log_metadata`, if one of the log directories has it.
 Otherwise Aiven's manifests show it: a manifest is written last, so its segment is complete. Kafka's
 test store has no manifests.
+
+Nothing is inferred from missing metadata. The events of a partition are in one partition of the
+metadata topic, and a broker may have only some of these. A log is read as a local one only if it is
+known to be complete on the disk, or if nothing says that it is tiered.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +21,8 @@ from stratalog.format.aiven_manifest import decode_manifest
 from stratalog.format.checkpoint import EpochEntry, decode_leader_epochs
 from stratalog.format.messages.remote_log_records import read_remote_log_record
 from stratalog.format.metadata import encode_id
-from stratalog.format.names import TopicPartition
-from stratalog.log.partition_view import PartitionView, read_topic_id
+from stratalog.format.names import SYSTEM_TOPICS, RootFile, TopicPartition
+from stratalog.log.partition_view import PartitionView, identity_of, read_topic_id
 from stratalog.log.remote_segments import (
     RemoteLog,
     TopicIdPartition,
@@ -30,25 +34,56 @@ from stratalog.storage.log_file import read_file
 from stratalog.storage.store import fetch_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from stratalog.format.messages.remote_log_records import RemoteLogRecord
+    from stratalog.partitions.topics import TopicInfo
     from stratalog.storage.tiered_store import StoredTopic, TieredStore
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 _MANIFEST: Final = ".rsm-manifest"
 
-_log = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class LocalFacts:
+    """What the log directories say of their topics."""
+
+    log_dirs: Sequence[Path]
+    metadata: Sequence[Path]
+    """The directories of partitions of the metadata topic, if there are any."""
+    topics: Callable[[], Mapping[str, TopicInfo]]
+
+    @property
+    def metadata_partitions(self) -> list[int]:
+        """The partitions of the metadata topic that are here."""
+        return sorted({identity_of(path)[0].partition for path in self.metadata})
+
+    @cached_property
+    def metadata_count(self) -> int | None:
+        """How many partitions the metadata topic has; None if the cluster's metadata, which says
+        so, is not here."""
+        info = self.topics().get(METADATA_TOPIC)
+        return info.known_count if info is not None and info.is_in_cluster else None
+
+    def is_tiered(self, topic: str) -> bool | None:
+        """By its settings; None if they are unknown."""
+        if topic in SYSTEM_TOPICS or topic == METADATA_TOPIC:
+            return False
+        info = self.topics().get(topic)
+        if info is None or info.unknown is not None:
+            return None
+        if info.config.remote_storage_enable:
+            return True
+        return False if info.is_in_cluster else None
 
 
 class RemoteTier:
     """The store of some log directories."""
 
-    def __init__(self, store: TieredStore, metadata: Sequence[Path]) -> None:
-        """`metadata` are the directories of partitions of the metadata topic, if there are any."""
+    def __init__(self, store: TieredStore, local: LocalFacts) -> None:
         self.store = store
-        self._metadata = metadata
+        self._facts = local
 
     @cached_property
     def stored(self) -> dict[TopicPartition, list[StoredTopic]]:
@@ -61,9 +96,9 @@ class RemoteTier:
     @cached_property
     def logs(self) -> dict[TopicIdPartition, RemoteLog] | None:
         """From the metadata topic; None without one."""
-        if not self._metadata:
+        if not self._facts.metadata:
             return None
-        return replay_remote_log(_records(self._metadata))
+        return replay_remote_log(_records(self._facts.metadata))
 
     @property
     def topic_partitions(self) -> set[TopicPartition]:
@@ -75,22 +110,94 @@ class RemoteTier:
         return found
 
     def view(self, at: TopicPartition, local: Path | None) -> PartitionView:
-        """A partition with its remote part; an ordinary one if it has none."""
+        """A partition with its remote part; an ordinary one if it has none. Raises TieredLogError
+        if that cannot be known."""
         place = self._place(at, local)
         log = None if place is None else self.log_of(place)
         if place is None or log is None or not log.live:
-            if local is None:
-                raise TieredLogError(f"{at}: no complete remote segment in {self.store.root}")
-            return PartitionView(local)
+            if local is not None:
+                return self._local_view(at, local, place, log)
+            why = self._why_unknown(at, place)
+            raise TieredLogError(
+                f"{at}: no complete remote segment in {self.store.root}{why and f': {why}'}"
+            )
         directory = self.store.directory(*place)
         lineage = None
         if local is None or not _has_epochs(local):
             lineage = self._stored_lineage(log, directory)
-        return TieredView(at, local, log, (self.store, directory), lineage)
+        where = (self.store, directory)
+        return TieredView(at, local, log, where, lineage, self._facts.log_dirs)
+
+    def _local_view(
+        self, at: TopicPartition, local: Path, place: TopicIdPartition | None, log: RemoteLog | None
+    ) -> PartitionView:
+        """A log without a remote part. Raises TieredLogError if it may have one."""
+        view = PartitionView(local)
+        first = view.segments.bases[0]
+        start = view.checkpointed(RootFile.LOG_START_OFFSETS)
+        if first <= (start or 0):
+            return view
+        is_tiered = self._facts.is_tiered(at.topic)
+        if is_tiered is False or (log is not None and log.has_deleted(start or 0, first)):
+            return view
+        why = self._why_unknown(at, place)
+        if start is None and not (why and (is_tiered or at in self.stored)):
+            return view
+        lost = "before" if start is None else f"{start} to"
+        raise TieredLogError(
+            f"{at}: the offsets {lost} {first if start is None else first - 1} of this log are not "
+            f"on the disk ({local}), and no remote segment is known to have them: "
+            f"{why or f'{METADATA_TOPIC} names none'}. To read the local part only, leave out the "
+            "remote store"
+        )
+
+    def unknown_reason(self, place: TopicIdPartition) -> str:
+        """Why it is unknown which segments of a partition are part of its log, and what to do;
+        empty if it is known."""
+        if self.logs is None:
+            if self.store.layout == "aiven":
+                return ""
+            return (
+                f"which segments in {self.store.root} are complete is only known from "
+                f"{METADATA_TOPIC}; give the log directory that has this topic"
+            )
+        if place in self.logs:
+            return ""
+        here, count = self._facts.metadata_partitions, self._facts.metadata_count
+        if count is None:
+            numbers = ", ".join(map(str, here))
+            return (
+                f"the log directories have {METADATA_TOPIC} {numbers}, without any event of this "
+                "partition; give the log directories that have the other partitions of that topic"
+            )
+        needed = place.metadata_partition(count)
+        if needed in here:
+            return ""
+        return (
+            f"its events are in partition {needed} of {METADATA_TOPIC}, which is not in the log "
+            "directories; give the one that has it"
+        )
+
+    def _why_unknown(self, at: TopicPartition, place: TopicIdPartition | None) -> str:
+        places = [place] if place is not None else self.places(at)
+        why = next(filter(None, map(self.unknown_reason, places)), "")
+        if not why and self.logs is None and at not in self.stored:
+            return f"{self.store.root} has no segment of it; check the bucket and the prefix"
+        return why
+
+    def places(self, at: TopicPartition) -> list[TopicIdPartition]:
+        """What the store has of a partition: one for each incarnation of its topic."""
+        return [
+            TopicIdPartition(each.topic, each.topic_id, each.partition)
+            for each in self.stored.get(at, ())
+        ]
 
     def log_of(self, place: TopicIdPartition) -> RemoteLog | None:
+        """None if nothing is known of it."""
         if self.logs is not None:
             return self.logs.get(place)
+        if self.store.layout == "local":
+            return None
         return self._log_of_manifests(self.store.directory(*place))
 
     def _place(self, at: TopicPartition, local: Path | None) -> TopicIdPartition | None:
@@ -108,12 +215,7 @@ class RemoteTier:
             )
         return TopicIdPartition(at.topic, ids.pop(), at.partition) if ids else None
 
-    def _log_of_manifests(self, directory: Path) -> RemoteLog | None:
-        if self.store.layout == "local":
-            raise TieredLogError(
-                f"{self.store.root}: which segments are complete is only known from "
-                f"{METADATA_TOPIC}; give the log directory that has this topic"
-            )
+    def _log_of_manifests(self, directory: Path) -> RemoteLog:
         objects = self.store.objects(directory)
         names = [name for name, suffixes in objects.items() if _MANIFEST in suffixes]
         paths = [directory / f"{name}{_MANIFEST}" for name in names]

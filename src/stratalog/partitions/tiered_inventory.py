@@ -1,14 +1,16 @@
 """The segments of a tiered topic, local and remote ones side by side, and unused objects.
 
 Operators pay for every object in the store. Some are not part of any log: copies of a leader that
-lost an election, copies that were never finished, objects that no metadata names.
+lost an election, copies that were never finished, objects that no metadata names. Where the
+metadata is not at hand it is unknown what an object is, and nothing is called unused.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from stratalog.errors import CorruptError, SegmentGoneError, StratalogError
+from stratalog.errors import CorruptError, SegmentGoneError, StratalogError, TieredLogError
+from stratalog.log.partition_view import PartitionView
 from stratalog.log.remote_segments import FINISHED, STARTED, TopicIdPartition
 from stratalog.log.tiered_view import RemoteSegmentView, TieredView
 from stratalog.maintenance.verify.findings import (
@@ -22,7 +24,6 @@ from stratalog.storage.tiered_store import SIDE_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from pathlib import Path
 
     from stratalog.format.names import TopicPartition
     from stratalog.log.remote_segments import RemoteLog, RemoteSegmentInfo
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from stratalog.partitions.view import LogDirsView
 
 Role: TypeAlias = Literal[
-    "local", "remote", "both", "unreachable", "incomplete", "deleted", "orphan"
+    "local", "remote", "both", "unreachable", "incomplete", "deleted", "orphan", "unknown"
 ]
 """`remote` and `both` are part of the log, `both` also on the disk. `unreachable` is complete, but
-no leader epoch of the log leads there; an `orphan` is in the store and in no metadata."""
+no leader epoch of the log leads there; an `orphan` is in the store and in no metadata. It is
+`unknown` what a segment is if the metadata of its partition, or a part of the log, is missing."""
 
 REQUIRED: Final = {
     "local": (".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"),
@@ -57,6 +59,18 @@ class TierEntry(NamedTuple):
     segment_id: str
     leader_epochs: tuple[int, ...]
     max_timestamp_ms: int
+    reason: str = ""
+    """Why its role is unknown; of a local segment, why the remote part of its log is."""
+
+
+class _Known(NamedTuple):
+    """What is known of the log of a partition."""
+
+    used: frozenset[str]
+    """Ids of the segments that are part of it."""
+    local_start: int | None
+    problem: str
+    """Why it cannot be read; empty if it can."""
 
 
 def tier_entries(logs: LogDirsView, wanted: Collection[TopicPartition]) -> Iterator[TierEntry]:
@@ -67,64 +81,79 @@ def tier_entries(logs: LogDirsView, wanted: Collection[TopicPartition]) -> Itera
         yield from sorted(found, key=lambda each: (each.base_offset, each.role, each.segment_id))
 
 
+def _opened(logs: LogDirsView, at: TopicPartition) -> tuple[PartitionView | None, str]:
+    """The log, or as much of it as is on the disk, and why it is not all of it."""
+    try:
+        return logs.partition(*at), ""
+    except TieredLogError as error:
+        problem = str(error)
+    try:
+        return PartitionView(logs.path_of(*at)), problem
+    except StratalogError:
+        return None, problem
+
+
 def _local_entries(logs: LogDirsView, at: TopicPartition) -> Iterator[TierEntry]:
-    view = logs.partition(*at)
-    segments = view.listing.segments
+    view, problem = _opened(logs, at)
+    segments = () if view is None else view.listing.segments
     for slot, segment in enumerate(segments):
         is_last = slot + 1 == len(segments)
         end = segment.end.next_offset if is_last else segments[slot + 1].base_offset
-        yield TierEntry(
-            at, "", "local", segment.base_offset, end - 1, segment.size_bytes, 0, "", (), -1
-        )
+        place = (segment.base_offset, end - 1, segment.size_bytes)
+        yield TierEntry(at, "", "local", *place, 0, "", (), -1, problem)
+
+
+def _known(logs: LogDirsView, at: TopicPartition) -> _Known:
+    view, problem = _opened(logs, at)
+    if not isinstance(view, TieredView):
+        return _Known(frozenset(), None, problem)
+    served = view.remote.served(view.lineage, view.log_start_offset)
+    used = frozenset(each.segment.segment_id for each in served)
+    return _Known(used, view.local_start_offset, problem)
 
 
 def _remote_entries(logs: LogDirsView, tier: RemoteTier, at: TopicPartition) -> Iterator[TierEntry]:
-    view = logs.partition(*at)
-    used: set[str] = set()
-    local_start = None
-    if isinstance(view, TieredView):
-        local_start = view.local_start_offset
-        served = view.remote.served(view.lineage, view.log_start_offset)
-        used = {each.segment.segment_id for each in served}
-    for place, directory in _places(tier, at):
+    known = _known(logs, at)
+    for place in tier.places(at):
         log = tier.log_of(place)
-        objects = tier.store.objects(directory)
+        objects = tier.store.objects(tier.store.directory(*place))
+        of_place = known._replace(problem=known.problem or tier.unknown_reason(place))
         for name, suffixes in sorted(objects.items()):
             info = None if log is None else log.segments.get(name[21:])
             stored_bytes = sum(suffixes.values())
-            yield _remote_entry(at, place, name, info, (stored_bytes, used, local_start))
+            yield _remote_entry(at, place, (name, stored_bytes), info, of_place)
         yield from _lost_entries(at, place, log, objects)
-
-
-def _places(tier: RemoteTier, at: TopicPartition) -> list[tuple[TopicIdPartition, Path]]:
-    return [
-        (TopicIdPartition(each.topic, each.topic_id, each.partition), each.path)
-        for each in tier.stored.get(at, ())
-    ]
 
 
 def _remote_entry(
     at: TopicPartition,
     place: TopicIdPartition,
-    name: str,
+    stored: tuple[str, int],
     info: RemoteSegmentInfo | None,
-    facts: tuple[int, set[str], int | None],
+    known: _Known,
 ) -> TierEntry:
-    stored_bytes, used, local_start = facts
+    name, stored_bytes = stored
+    role = _role(info, known)
+    reason = known.problem if role == "unknown" else ""
+    if info is not None:
+        return _entry(at, place, info, role, stored_bytes, reason)
     base, segment_id = int(name[:20]), name[21:]
+    return TierEntry(
+        at, place.topic_id, role, base, None, 0, stored_bytes, segment_id, (), -1, reason
+    )
+
+
+def _role(info: RemoteSegmentInfo | None, known: _Known) -> Role:
     if info is None:
-        return TierEntry(
-            at, place.topic_id, "orphan", base, None, 0, stored_bytes, segment_id, (), -1
-        )
-    role: Role = "deleted"
-    if info.state == STARTED:
-        role = "incomplete"
-    elif info.state == FINISHED and segment_id not in used:
-        role = "unreachable"
-    elif info.state == FINISHED:
-        is_local = local_start is not None and info.end_offset >= local_start
-        role = "both" if is_local else "remote"
-    return _entry(at, place, info, role, stored_bytes)
+        return "unknown" if known.problem else "orphan"
+    if info.state != FINISHED:
+        return "incomplete" if info.state == STARTED else "deleted"
+    if known.problem:
+        return "unknown"
+    if info.segment_id not in known.used:
+        return "unreachable"
+    is_local = known.local_start is not None and info.end_offset >= known.local_start
+    return "both" if is_local else "remote"
 
 
 def _entry(
@@ -133,6 +162,7 @@ def _entry(
     info: RemoteSegmentInfo,
     role: Role,
     stored_bytes: int,
+    reason: str = "",
 ) -> TierEntry:
     return TierEntry(
         at,
@@ -145,6 +175,7 @@ def _entry(
         info.segment_id,
         tuple(epoch for epoch, _ in info.epochs),
         info.max_timestamp_ms,
+        reason,
     )
 
 
@@ -170,7 +201,10 @@ def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
     try:
         view = logs.partition(*at)
     except StratalogError as error:
-        finding = _finding(str(logs.tier.store.root), f"{at}: {error}", "remote-unreadable")
+        text = str(error).removeprefix(f"{at}: ")
+        finding = _finding(str(logs.tier.store.root), f"{at}: {text}", "remote-unreadable")
+        if isinstance(error, TieredLogError):  # it says what to do
+            finding = finding._replace(advice="then verify the remote part again")
         return VerifyReport((finding,), VerifyCounts(partitions=1))
     found: list[Finding] = []
     counts = VerifyCounts(partitions=1)
@@ -183,6 +217,8 @@ def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
     for each in _remote_entries(logs, logs.tier, at):
         if each.role in {"unreachable", "incomplete", "orphan"}:
             found.append(_unused(logs.tier, each))
+        elif each.role == "unknown":
+            found.append(_unknown(logs.tier, each))
     return VerifyReport(tuple(found), counts)
 
 
@@ -250,11 +286,21 @@ def _finding(path: str, what: str, code: str, position: int = NO_POSITION) -> Fi
     return Finding(Severity.ERROR, code, path, position, what, advice)
 
 
+def _path_of(tier: RemoteTier, entry: TierEntry) -> str:
+    at = entry.topic_partition
+    directory = tier.store.directory(at.topic, entry.topic_id, at.partition)
+    return f"{directory}/{entry.base_offset:020d}-{entry.segment_id}"
+
+
+def _unknown(tier: RemoteTier, entry: TierEntry) -> Finding:
+    what = f"whether it is part of the log is unknown: {entry.reason}"
+    advice = "give all log directories that have a partition of __remote_log_metadata"
+    path = _path_of(tier, entry)
+    return Finding(Severity.WARNING, "remote-unknown", path, NO_POSITION, what, advice)
+
+
 def _unused(tier: RemoteTier, entry: TierEntry) -> Finding:
-    directory = tier.store.directory(
-        entry.topic_partition.topic, entry.topic_id, entry.topic_partition.partition
-    )
-    path = f"{directory}/{entry.base_offset:020d}-{entry.segment_id}"
+    path = _path_of(tier, entry)
     reasons = {
         "unreachable": "complete, but of no leader epoch of the log",
         "incomplete": "a copy that was never finished",

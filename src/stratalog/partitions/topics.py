@@ -121,7 +121,8 @@ def read_topics(
         settings = error
     topics = {}
     for name, numbers in numbers_by_topic(live).items():
-        places = [live[TopicPartition(name, number)][0] for number in numbers]
+        paths = (live[TopicPartition(name, number)] for number in numbers)
+        places = [found[0] for found in paths if found]  # others are only in a store
         topic_id, found = _settings_read(settings, name, places)
         topics[name] = describe_topic(name, topic_id, numbers, found, 0)
     return topics

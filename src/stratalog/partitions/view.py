@@ -105,9 +105,14 @@ class LogDirsView(TopicReader):
         self._live = live_partitions(self.dirs)
         self.tier: RemoteTier | None = None
         if store is not None:
-            from stratalog.partitions.tiered import RemoteTier, metadata_dirs  # noqa: PLC0415
+            from stratalog.partitions.tiered import (  # noqa: PLC0415
+                LocalFacts,
+                RemoteTier,
+                metadata_dirs,
+            )
 
-            self.tier = RemoteTier(store, metadata_dirs(self._live))
+            facts = LocalFacts(self.paths, metadata_dirs(self._live), lambda: self.topics)
+            self.tier = RemoteTier(store, facts)
             for at in self.tier.topic_partitions:
                 self._live.setdefault(at, [])
         self._views: weakref.WeakSet[PartitionView] = weakref.WeakSet()

@@ -49,7 +49,7 @@ from stratalog.spark.connector import CONNECTOR_OPTIONS, split_off_ignored
 from stratalog.spark.offset_json import offsets_from_json
 from stratalog.spark.session_storage import session_storage_options
 from stratalog.storage.remote_path import RemotePath, location
-from stratalog.storage.store_options import is_storage_option
+from stratalog.storage.store_options import is_storage_option, layered
 from stratalog.storage.tiered_store import TieredStore
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ def _writable(path: Path) -> Path:
 
 
 def storage_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of stores: those of the Spark session, replaced by those of the query."""
+    """The options of stores: those of the Spark session, overridden by those of the query."""
     given = {name: value for name, value in options.items() if is_storage_option(name)}
-    return {**session_storage_options(), **given}
+    return layered(session_storage_options(), given)
 
 
 def _json_list(name: str, text: str) -> list[str]:

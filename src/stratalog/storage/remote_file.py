@@ -17,14 +17,13 @@ Nothing is requested before bytes are needed.
 from __future__ import annotations
 
 from collections import deque
-from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import SegmentGoneError
 from stratalog.storage.log_file import FileIdentity, LogFile
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES, RemotePath
-from stratalog.storage.store import Fetch, fetch_pool, note_fetch
+from stratalog.storage.store import Fetch, fetch_pool, is_same_time, modified_s, note_fetch
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -179,10 +178,11 @@ class RemoteFile(LogFile):
     def _fetch_whole(self) -> bytes:
         """What others may have read, too: many look at the same index."""
         try:
-            data = self._remote.read_bytes()
+            data, written_s = self._remote.store.read_version(self._remote.key, self.path)
         except FileNotFoundError:
             raise SegmentGoneError(self.path) from None
-        if len(data) != self.size_bytes:
+        is_same_size = len(data) == self.size_bytes
+        if not is_same_size or not is_same_time(written_s, self._identity.mtime_ns):
             raise SegmentGoneError(self.path)
         return data
 
@@ -207,9 +207,8 @@ class RemoteFile(LogFile):
             return self._handle
 
     def _check_listed(self, handle: Any) -> None:
-        size_bytes, seconds = handle.size(), _modified_s(handle)
-        listed_s = self._identity.mtime_ns // 1_000_000_000
-        if size_bytes != self.size_bytes or (seconds and listed_s and seconds != listed_s):
+        is_same = is_same_time(modified_s(handle), self._identity.mtime_ns)
+        if handle.size() != self.size_bytes or not is_same:
             raise SegmentGoneError(self.path)
 
 
@@ -270,13 +269,3 @@ def _version_of(handle: Any) -> tuple[bytes, ...]:
     names = ("ETag", "Last-Modified")
     said = (found.get(name, found.get(name.encode(), b"")) for name in names)
     return (*said, str(handle.size()).encode())
-
-
-def _modified_s(handle: Any) -> int:
-    """When the object was written, in seconds; 0 if the store does not say."""
-    found = handle.metadata() or {}
-    text = found.get("Last-Modified", found.get(b"Last-Modified", b""))
-    try:
-        return int(datetime.fromisoformat(text.decode()).timestamp())
-    except (ValueError, AttributeError):
-        return 0

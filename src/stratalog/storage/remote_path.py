@@ -50,9 +50,9 @@ def location(where: Path | str, options: Mapping[str, str] | None = None) -> Pat
         return Path(re.sub(r"\A//[^/]*", "", where[len("file:") :]))
     if _URI.match(where) is None:
         return Path(where)
-    given = merged_options(_defaults if options is None else options)
     scheme, authority, rest, credentials = split_uri(where)
-    key = StoreKey(scheme, authority, tuple(sorted({**given, **credentials}.items())))
+    given = merged_options(_defaults if options is None else options, credentials)
+    key = StoreKey(scheme, authority, tuple(sorted(given.items())))
     return RemotePath(key, rest.strip("/"))
 
 
@@ -197,6 +197,12 @@ class RemotePath(PosixPath):
         """What the last listing of its directory says of this file, or else the store."""
         found, is_listed = self.store.known(self.key)
         return found if is_listed else self.store.status(self.key, self)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the last listing of its directory has this file. Costs no request."""
+        found, _ = self.store.known(self.key)
+        return found is not None and not found.is_dir
 
     def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]  # of this class
         return (self / name for name in self.listed())

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -50,6 +51,7 @@ LISTING_AGE_MAX_S: Final = 5.0
 LISTED_FILES_MAX: Final = 200_000
 KEPT_FILE_BYTES_MAX: Final = 1 << 20
 KEPT_BYTES_MAX: Final = 32 << 20
+NS_PER_S: Final = 1_000_000_000
 
 _WITHOUT_RENAMING: Final = frozenset({"gs", "gcs", "abfs", "abfss"})
 """These and S3 have no directories either."""
@@ -86,6 +88,23 @@ class Fetch:
     path: Path
     position: int = 0
     size_bytes: int = 0
+
+
+def modified_s(handle: Any) -> int:
+    """When an open object was written, in seconds; 0 if the store does not say. Costs no request:
+    it came with the size."""
+    found = handle.metadata() or {}
+    text = found.get("Last-Modified", found.get(b"Last-Modified", b""))
+    try:
+        return int(datetime.fromisoformat(text.decode()).timestamp())
+    except (ValueError, AttributeError):
+        return 0
+
+
+def is_same_time(written_s: int, listed_ns: int) -> bool:
+    """Whether an object may be the listed one; a store that does not know times does not tell."""
+    listed_s = listed_ns // NS_PER_S
+    return not written_s or not listed_s or written_s == listed_s
 
 
 _noted = threading.local()
@@ -197,24 +216,33 @@ class Store:
 
     def read_file(self, key: str, path: Path) -> bytes:
         """The content of a small file. Raises FileNotFoundError."""
+        return self.read_version(key, path)[0]
+
+    def read_version(self, key: str, path: Path) -> tuple[bytes, int]:
+        """The content of a small file, and when that was written, in seconds; 0: unknown. It may
+        be newer than the listing. Raises FileNotFoundError."""
         listed, is_listed = self.known(key)
         if is_listed and (listed is None or listed.is_dir):
             raise FileNotFoundError(2, "No such file", str(path))
+        listed_s = 0 if listed is None else listed.mtime_ns // NS_PER_S
         with self._lock:
             kept = self._kept.get(key)
         if kept is not None and kept[0] == listed:
-            return kept[1]
+            return kept[1], listed_s
         if listed is not None and not listed.size_bytes:
-            return b""
+            return b"", listed_s
         file = self.open(key, path)
-        size_bytes = file.size()
+        size_bytes, written_s = file.size(), modified_s(file)
         note_fetch(Fetch("range", path, 0, size_bytes))
         data = self.read_range(file, path, 0, size_bytes) if size_bytes else b""
-        if listed is not None and len(data) <= KEPT_FILE_BYTES_MAX:
+        is_same = listed is not None and size_bytes == listed.size_bytes
+        if listed is not None and is_same and is_same_time(written_s, listed.mtime_ns):
             self._keep_file(key, listed, data)
-        return data
+        return data, written_s
 
     def _keep_file(self, key: str, listed: StoredFile, data: bytes) -> None:
+        if len(data) > KEPT_FILE_BYTES_MAX:
+            return
         with self._lock:
             self._kept[key] = (listed, data)
             self._kept.move_to_end(key)

@@ -4,6 +4,9 @@ An option is a name and a text. S3 options may be written `s3.endpoint`, `fs.s3a
 `spark.hadoop.fs.s3a.endpoint`; `fs.s3a.bucket.BUCKET.endpoint` overrides it for one bucket. What is
 not given comes from the environment (`AWS_…`), then from the default chain of the store's library.
 
+Sources of options have an order of precedence, whatever the spelling of a name: `layered` merges
+them. An option of a higher source also overrides one for a single bucket in a lower source.
+
 Values may be secrets: nothing here or above prints them. `redacted` removes them from texts of
 libraries.
 """
@@ -48,6 +51,10 @@ _S3_NAMES: Final = {
     "proxy.username": "proxy_username",
     "proxy.password": "proxy_password",
 }
+_SPELLINGS: Final = "|".join(name.replace(".", "[.-]") for name in _S3_NAMES)
+_OF_BUCKET: Final = re.compile(rf"bucket\.(.+?)\.({_SPELLINGS})", re.IGNORECASE)
+"""The name of a bucket may have dots: the longest known name at the end counts."""
+_AZURE_KEY: Final = re.compile(r"account\.key\.([^.]+)(?:\..*)?", re.IGNORECASE)
 _SECRETS: Final = re.compile(r"(?i)secret|password|token|access.?key|account.?key|sas")
 _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000}
 
@@ -65,18 +72,83 @@ class StoreKey(NamedTuple):
         return f"StoreKey({self.scheme}://{self.authority}, options: {names or 'none'})"
 
 
-def merged_options(given: Mapping[str, str] | None) -> dict[str, str]:
-    """The options of the environment, replaced by those given."""
+class _Setting(NamedTuple):
+    """What an option sets, in any of its spellings."""
+
+    field: str
+    scope: str | None = None
+    """The bucket or account that it is for; None: all of them."""
+
+
+def layered(*sources: Mapping[str, str]) -> dict[str, str]:
+    """The options of several sources, in rising order of precedence. Raises ConfigError if one
+    source has two values for the same setting."""
+    found: dict[str, str] = {}
+    for source in sources:
+        given = _settings_of(source)
+        kept = {
+            name: value
+            for name, value in found.items()
+            if not _is_overridden(_setting(name), given)
+        }
+        found = {**kept, **source}
+    return found
+
+
+def _settings_of(source: Mapping[str, str]) -> dict[_Setting, str]:
+    names: dict[_Setting, str] = {}
+    for name, value in source.items():
+        other = names.setdefault(_setting(name), name)
+        if source[other] != value:
+            raise ConfigError(name, f"has another value than {other!r}, which is the same setting")
+    return names
+
+
+def _is_overridden(setting: _Setting, given: Mapping[_Setting, str]) -> bool:
+    if setting in given or _Setting(setting.field) in given:
+        return True
+    # A session token belongs to its key.
+    is_token = setting.field == "session_token"
+    return is_token and any(each.field == "access_key" for each in given)
+
+
+def _setting(name: str) -> _Setting:
+    azure = _HADOOP_AZURE.match(name)
+    if azure is not None:
+        key = _AZURE_KEY.fullmatch(name[azure.end() :])
+        return _Setting("azure.account.key", key[1]) if key is not None else _Setting(name)
+    suffix, _ = _s3_suffix(name)
+    if suffix is None:
+        is_exact = name.lower().startswith("fsspec.")
+        return _Setting(name if is_exact else name.lower())
+    of_bucket = _OF_BUCKET.fullmatch(suffix)
+    bucket, text = (of_bucket[1], of_bucket[2]) if of_bucket is not None else (None, suffix)
+    known = _s3_field(text)
+    return _Setting(known, bucket) if known is not None else _Setting(name)
+
+
+def _s3_field(suffix: str) -> str | None:
+    return _S3_NAMES.get(suffix.replace("-", ".").lower())
+
+
+def merged_options(
+    given: Mapping[str, str] | None, credentials: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The options of the environment, overridden by those given, and by `credentials` of a URI."""
+    return layered(_of_environment(), given or {}, credentials or {})
+
+
+def _of_environment() -> dict[str, str]:
     text = os.environ.get(ENVIRONMENT, "")
     if not text:
-        return dict(given or {})
+        return {}
     try:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError("not an object")
     except ValueError as error:
         raise ConfigError(ENVIRONMENT, f"not a JSON object of options: {error}") from None
-    return {**{str(name): str(value) for name, value in found.items()}, **(given or {})}
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def is_storage_option(name: str) -> bool:
@@ -128,7 +200,7 @@ def s3_settings(options: Mapping[str, str], bucket: str) -> dict[str, str]:
             if not suffix.startswith(f"bucket.{bucket}."):
                 continue
             suffix, into = suffix[len(f"bucket.{bucket}.") :], of_bucket
-        known = _S3_NAMES.get(suffix.replace("-", ".").lower())
+        known = _s3_field(suffix)
         if known is not None:
             into[known] = value
         elif not is_hadoop:  # Hadoop has hundreds, most of them for its own client
@@ -156,12 +228,13 @@ def s3_arguments(options: Mapping[str, str], bucket: str) -> dict[str, Any]:
         arguments["anonymous"] = True
     for name in ("request_timeout", "connect_timeout"):
         if given.get(name):
-            arguments[name] = _seconds(name, given[name])
+            shown = next(f"s3.{each}" for each, field in _S3_NAMES.items() if field == name)
+            arguments[name] = _seconds(shown, given[name])
     if given.get("proxy_host"):
         arguments["proxy_options"] = {
             "scheme": "http",
             "host": given["proxy_host"],
-            "port": int(given.get("proxy_port", "80")),
+            "port": _port(given.get("proxy_port", "80")),
             "username": given.get("proxy_username", ""),
             "password": given.get("proxy_password", ""),
         }
@@ -210,15 +283,15 @@ def azure_arguments(options: Mapping[str, str], authority: str) -> tuple[str, di
         "azure.blob.storage.scheme": "blob_storage_scheme",
         "azure.dfs.storage.scheme": "dfs_storage_scheme",
     }
+    of_account = {}
     for name, value in options.items():
-        hadoop = _HADOOP_AZURE.match(name)
-        if hadoop is not None and name[hadoop.end() :].startswith(f"account.key.{account}"):
-            arguments["account_key"] = value
+        if _setting(name) == ("azure.account.key", account):
+            of_account["account_key"] = value
         elif name.lower() in own:
             arguments[own[name.lower()]] = value
         elif name.lower().startswith("azure."):
             raise unknown_name(name, "storage option", list(own))
-    return container, arguments
+    return container, arguments | of_account
 
 
 def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
@@ -262,9 +335,15 @@ def _is_true(text: str | None) -> bool:
     return (text or "").strip().lower() in {"true", "1", "yes"}
 
 
+def _port(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text.strip()):
+        raise ConfigError("s3.proxy.port", "not a port number")
+    return int(text)
+
+
 def _seconds(name: str, text: str) -> float:
     """Hadoop's times: milliseconds, or with a unit."""
     found = re.fullmatch(r"(\d{1,9})(ms|s|m)?", text.strip().lower())
     if found is None:
-        raise ConfigError(name, f"not a time such as 5000 or 5s: {text!r}", value=text)
+        raise ConfigError(name, "not a time such as 5000 or 5s")
     return int(found[1]) * _UNIT_MS[found[2] or ""] / 1000
