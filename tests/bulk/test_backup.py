@@ -33,7 +33,12 @@ from stratalog.format.batch import BatchHeader
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.control import ControlType, EndMarker, encode_end_marker
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
-from stratalog.format.names import CONSUMER_OFFSETS_TOPIC, RootFile, TopicPartition
+from stratalog.format.names import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    RootFile,
+    TopicPartition,
+)
 from stratalog.format.record import BatchFields, Record, encode_batch
 from stratalog.log.latest_records import LatestRecords
 from stratalog.partitions.view import open_dirs
@@ -309,6 +314,20 @@ def test_up_to_a_time(tmp_path: Path) -> None:
             for number, rows in expected.items()
         }, second
         assert_nothing_to_repair(out)
+
+
+def test_cluster_metadata_are_never_truncated(tmp_path: Path) -> None:
+    where, out = tmp_path / "backups", tmp_path / "out"
+    (saved,) = backup([log_dir_case().root], where).dirs
+    (metadata,) = (each for each in saved.partitions if each.topic == CLUSTER_METADATA_TOPIC)
+    selection = Selection(to_offsets=((metadata.topic_partition, 100),))
+    with pytest.raises(BackupError, match="__cluster_metadata:0:100: this log cannot be truncated"):
+        restore(where, [out], selection)
+    assert not out.exists()
+    result = restore(where, [out], Selection(until_ms=1000))
+    ends = {each[:2]: each.end_offset for each in result.partitions}
+    assert ends.pop(metadata.topic_partition) == metadata.end_offset
+    assert set(ends.values()) == {0}
 
 
 def test_checkpoints_are_not_beyond_the_new_end(tmp_path: Path) -> None:
