@@ -12,7 +12,7 @@ import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
 from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
-from stratalog.log.partition_view import PartitionView
+from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage import store as stores
 from stratalog.storage.log_file import open_file
@@ -345,6 +345,27 @@ def test_a_small_object_of_the_same_size_is_not_taken_for_the_listed_one(
         list(remote.read())
     path.parent.listed(age_max_s=0.0)
     assert open_file(path).read(0, 10) == bytes(10)
+
+
+@pytest.mark.parametrize(
+    "name", ["log-start-offset-checkpoint", "leader-epoch-checkpoint", "partition.metadata"]
+)
+def test_a_listed_file_that_is_not_found_does_not_count_as_absent(
+    counting: CountingServer, tmp_path: Path, name: str
+) -> None:
+    with stratalog.LogDir.open(tmp_path) as writer:
+        for _ in range(10):
+            writer.append("orders", b"value")
+        writer.delete_records("orders", 0, before_offset=5)
+    uri = counting.upload(tmp_path, f"not-found/{name}")
+    logs = stratalog.open_dirs(uri, storage_options=counting.options)
+    view = logs.partition("orders", 0)
+    place = "" if name.startswith("log-start") else "orders-0/"
+    counting.remove(f"not-found/{name}/{place}{name}")
+    with pytest.raises(StoreError, match=f"{name}.*has listed this object"):
+        _ = view.log_start_offset, view.leader_epochs, read_topic_id(view.path)
+    again = stratalog.open_dirs(location(uri, {**counting.options, "s3.attempts.maximum": "1"}))
+    assert again.partition("orders", 0).log_start_offset == (0 if name.startswith("log") else 5)
 
 
 def test_an_object_that_changed_since_it_was_listed_is_a_typed_error(

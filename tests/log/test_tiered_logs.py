@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
@@ -184,6 +186,11 @@ def test_without_the_key(cases: dict[str, TieredCase], tmp_path: Path) -> None:
     other.write_text("nothing")
     logs = stratalog.open_dirs(*case.log_dirs, remote=case.remote, remote_keys=[str(other)])
     with pytest.raises(TieredLogError, match="not a private key"):
+        list(logs.partition("plain", 0).read())
+    key = ec.generate_private_key(ec.SECP256R1())
+    other.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    logs = stratalog.open_dirs(*case.log_dirs, remote=case.remote, remote_keys=[str(other)])
+    with pytest.raises(TieredLogError, match=r"key-a.*not an RSA key"):
         list(logs.partition("plain", 0).read())
 
 

@@ -29,7 +29,7 @@ from stratalog.format.names import (
     parse_partition_file,
     parse_root_file,
 )
-from stratalog.storage.log_file import list_directory, read_file
+from stratalog.storage.log_file import check_absent, list_directory, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,13 +116,15 @@ def read_offset_checkpoint(
     """One of the four offset checkpoints of a log directory.
 
     As in Kafka, a file that is missing or corrupt counts as empty; `on_corrupt` is called with the
-    error. Raises AccessDeniedError or StorageError if it cannot be read.
+    error. Raises AccessDeniedError or StorageError if it cannot be read, or if a store has listed
+    it and does not have it.
     """
     try:
         return dict(_decoded_offsets(bytes(read(log_dir / file.value))))
     except (AccessDeniedError, StorageError):
         raise
     except (FileNotFoundError, NotADirectoryError):
+        check_absent(log_dir / file.value)
         return {}
     except StratalogError as error:
         on_corrupt(error)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
+from errno import ENOENT
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
-from stratalog.errors import AccessDeniedError, CorruptError, UnsupportedError
+from stratalog.errors import AccessDeniedError, CorruptError, StoreError, UnsupportedError
 from stratalog.format.batch import HEADER_BYTES, MAGIC_2, PEEK_BYTES, BatchHeader, Peek, peek
 from stratalog.format.resync import FoundBatch, IncompleteBatch, find_next_batch
 from stratalog.storage.closing import Closing
@@ -43,6 +44,14 @@ def read_file(path: Path) -> bytes:
         raise storage_error(error, "read", path) from error
 
 
+def check_absent(path: Path) -> None:
+    """For a file that was not found. Raises StoreError if a store has listed it: it was removed
+    since, or the store is inconsistent, so it must not count as absent."""
+    if isinstance(path, RemotePath) and path.is_listed:
+        reason = "the store has listed this object, but does not have it; try again"
+        raise StoreError(path, "read", ENOENT, reason)
+
+
 def read_decoded(
     path: Path, decode: Callable[[bytes], T], read: Callable[[Path], bytes] = read_file
 ) -> T | None:
@@ -51,6 +60,7 @@ def read_decoded(
     try:
         return decode(read(path))
     except FileNotFoundError:
+        check_absent(path)
         return None
     except CorruptError as error:
         raise error.located(path) from None

@@ -198,6 +198,12 @@ class RemotePath(PosixPath):
         found, is_listed = self.store.known(self.key)
         return found if is_listed else self.store.status(self.key, self)
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the last listing of its directory has this file. Costs no request."""
+        found, _ = self.store.known(self.key)
+        return found is not None and not found.is_dir
+
     def iterdir(self) -> Iterator[RemotePath]:  # type: ignore[override]  # of this class
         return (self / name for name in self.listed())
 

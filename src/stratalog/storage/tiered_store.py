@@ -331,6 +331,10 @@ class _Cipher:
 
 def _private_key(encryption: Encryption, keys: Sequence[tuple[str, bytes]], path: Path) -> Any:
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric.rsa import (  # noqa: PLC0415
+            RSAPrivateKey,
+        )
         from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
             load_pem_private_key,
         )
@@ -346,11 +350,17 @@ def _private_key(encryption: Encryption, keys: Sequence[tuple[str, bytes]], path
             "PEM file (--remote-key, option remote.key)"
         )
     try:
-        return load_pem_private_key(content, password=None)
-    except (ValueError, TypeError):
+        found = load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise TieredLogError(
             f"{path}: the key given for {encryption.key_id!r} is not a private key in PEM form"
         ) from None
+    if not isinstance(found, RSAPrivateKey):
+        raise TieredLogError(
+            f"{path}: the key given for {encryption.key_id!r} is not an RSA key; give the private "
+            "key of the RSA key pair that Aiven's plugin encrypts with"
+        )
+    return found
 
 
 def _data_key(encryption: Encryption, private: Any, path: Path) -> bytes:
