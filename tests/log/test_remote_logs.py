@@ -353,10 +353,10 @@ def test_a_small_object_of_the_same_size_is_not_taken_for_the_listed_one(
 def test_a_listed_file_that_is_not_found_does_not_count_as_absent(
     counting: CountingServer, tmp_path: Path, name: str
 ) -> None:
-    with stratalog.LogDir.open(tmp_path) as logs:
+    with stratalog.LogDir.open(tmp_path) as writer:
         for _ in range(10):
-            logs.append("orders", b"value")
-        logs.delete_records("orders", 0, before_offset=5)
+            writer.append("orders", b"value")
+        writer.delete_records("orders", 0, before_offset=5)
     uri = counting.upload(tmp_path, f"not-found/{name}")
     logs = stratalog.open_dirs(uri, storage_options=counting.options)
     view = logs.partition("orders", 0)
