@@ -148,7 +148,7 @@ def test_a_bad_bound_or_column_ends_with_one_line(spark: SparkSession) -> None:
     path = str(GoldenCase("multiseg").root)
     for frame, message in [
         (reader.schema("ofset long").load(path), "did you mean 'offset'?"),
-        (reader.schema("offset int").load(path), "column offset is bigint, not int"),
+        (reader.schema("offset int").load(path), "column offset has the type bigint, not int"),
         (
             _read(spark, startingOffsets="latest"),
             "starting offset can't be latest for batch queries on Kafka",
