@@ -64,6 +64,17 @@ def test_views_of_a_long_active_segment_find_old_offsets_too(tmp_path: Path) -> 
     assert view.offset_index.origin == "file"
 
 
+def test_a_view_of_an_inactive_segment_does_not_grow(tmp_path: Path) -> None:
+    """Not even if its end is asked for only when the segment is active again."""
+    segment, size = filled(tmp_path, 1)
+    segment.become_inactive()
+    view = segment.view()
+    segment.become_active(now_ms=0)
+    append(segment, make_batch(2, count=2))
+    assert view.end == (size, 2)
+    assert segment.view().end == (2 * size, 4)
+
+
 def test_readers_see_whole_batches_below_a_growing_end(tmp_path: Path) -> None:
     """Several threads look while one appends, cuts, seals and opens again."""
     segment, size = filled(tmp_path, 1)

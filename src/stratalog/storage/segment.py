@@ -594,7 +594,11 @@ class Segment:
         """The segment up to its published end, for all lookups."""
         writer = self._writer
         if writer is None:
-            return self._readers.sealed_view(self.path, self._size_bytes, self._largest_timestamp)
+            size_bytes, end = self._size_bytes, self._end
+            view = self._readers.sealed_view(self.path, size_bytes, self._largest_timestamp)
+            if end is not None and end.position == size_bytes:
+                view.end = end  # looked for later, it might include what is being appended by then
+            return view
         return self._readers.live_view(self.path, writer)
 
     @contextmanager
