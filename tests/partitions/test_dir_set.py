@@ -17,9 +17,9 @@ from stratalog.bulk.target import Target
 from stratalog.commits.journal import JOURNAL_FILE
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError, StratalogError
+from stratalog.format.murmur import partition_for_key
 from stratalog.log.reader import IsolationLevel
 from stratalog.partitions.saved_state import STATE_FILE
-from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk
 from stratalog.storage.staged_names import parse_staged_name
 from tests.commits import staging

@@ -31,11 +31,11 @@ from stratalog.errors import (
 )
 from stratalog.format.batch import BatchHeader, Codec, TimestampType
 from stratalog.format.column_types import schema_of
+from stratalog.format.murmur import partition_for_key
 from stratalog.format.record import Header, Record
 from stratalog.log.reader import IsolationLevel
 from stratalog.producing import columns as module
 from stratalog.producing.batches import AppendedRange
-from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk
 from tests import strategies
 from tests.disks import FaultyDisk

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.format.hashing import partition_key
-from stratalog.producing.partitioner import StickyPartitioner, murmur2, partition_for_key
+from stratalog.format.murmur import murmur2, partition_for_key
+from stratalog.producing.partitioner import StickyPartitioner
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it reads its schemas in a way that Python deprecates

@@ -22,11 +22,11 @@ from stratalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.format.batch import Codec, TimestampType
+from stratalog.format.murmur import partition_for_key
 from stratalog.format.record import Header
 from stratalog.log_dir import LogDir
 from stratalog.producing import batches
 from stratalog.producing.batches import Kernel, RecordMetadata
-from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk, SystemCalls
 from tests.disks import FaultyDisk
 from tests.log.building import batches_of

@@ -16,9 +16,9 @@ from stratalog.bulk.target import Target, commit_staged
 from stratalog.commits.journal import JournalFile, plan_commit
 from stratalog.commits.staged import StagedCommit
 from stratalog.errors import CommitError, CommitPendingError
+from stratalog.format.murmur import partition_for_key
 from stratalog.maintenance.recovery import LoadPoint, open_log
 from stratalog.maintenance.verify.directory import verify_partition
-from stratalog.producing.partitioner import partition_for_key
 from stratalog.storage.disk import Disk
 from tests.commits.staging import JOB, rows, stage
 from tests.golden_metadata import broker_dir

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from stratalog.format.kernels import hashing as kernel
-from stratalog.format.kernels import hashing as key_column
 from stratalog.format.kernels.jit import entry_point
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def hash_keys(column: pa.Array) -> NDArray[np.int64]:
     if data is None:  # nothing but nulls and empty keys
         data = pa.py_buffer(b"")
     column.validate()
-    key_column.hash_column(
+    kernel.hash_column(
         offsets.address + 4 * column.offset, data.address, data.size, *_SECRET, hashes
     )
     return hashes

@@ -1,6 +1,6 @@
 """Kafka's partitioner: chooses the partition of a record if the producer does not.
 
-The murmur2 hash of the key determines the partition, so all records of a key are in one partition,
+The hash of the key (`format/murmur.py`) determines the partition: all records of a key are in one,
 in order, whichever client wrote them. Records without a key stick to one partition for about a
 batch of bytes, then switch to another: batches are full, and the partitions even in the long run.
 """
@@ -10,12 +10,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from stratalog.format.murmur import murmur2, partition_for_key
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-__all__ = ("StickyPartitioner", "murmur2", "partition_for_key")
 
 
 class StickyPartitioner:

@@ -25,6 +25,7 @@ from stratalog.errors import (
 from stratalog.format.arguments import choice_of, count_of
 from stratalog.format.batch import Codec, advance_sequence
 from stratalog.format.compression import compress
+from stratalog.format.murmur import partition_for_key
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Header
 from stratalog.producing.batches import (
@@ -38,7 +39,7 @@ from stratalog.producing.batches import (
     PartitionQueue,
     check_timestamp,
 )
-from stratalog.producing.partitioner import StickyPartitioner, partition_for_key
+from stratalog.producing.partitioner import StickyPartitioner
 from stratalog.storage.closing import Closing
 from stratalog.storage.locks import ProcessOwned
 

@@ -110,7 +110,7 @@ def hash_column(offsets: int, data: int, size: int, first: int, second: int, out
         out[i] = hash_key(data + start, end - start, secret, data + size)[0]
 
 
-# Partitions of many keys: the compiled twin of `producing.partitioner.partition_for_key`.
+# Partitions of many keys: the compiled twin of `format.murmur.partition_for_key`.
 
 UNASSIGNED = -1
 
