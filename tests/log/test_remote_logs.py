@@ -347,6 +347,36 @@ def test_a_small_object_of_the_same_size_is_not_taken_for_the_listed_one(
     assert open_file(path).read(0, 10) == bytes(10)
 
 
+@pytest.mark.parametrize("reads_columns", [False, True], ids=["records", "columns"])
+@pytest.mark.parametrize("value_bytes", [100, 1 << 20], ids=["whole", "range"])
+def test_an_object_that_is_replaced_after_it_was_opened_is_a_typed_error(
+    counting: CountingServer,
+    proxy: FaultyProxy,
+    tmp_path: Path,
+    value_bytes: int,
+    reads_columns: bool,
+) -> None:
+    """With the same size, in the same second, between the requests for its size and its bytes."""
+    for key, value in ("before", b"1"), ("after", b"2"):
+        with stratalog.LogDir.open(tmp_path / key) as logs:
+            config = {"segment.bytes": f"{value_bytes + 100}", "max.message.bytes": f"{2 << 20}"}
+            logs.create_topic("orders", partitions=1, config=config)
+            for _ in range(2):  # each in its own segment
+                logs.append("orders", value * value_bytes, timestamp=FIRST_MS)
+    uri = counting.upload(tmp_path / "before", "opened")
+    first = min((tmp_path / "after/orders-0").glob("*.log"))
+
+    def replace(request: Request) -> None:
+        if request.method == "GET" and request.target.endswith(first.name):
+            counting.put(f"opened/orders-0/{first.name}", first.read_bytes())
+
+    proxy.fault = replace
+    view = stratalog.open_partition(f"{uri}/orders-0", storage_options=proxy.server.options)
+    assert len(view.segments) == 2
+    with pytest.raises(SegmentGoneError, match=first.name):
+        _ = view.read_columns().read_all() if reads_columns else list(view.read())
+
+
 @pytest.mark.parametrize(
     "name", ["log-start-offset-checkpoint", "leader-epoch-checkpoint", "partition.metadata"]
 )

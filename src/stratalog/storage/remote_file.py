@@ -9,7 +9,7 @@ Two ways of reading, behind the interface of `LogFile`:
 
 Memory is bounded: kept blocks, ranges in flight, and the range being read. A scan opens with one
 request and ends with one that compares the object's version: if the object was replaced meanwhile,
-`check_unchanged` raises, so ranges of two versions are never taken for one file.
+`check_unchanged` raises, so bytes of another version are never taken for those of the listed one.
 
 Nothing is requested before bytes are needed.
 """
@@ -21,9 +21,17 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import SegmentGoneError
+from stratalog.format.names import FileKind
 from stratalog.storage.log_file import FileIdentity, LogFile
 from stratalog.storage.remote_path import WHOLE_FILE_BYTES, RemotePath
-from stratalog.storage.store import Fetch, fetch_pool, is_same_time, modified_s, note_fetch
+from stratalog.storage.store import (
+    Fetch,
+    fetch_pool,
+    is_same_time,
+    modified_s,
+    note_fetch,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -76,7 +84,6 @@ class RemoteFile(LogFile):
         self._lock = Lock()  # over opening
         self._blocks: deque[_FetchedBlock] = deque()
         self._scan: _Scan | None = None
-        self._fetches = 0
 
     def close(self) -> None:
         self._blocks.clear()
@@ -128,14 +135,14 @@ class RemoteFile(LogFile):
         self._scan = _Scan(self, position, end)
 
     def check_unchanged(self) -> None:
-        """One request, unless all that was read came with one."""
-        if self._fetches <= 1 or self._handle is None:
+        """One request, unless the file was fetched whole, which checks that already."""
+        if self._handle is None:
             return
         try:
             now = self._remote.store.open(self._remote.key, self.path)
         except FileNotFoundError:
             raise SegmentGoneError(self.path) from None
-        if _version_of(now) != self._version:
+        if version_of(now) != self._version:
             raise SegmentGoneError(self.path)
 
     def _block_of(self, position: int, end: int) -> _FetchedBlock | None:
@@ -176,9 +183,16 @@ class RemoteFile(LogFile):
         return self.fetch_quietly(start, end)
 
     def _fetch_whole(self) -> bytes:
-        """What others may have read, too: many look at the same index."""
+        """What others may have read, too: many look at the same index.
+
+        Records must be those of the listed version. An index is a hint that lookups check, so it
+        is not worth a request more.
+        """
+        has_records = self.path.suffix == FileKind.LOG.value
         try:
-            data, written_s = self._remote.store.read_version(self._remote.key, self.path)
+            data, written_s = self._remote.store.read_version(
+                self._remote.key, self.path, checks_version=has_records
+            )
         except FileNotFoundError:
             raise SegmentGoneError(self.path) from None
         is_same_size = len(data) == self.size_bytes
@@ -188,7 +202,6 @@ class RemoteFile(LogFile):
 
     def fetch_quietly(self, start: int, end: int) -> bytes:
         handle = self._handle or self._open()
-        self._fetches += 1
         try:
             return self._remote.store.read_range(handle, self.path, start, end - start)
         except FileNotFoundError:
@@ -202,7 +215,7 @@ class RemoteFile(LogFile):
                 except FileNotFoundError:
                     raise SegmentGoneError(self.path) from None
                 self._check_listed(handle)
-                self._version = _version_of(handle)
+                self._version = version_of(handle)
                 self._handle = handle
             return self._handle
 
@@ -261,11 +274,3 @@ class _Scan:
         future = fetch_pool().submit(self._file.fetch_quietly, start, stop)
         self._ranges.append((start, stop, future))
         self._next, self._count = stop, self._count + 1
-
-
-def _version_of(handle: Any) -> tuple[bytes, ...]:
-    """What changes with the content: the ETag of S3, or else size and time."""
-    found = handle.metadata() or {}
-    names = ("ETag", "Last-Modified")
-    said = (found.get(name, found.get(name.encode(), b"")) for name in names)
-    return (*said, str(handle.size()).encode())

@@ -101,6 +101,14 @@ def modified_s(handle: Any) -> int:
         return 0
 
 
+def version_of(handle: Any) -> tuple[bytes, ...]:
+    """What changes with the content of an open object: the ETag of S3, or else size and time."""
+    found = handle.metadata() or {}
+    names = ("ETag", "Last-Modified")
+    said = (found.get(name, found.get(name.encode(), b"")) for name in names)
+    return (*said, str(handle.size()).encode())
+
+
 def is_same_time(written_s: int, listed_ns: int) -> bool:
     """Whether an object may be the listed one; a store that does not know times does not tell."""
     listed_s = listed_ns // NS_PER_S
@@ -218,9 +226,16 @@ class Store:
         """The content of a small file. Raises FileNotFoundError."""
         return self.read_version(key, path)[0]
 
-    def read_version(self, key: str, path: Path) -> tuple[bytes, int]:
+    def read_version(
+        self, key: str, path: Path, *, checks_version: bool = False
+    ) -> tuple[bytes, int]:
         """The content of a small file, and when that was written, in seconds; 0: unknown. It may
-        be newer than the listing. Raises FileNotFoundError."""
+        be newer than the listing. Raises FileNotFoundError.
+
+        Size and time come with one request, the bytes with the next: with `checks_version` a third
+        one tells whether the same version answered both. Raises FileNotFoundError if not: the
+        one that was looked at is gone.
+        """
         listed, is_listed = self.known(key)
         if is_listed and (listed is None or listed.is_dir):
             raise FileNotFoundError(2, "No such file", str(path))
@@ -235,6 +250,8 @@ class Store:
         size_bytes, written_s = file.size(), modified_s(file)
         note_fetch(Fetch("range", path, 0, size_bytes))
         data = self.read_range(file, path, 0, size_bytes) if size_bytes else b""
+        if checks_version and version_of(self.open(key, path)) != version_of(file):
+            raise FileNotFoundError(2, "No such file", str(path))
         is_same = listed is not None and size_bytes == listed.size_bytes
         if listed is not None and is_same and is_same_time(written_s, listed.mtime_ns):
             self._keep_file(key, listed, data)
