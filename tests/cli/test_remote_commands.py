@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,7 +42,8 @@ def test_commands_print_the_same_of_a_uri(counting: CountingServer) -> None:
         ["ls", "@", "--segments", "--json"],
         ["dump", "@/txn-0/00000000000000000000.log"],
         ["stats", "@", "--json"],
-        ["verify", "@"],
+        ["verify", "@", "--json"],
+        ["verify", "@/txn-0", "--json"],
     ):
         local = inside(*(each.replace("@", str(case.root)) for each in args))
         remote = inside(*(each.replace("@", uri) for each in args), *options)
@@ -51,8 +52,55 @@ def test_commands_print_the_same_of_a_uri(counting: CountingServer) -> None:
             assert "\n".join(remote.lines).replace(uri, "@") == "\n".join(local.lines).replace(
                 str(case.root), "@"
             )
+        elif args[0] == "ls":
+            assert segments(remote.rows, uri) == segments(local.rows, str(case.root))
+        else:
+            assert without_speed(remote.rows) == without_speed(local.rows)
         assert b"strata-secret" not in remote.stdout
         assert "strata-secret" not in remote.stderr
+
+
+def without_speed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a command printed, but not how fast it was."""
+    names = {"seconds", "recordsPerSecond", "bytesPerSecond"}
+    return [{name: row[name] for name in row if name not in names} for row in rows]
+
+
+def segments(rows: list[dict[str, Any]], root: str) -> list[dict[str, Any]]:
+    """The segments and their index files; stores have no disk space."""
+    return [
+        {**row, "path": row["path"].replace(root, "@")} for row in rows if row["kind"] == "segment"
+    ]
+
+
+def test_verify_finds_corruption_in_a_store(counting: CountingServer, tmp_path: Path) -> None:
+    root = GoldenCase("txn").copy_to(tmp_path)
+    log, index, snapshot = (
+        root / "txn-0" / name
+        for name in (
+            "00000000000000000011.log",
+            "00000000000000000039.timeindex",
+            "00000000000000000048.snapshot",
+        )
+    )
+    for file, at in ((log, 100), (index, 9), (snapshot, 3)):
+        data = bytearray(file.read_bytes())
+        data[at] ^= 0xFF
+        file.write_bytes(data)
+    uri = counting.upload(root, "corrupt")
+    options = [f"--storage-option={name}={value}" for name, value in counting.options.items()]
+    local = inside("verify", root, "--json")
+    remote = inside("verify", uri, "--json", *options)
+    found = [
+        [(row["code"], row["path"].replace(where, "@"), row["position"]) for row in rows[:-1]]
+        for where, rows in ((str(root), local.rows), (uri, remote.rows))
+    ]
+    assert {path.rpartition("/")[2] for _, path, _ in found[0]} >= {
+        file.name for file in (log, index, snapshot)
+    }
+    assert found[0] == found[1]
+    assert (local.status, remote.status) == (1, 1)
+    assert f"stratalog repair {uri}/txn-0" in remote.rows[0]["advice"] + remote.rows[1]["advice"]
 
 
 def test_a_report_on_logs_in_a_store(counting: CountingServer, tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ class _Taker:
 def _indexes(view: PartitionView) -> IndexFacts:
     offset_entries = time_entries = rebuilt = 0
     for segment in view.segments:
+        segment.read_index_files()
         offsets, times = segment.offset_index, segment.times.index
         offset_entries += offsets.entries
         time_entries += times.entries

@@ -66,14 +66,14 @@ class RemoteSegmentView(SegmentView):
         """Objects of tiered segments are never replaced."""
 
     def load_index(self, of: IndexFormat) -> IndexView | None:
-        if self.stored.size_bytes <= WHOLE_FILE_BYTES:
+        if self._is_fetched_whole:
             return None
         data = self.stored.side_file("offset" if of is OFFSET_INDEX else "timestamp")
         return None if data is None else IndexView(of, self.path, self.base_offset, data)
 
     @property
-    def no_index_reason(self) -> str:
-        return "the log is small and fetched whole"
+    def _is_fetched_whole(self) -> bool:
+        return self.stored.size_bytes <= WHOLE_FILE_BYTES and not self._reads_index_files
 
     def read_txn_index(self) -> bytes | None:
         return self.stored.side_file("transaction")

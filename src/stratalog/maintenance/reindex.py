@@ -180,7 +180,7 @@ def _kept(changes: list[FileChange], task: ReindexTask) -> list[FileChange]:
 
     # Planned as for verify: a transaction may have begun in a segment before.
     plan = plan_partition(Path(task.path).parent)
-    (verify_task,) = (each for each in plan.tasks if each.path == task.path)
+    (verify_task,) = (each for each in plan.tasks if each.path == Path(task.path))
     verified = verify_segment(verify_task)
     wrong = {
         finding.path

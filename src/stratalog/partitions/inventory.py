@@ -120,6 +120,7 @@ def summarize_segments(view: PartitionView) -> list[SegmentSummary]:
     ends = [*segments.bases[1:], view.log_end_offset]
     found = []
     for slot, segment in enumerate(segments):
+        segment.read_index_files()
         largest = segments.largest_timestamp(slot).timestamp  # checks the time index, too
         last = segment.offset_index.last()
         if last is not None:

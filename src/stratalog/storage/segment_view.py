@@ -335,6 +335,7 @@ class SegmentView:
     """What its transaction index lacks, once looked up in the log."""
     known_largest: LargestTimestamp | None = None
     """The largest timestamp, if a writer knows it or it was looked up before."""
+    _reads_index_files = False
 
     def __init__(
         self, path: Path, base_offset: int, size_bytes: int, identity: FileIdentity | None = None
@@ -653,9 +654,18 @@ class SegmentView:
         except (FileNotFoundError, PermissionError):
             return None
 
+    def read_index_files(self) -> None:
+        """From now on, the indexes are those of the files, also if the log is so small that lookups
+        fetch it whole: to describe the files."""
+        if self._is_fetched_whole:
+            self._reads_index_files = True
+            for name in ("offset_index", "times"):
+                self.__dict__.pop(name, None)
+
     @property
     def _is_fetched_whole(self) -> bool:
-        return isinstance(self.path, RemotePath) and self.size_bytes <= WHOLE_FILE_BYTES
+        is_small = isinstance(self.path, RemotePath) and self.size_bytes <= WHOLE_FILE_BYTES
+        return is_small and not self._reads_index_files
 
     @property
     def no_index_reason(self) -> str:

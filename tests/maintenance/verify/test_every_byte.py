@@ -30,7 +30,7 @@ def task(tmp_path: Path) -> VerifyTask:
     is verified: a file that changes between listing and reading counts as another one."""
     (source,) = (GOLDEN_DIR / "txn").glob("*-0")
     plan = plan_partition(copy_partition(source, tmp_path))
-    (found,) = (task for task in plan.tasks if task.path.endswith(f"{SEGMENT}.log"))
+    (found,) = (task for task in plan.tasks if task.path.name == f"{SEGMENT}.log")
     assert verify_segment(found).findings == ()
     return dataclasses.replace(found, identity=None)
 

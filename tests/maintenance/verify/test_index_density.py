@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,6 @@ def test_a_long_stretch_without_an_entry(
     data: bytes, is_compacted: bool, severity: Severity
 ) -> None:
     findings = Findings()
-    check = OffsetIndexCheck("0.index", data, 0, findings)
+    check = OffsetIndexCheck(Path("0.index"), data, 0, findings)
     check.finish(SPARSE_BYTES + 1000, is_compacted=is_compacted)
     assert [finding.severity for finding in findings.close()] == [severity]

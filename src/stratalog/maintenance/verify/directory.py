@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stratalog.errors import CorruptError, StratalogError
@@ -28,6 +27,7 @@ from stratalog.storage.log_dir_scan import scan_log_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from stratalog.format.names import TopicPartition
     from stratalog.maintenance.verify.findings import Finding
@@ -70,7 +70,7 @@ class VerifyPlan:
 class DirectoryPlan:
     """The root files of a log directory."""
 
-    path: str
+    path: Path
     offsets: Mapping[RootFile, Mapping[TopicPartition, int]]
     findings: tuple[Finding, ...]
     files: int
@@ -108,15 +108,15 @@ def plan_directory(
                 is_compacted=has_compacted_topic(partition) or name in cleaned,
             )
         )
-    root = DirectoryPlan(str(path), offsets, findings.close(), len(files))
+    root = DirectoryPlan(path, offsets, findings.close(), len(files))
     return VerifyPlan(tuple(plans), (root,))
 
 
 def conclude(plan: VerifyPlan, segments: Iterable[SegmentReport]) -> VerifyReport:
     """All findings of the plan, from the reports of its tasks."""
-    by_directory: dict[str, list[SegmentReport]] = {}
+    by_directory: dict[Path, list[SegmentReport]] = {}
     for segment in segments:
-        by_directory.setdefault(str(Path(segment.path).parent), []).append(segment)
+        by_directory.setdefault(segment.path.parent, []).append(segment)
     partitions = [
         conclude_partition(partition, by_directory.get(partition.path, []))
         for partition in plan.partitions
@@ -152,16 +152,14 @@ def _decoded(
 
 def _conclude_root(root: DirectoryPlan, partitions: Sequence[PartitionReport]) -> VerifyReport:
     findings = Findings()
-    inside = [
-        partition for partition in partitions if str(Path(partition.path).parent) == root.path
-    ]
+    inside = [partition for partition in partitions if partition.path.parent == root.path]
     ends = {partition.topic_partition: partition.log_end_offset for partition in inside}
     for file, offsets in root.offsets.items():
         for topic_partition, offset in offsets.items():
             end = ends.get(topic_partition)
             if end is None and topic_partition in ends:
                 continue  # it could not be read, so its offsets are not known
-            _check_checkpoint(Path(root.path) / file.value, topic_partition, offset, end, findings)
+            _check_checkpoint(root.path / file.value, topic_partition, offset, end, findings)
     return VerifyReport((*root.findings, *findings.close()), VerifyCounts(files=root.files))
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import enum
 import shlex
 from collections import Counter
-from pathlib import PurePath
+from os import curdir
+from posixpath import dirname
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.errors import AccessDeniedError
@@ -293,9 +294,9 @@ class Findings:
 
 def _advice_at(advice: str, path: str) -> str:
     """With the directories of the file, as a shell takes them."""
-    partition = PurePath(path).parent
-    return advice.replace("{partition}", shlex.quote(str(partition))).replace(
-        "{log_dir}", shlex.quote(str(partition.parent))
+    partition = dirname(path) or curdir
+    return advice.replace("{partition}", shlex.quote(partition)).replace(
+        "{log_dir}", shlex.quote(dirname(partition) or curdir)
     )
 
 

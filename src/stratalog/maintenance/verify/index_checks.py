@@ -23,6 +23,7 @@ from stratalog.maintenance.verify.findings import Fault, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -62,7 +63,7 @@ class _IndexCheck:
     """What both sparse indexes share: loading, the tail, and the order of entries."""
 
     def __init__(
-        self, path: str, data: bytes, base_offset: int, findings: Findings, layout: _Layout
+        self, path: Path, data: bytes, base_offset: int, findings: Findings, layout: _Layout
     ) -> None:
         entry = layout.entry
         self.path = path
@@ -123,7 +124,7 @@ class _IndexCheck:
 class OffsetIndexCheck(_IndexCheck):
     """`.index` of a segment."""
 
-    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, base_offset, findings, _OFFSET_INDEX)
         self._offsets, self._positions = self.columns["offset"], self.columns["position"]
         self._pending = np.empty(
@@ -219,7 +220,7 @@ class OffsetIndexCheck(_IndexCheck):
 class TimeIndexCheck(_IndexCheck):
     """`.timeindex` of a segment."""
 
-    def __init__(self, path: str, data: bytes, base_offset: int, findings: Findings) -> None:
+    def __init__(self, path: Path, data: bytes, base_offset: int, findings: Findings) -> None:
         super().__init__(path, data, base_offset, findings, _TIME_INDEX)
         self._timestamps, self._offsets = self.columns["timestamp"], self.columns["offset"]
         self._done = 0
@@ -288,24 +289,18 @@ class TimeIndexCheck(_IndexCheck):
 class TxnIndexBytes(NamedTuple):
     """The file as it was before the log was read: a broker may abort a transaction meanwhile."""
 
-    path: str
+    path: Path
     before: bytes
 
     def last_offsets_now(self) -> set[int]:
         """Last offsets of all transactions, after all markers were read."""
         found = set()
         with suppress(FileNotFoundError):
-            data = read_whole(self.path)
+            data = self.path.read_bytes()
             for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
                 with suppress(StratalogError):
                     found.add(AbortedTxn.unpack(data, at).last_offset)
         return found
-
-
-def read_whole(path: str) -> bytes:
-    """The content of a small file: many are read, and a Path takes as long as the file."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a string
-        return file.read()
 
 
 def check_txn_index(
@@ -358,7 +353,7 @@ def _needs_entry(marker: Marker) -> bool:
     return marker.is_abort and marker.first_offset != NO_OFFSET
 
 
-def _entries(path: str, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
+def _entries(path: Path, data: bytes, findings: Findings) -> Iterator[tuple[int, AbortedTxn]]:
     for at in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
         try:
             yield at, AbortedTxn.unpack(data, at)

@@ -49,7 +49,7 @@ _INDEX_KINDS: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TXN_
 class PartitionPlan:
     """The tasks that verify a partition, and what its listing showed already."""
 
-    path: str
+    path: Path
     topic_partition: TopicPartition
     tasks: tuple[VerifyTask, ...]
     epochs: tuple[EpochEntry, ...]
@@ -72,7 +72,7 @@ class PartitionPlan:
 class PartitionReport(NamedTuple):
     """A partition after verification."""
 
-    path: str
+    path: Path
     topic_partition: TopicPartition
     log_end_offset: int | None
     """None if the end of the log could not be read."""
@@ -98,14 +98,14 @@ def plan_partition(
     except PermissionError as error:
         findings.add_os_error(error, path)
         found = findings.close()
-        return PartitionPlan(str(path), topic_partition, (), (), found, 0, is_unreadable=True)
+        return PartitionPlan(path, topic_partition, (), (), found, 0, is_unreadable=True)
     _check_files(listing, findings)
     epochs = _check_epochs(path, findings)
     _check_metadata(path, topic_partition, findings)
     if not listing.segments:
         findings.add(Fault.NO_SEGMENT, path, "no segment (*.log) in this directory")
     return PartitionPlan(
-        str(path),
+        path,
         topic_partition,
         _tasks(listing, epochs, findings, was_clean=was_clean),
         epochs,
@@ -177,7 +177,7 @@ def _tasks(
 ) -> tuple[VerifyTask, ...]:
     segments = listing.segments
     bases = [segment.base_offset for segment in segments]
-    paths = {offset: str(path) for offset, path in listing.snapshots}
+    paths = dict(listing.snapshots)
     offsets = sorted(paths)
     if bases:
         _check_early_snapshots([o for o in offsets if o <= bases[0]], paths, findings)
@@ -193,7 +193,7 @@ def _tasks(
         above = offsets[low:high]
         tasks.append(
             VerifyTask(
-                str(segment.path),
+                segment.path,
                 segment.base_offset,
                 segment.size_bytes,
                 segment.identity,
@@ -225,14 +225,13 @@ def _swapped_side_files(listing: Listing) -> dict[int, tuple[str, ...]]:
 
 
 def _check_early_snapshots(
-    offsets: Sequence[int], paths: dict[int, str], findings: Findings
+    offsets: Sequence[int], paths: dict[int, Path], findings: Findings
 ) -> None:
     """Snapshots from before the log. Without batches to compare with, only their format is
     checked."""
     for offset in offsets:
         try:
-            with open(paths[offset], "rb") as file:  # noqa: PTH123 - a string
-                decode_snapshot(file.read())
+            decode_snapshot(paths[offset].read_bytes())
         except FileNotFoundError:
             continue
         except OSError as error:

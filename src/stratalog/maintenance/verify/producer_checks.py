@@ -13,7 +13,6 @@ snapshot or a transaction index knows of offsets that the log has lost is believ
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -28,6 +27,7 @@ from stratalog.maintenance.verify.findings import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -67,7 +67,7 @@ class ProducerCheck:
         self,
         path: Path,
         before: Path | None,
-        snapshots: tuple[tuple[int, str], ...],
+        snapshots: tuple[tuple[int, Path], ...],
         findings: Findings,
         evidence: LogEvidence,
         *,
@@ -106,14 +106,14 @@ class ProducerCheck:
             below = int(np.searchsorted(batches["base_offset"], offset))
             self._replay_rows(chunk, batches[:below])
             batches = batches[below:]
-            self._compare(offset, Path(path))
+            self._compare(offset, path)
         self._replay_rows(chunk, batches)
 
     def finish(self, next_offset: int) -> None:
         """The segment has ended before `next_offset`."""
         for offset, path in self._snapshots:
             if offset <= next_offset:
-                self._compare(offset, Path(path))
+                self._compare(offset, path)
             else:
                 what = f"covers the log up to {offset}, but it ends at {next_offset}"
                 self._findings.add(Fault.SNAPSHOT_PAST_END, path, what)

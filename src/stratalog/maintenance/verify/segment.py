@@ -13,7 +13,6 @@ valid batch follows there, else at the next valid batch that a search finds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,13 +32,13 @@ from stratalog.maintenance.verify.index_checks import (
     TimeIndexCheck,
     TxnIndexBytes,
     check_txn_index,
-    read_whole,
 )
 from stratalog.maintenance.verify.producer_checks import LogEvidence, ProducerCheck
 from stratalog.storage.segment_view import SegmentView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -289,8 +288,8 @@ _FAULTS: Final = {
 class VerifyTask:
     """A segment to verify."""
 
-    path: str
-    """Path of the `.log` file."""
+    path: Path
+    """Of the `.log` file."""
     base_offset: int
     size_bytes: int
     identity: FileIdentity | None = None
@@ -302,9 +301,9 @@ class VerifyTask:
     """The last writer closed the log directory cleanly."""
     epochs: tuple[EpochEntry, ...] = ()
     """Leader epochs of the partition; empty if they are not known."""
-    snapshot_before: str | None = None
+    snapshot_before: Path | None = None
     """The producer snapshot at the base offset."""
-    snapshots: tuple[tuple[int, str], ...] = ()
+    snapshots: tuple[tuple[int, Path], ...] = ()
     """Those above the base offset, up to the next segment's, by offset."""
     swapped: tuple[str, ...] = ()
     """Extensions of side files that still end in `.swap`: compaction was interrupted after it had
@@ -314,7 +313,7 @@ class VerifyTask:
 class SegmentReport(NamedTuple):
     """The result for one segment."""
 
-    path: str
+    path: Path
     base_offset: int
     next_offset: int
     """After the last valid batch."""
@@ -337,7 +336,7 @@ class _SegmentCheck:
     def __init__(self, task: VerifyTask, on_bytes: Callable[[int], None] | None) -> None:
         self._task = task
         self._on_bytes = on_bytes
-        self._path = Path(task.path)
+        self._path = task.path
         self._segment = SegmentView(self._path, task.base_offset, task.size_bytes, task.identity)
         self._findings = Findings()
         self._order = OffsetOrder(task.base_offset)
@@ -380,10 +379,9 @@ class _SegmentCheck:
         self._load_indexes()
         self._aborted_before = self._read(FileKind.TXN_INDEX)
         self._settle_size(self._segment.file.size_bytes)
-        before = None if task.snapshot_before is None else Path(task.snapshot_before)
         self._producers = ProducerCheck(
             self._path,
-            before,
+            task.snapshot_before,
             task.snapshots,
             self._findings,
             self._evidence,
@@ -419,14 +417,15 @@ class _SegmentCheck:
             path = self._side_file(FileKind.TIME_INDEX)
             self._time_index = TimeIndexCheck(path, data, base, findings)
 
-    def _side_file(self, kind: FileKind) -> str:
-        stem, _, state = self._task.path.rpartition(FileKind.LOG.value)
+    def _side_file(self, kind: FileKind) -> Path:
+        stem, _, state = self._path.name.rpartition(FileKind.LOG.value)
         is_swapped = kind.value in self._task.swapped
-        return f"{stem}{kind.value}{FileState.SWAP.value if is_swapped else state}"
+        suffix = FileState.SWAP.value if is_swapped else state
+        return self._path.with_name(f"{stem}{kind.value}{suffix}")
 
     def _read(self, kind: FileKind) -> bytes | None:
         try:
-            data = read_whole(self._side_file(kind))
+            data = self._side_file(kind).read_bytes()
         except FileNotFoundError:
             return None
         self._counts = self._counts._replace(files=self._counts.files + 1)
