@@ -206,6 +206,7 @@ class SegmentScan:
 
     def __iter__(self) -> Iterator[Step]:
         position = 0
+        self._segment.file.expect(0, self._end)
         while position < self._end:
             buf, table = self._load(position)
             if not buf:
@@ -392,6 +393,7 @@ class _SegmentCheck:
                 self._take(step)
             else:
                 self._report_corruption(step)
+        self._segment.check_unchanged()
         self._finish()
 
     def _settle_size(self, size_bytes: int) -> None:
