@@ -183,12 +183,20 @@ def test_read_of_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
     for topic, number, facts in case.partitions():
         if topic == "plain":
             args = ["read", f"{topic}:{number}", "--remote", str(case.remote), "--json"]
-            rows = inside(*args, f"--remote-key={case.keys[0]}").rows
+            done = inside(*args, f"--remote-key={case.keys[0]}")
+            assert done.stderr.count("the log start offset is unknown") == 1
+            rows = done.rows
             tiered = facts["list_offsets"]["latest_tiered"]["offset"]
             expected = [
                 each[0] for each in consumed(facts, "read_uncommitted") if each[0] <= tiered
             ]
             assert [row["offset"] for row in rows] == expected
+    where = [f"--log-dir={path}" for path in case.log_dirs]
+    rows = inside("verify", "plain", *where, "--remote", str(case.remote), "--json").rows
+    for finding in rows[:-1]:
+        assert finding["what"].startswith("encrypted with the key pair 'key-a'; give")
+        assert finding["advice"] == "then verify the remote part again"
+    assert len(rows) > 1
     refused = stratalog("read", "plain", "--remote", str(case.remote))
     assert refused.status == 1
     assert "--remote-key" in refused.stderr

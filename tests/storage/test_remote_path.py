@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from stratalog.errors import ConfigError, UnsupportedError
+from stratalog.storage.log_file import list_directory
 from stratalog.storage.remote_path import RemotePath, location
 from stratalog.storage.store_options import (
     ENVIRONMENT,
     StoreKey,
     azure_arguments,
+    gcs_arguments,
     is_storage_option,
     layered,
     merged_options,
@@ -171,3 +173,15 @@ def test_which_options_are_those_of_stores() -> None:
     assert is_storage_option("S3.Endpoint")
     assert not is_storage_option("subscribe")
     assert not is_storage_option("kafka.s3.endpoint")
+
+
+def test_without_hadoop_the_error_has_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nowhere")
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    with pytest.raises(ConfigError, match="libhdfs") as refused:
+        list_directory(location("hdfs://127.0.0.1:1/kafka"))
+    assert "\n" not in str(refused.value)
+
+
+def test_google_is_not_asked_for_a_quarter_of_an_hour() -> None:
+    assert gcs_arguments({})["retry_time_limit"].total_seconds() <= 15

@@ -103,6 +103,7 @@ _WARNING_LOGGERS: Final = (
     "stratalog.log.segment_changes",
     "stratalog.partitions.catalog",
     "stratalog.partitions.lock",
+    "stratalog.partitions.tiered",
     "stratalog.bulk.planning",
     "stratalog.bulk.incremental",
     "stratalog.bulk.backup",
@@ -111,7 +112,7 @@ _WARNING_LOGGERS: Final = (
 
 def warn_of_truncations() -> None:
     """From now on print warnings about truncated logs, missing transaction indexes, unknown
-    settings, lost records and locks that others hold."""
+    settings and log start offsets, lost records and locks that others hold."""
     _truncations.take()
     for name in _WARNING_LOGGERS:
         logging.getLogger(name).addHandler(_truncations)

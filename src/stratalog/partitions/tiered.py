@@ -11,6 +11,7 @@ known to be complete on the disk, or if nothing says that it is tiered.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from stratalog.format.messages.remote_log_records import RemoteLogRecord
     from stratalog.partitions.topics import TopicInfo
     from stratalog.storage.tiered_store import StoredTopic, TieredStore
+
+_log: Final = logging.getLogger(__name__)
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 _MANIFEST: Final = ".rsm-manifest"
@@ -84,6 +87,7 @@ class RemoteTier:
     def __init__(self, store: TieredStore, local: LocalFacts) -> None:
         self.store = store
         self._facts = local
+        self._warned: set[str] = set()
 
     @cached_property
     def stored(self) -> dict[TopicPartition, list[StoredTopic]]:
@@ -126,7 +130,20 @@ class RemoteTier:
         if local is None or not _has_epochs(local):
             lineage = self._stored_lineage(log, directory)
         where = (self.store, directory)
-        return TieredView(at, local, log, where, lineage, self._facts.log_dirs)
+        view = TieredView(at, local, log, where, lineage, self._facts.log_dirs)
+        if local is None and view.checkpointed(RootFile.LOG_START_OFFSETS) is None:
+            self._warn_of_start(at.topic)
+        return view
+
+    def _warn_of_start(self, topic: str) -> None:
+        """Once for each topic."""
+        if topic not in self._warned:
+            self._warned.add(topic)
+            _log.warning(
+                "%s: the log start offset is unknown without the broker's log directory; the first "
+                "records may be ones that were deleted",
+                topic,
+            )
 
     def _local_view(
         self, at: TopicPartition, local: Path, place: TopicIdPartition | None, log: RemoteLog | None

@@ -37,6 +37,9 @@ Role: TypeAlias = Literal[
 no leader epoch of the log leads there; an `orphan` is in the store and in no metadata. It is
 `unknown` what a segment is if the metadata of its partition, or a part of the log, is missing."""
 
+_AFTER_ERROR: Final = "then verify the remote part again"
+"""Advice for errors that say what to do."""
+
 REQUIRED: Final = {
     "local": (".log", ".index", ".timeindex", ".snapshot", ".leader_epoch_checkpoint"),
     "aiven": (".log", ".indexes", ".rsm-manifest"),
@@ -203,8 +206,8 @@ def _verify_partition(logs: LogDirsView, at: TopicPartition) -> VerifyReport:
     except StratalogError as error:
         text = str(error).removeprefix(f"{at}: ")
         finding = _finding(str(logs.tier.store.root), f"{at}: {text}", "remote-unreadable")
-        if isinstance(error, TieredLogError):  # it says what to do
-            finding = finding._replace(advice="then verify the remote part again")
+        if isinstance(error, TieredLogError):
+            finding = finding._replace(advice=_AFTER_ERROR)
         return VerifyReport((finding,), VerifyCounts(partitions=1))
     found: list[Finding] = []
     counts = VerifyCounts(partitions=1)
@@ -232,6 +235,8 @@ def _verify_segment(view: TieredView, slot: int, segment: RemoteSegmentView) -> 
         check.report(error.reason, "remote-corrupt", error.position)
     except SegmentGoneError:
         pass  # the missing object is reported
+    except TieredLogError as error:
+        check.report_unread(error)
     except StratalogError as error:
         check.report(str(error), "remote-unreadable")
     return VerifyReport(tuple(check.findings), check.counts)
@@ -248,6 +253,13 @@ class _RemoteSegmentCheck:
 
     def report(self, what: str, code: str, position: int = NO_POSITION) -> None:
         self.findings.append(_finding(str(self._segment.path), what, code, position))
+
+    def report_unread(self, error: TieredLogError) -> None:
+        """Without the right key, or an object is missing."""
+        path, text = str(self._segment.path), str(error)
+        finding = _finding(path, text.removeprefix(f"{path}: "), "remote-unreadable")
+        is_of_log = finding.what != text
+        self.findings.append(finding._replace(advice=_AFTER_ERROR) if is_of_log else finding)
 
     def objects(self) -> None:
         path, store = self._segment.path, self._segment.stored.store

@@ -401,7 +401,9 @@ def _file_system(key: StoreKey) -> Any:
             return fs.FileSystem.from_uri(f"{key.scheme}://{key.authority}/")[0]
         return _fsspec_file_system(key, options)
     except (ValueError, TypeError, NotImplementedError, ImportError, OSError) as error:
-        reason = redacted(str(error), key)
+        reason = redacted(str(error), key).partition("\n")[0]
+        if key.scheme in {"hdfs", "viewfs"}:  # lists each place that it looked at
+            reason += "; it needs Java, libhdfs and the Hadoop class path (HADOOP_HOME, CLASSPATH)"
         uri = f"{key.scheme}://{key.authority}"
         raise ConfigError(uri, f"cannot open the file system: {reason}") from None
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stratalog.config.definitions import unknown_name
@@ -296,7 +297,8 @@ def azure_arguments(options: Mapping[str, str], authority: str) -> tuple[str, di
 
 def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of `pyarrow.fs.GcsFileSystem`."""
-    arguments: dict[str, Any] = {}
+    # The library tries again for a quarter of an hour, and a Store does so after that.
+    arguments: dict[str, Any] = {"retry_time_limit": timedelta(seconds=15)}
     known = ("gs.access.token", "gs.anonymous", "gs.endpoint", "gs.project.id")
     for name, value in options.items():
         if not name.lower().startswith("gs."):
@@ -312,8 +314,6 @@ def gcs_arguments(options: Mapping[str, str]) -> dict[str, Any]:
         elif suffix == "project.id":
             arguments["project_id"] = value
         else:
-            from datetime import UTC, datetime, timedelta  # noqa: PLC0415
-
             arguments["access_token"] = value
             arguments["credential_token_expiration"] = datetime.now(UTC) + timedelta(hours=1)
     return arguments
