@@ -11,12 +11,15 @@ import pytest
 
 from stratalog.bulk.export import SUCCESS, FileSpec, export, plan_export, run_export
 from stratalog.bulk.incremental import STAGING_PREFIX, STATE_FILE, IncrementalTarget
+from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.workers import ThreadWorkers
 from stratalog.errors import AccessDeniedError, ConfigError, JobError, LockedError
 from stratalog.storage.remote_path import RemotePath, location
+from stratalog.storage.tiered_store import TieredStore
 from tests.bulk.backups import Kill, KilledError, fill, kills_in_store
 from tests.bulk.options import reading
 from tests.golden.cases import GOLDEN_DIR
+from tests.golden_tiered import consumed, unpack
 from tests.stores import Answer, FaultyProxy
 
 if TYPE_CHECKING:
@@ -69,6 +72,18 @@ def test_the_same_as_on_a_disk(kind: str, tmp_path: Path, seaweed: S3Server) -> 
         export(reading(MULTISEG), where, spec)
     export(reading(MULTISEG), where, FileSpec(spec.format, appends=True))
     assert len(offsets(where)) == 3000
+
+
+def test_tiered_topics_into_a_store(tmp_path: Path, seaweed: S3Server) -> None:
+    (case,) = (each for each in unpack(tmp_path) if str(each) == "lts-unclean")
+    tier = TieredStore.found_at(case.remote)
+    options = ReadOptions(tuple(case.log_dirs), Subscription(("fork",)), remote=tier)
+    where = seaweed.path("export-tiered")
+    result = export(options, where)
+    (facts,) = (facts for _, _, facts in case.partitions())
+    expected = [(0, row[0]) for row in consumed(facts, "read_uncommitted")]
+    assert offsets(where) == expected
+    assert result.records == len(expected)
 
 
 def test_through_fsspec(tmp_path: Path) -> None:

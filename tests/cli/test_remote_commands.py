@@ -202,6 +202,26 @@ def test_read_of_a_bucket_alone(cases: dict[str, TieredCase]) -> None:
     assert "--remote-key" in refused.stderr
 
 
+def test_export_of_tiered_topics(cases: dict[str, TieredCase]) -> None:
+    """Also if another log directory has the metadata, and of a bucket alone."""
+    for name, topic in (("lts-unclean", "fork"), ("aiven-plain", "plain")):
+        case = cases[name]
+        (facts,) = (facts for each, _, facts in case.partitions() if each == topic)
+        expected = [each[0] for each in consumed(facts, "read_uncommitted")]
+        dirs = [str(path) for path in case.log_dirs]
+        named = [f"--log-dir={path}" for path in dirs]
+        command = ["export", "--to", "-", "--remote", str(case.remote)]
+        for where in ([topic, *named], dirs):
+            rows = inside(*command, *where).rows
+            assert [row["offset"] for row in rows if row["topic"] == topic] == expected
+        searched = inside("read", *dirs, "--remote", str(case.remote), "--grep", "", "--json")
+        assert [row["offset"] for row in searched.rows if row["topic"] == topic] == expected
+    done = inside(*command, topic)
+    end = facts["list_offsets"]["latest_tiered"]["offset"]
+    assert [row["offset"] for row in done.rows] == [each for each in expected if each <= end]
+    assert done.stderr.count("the log start offset is unknown") == 1
+
+
 def test_keys_need_a_store() -> None:
     assert stratalog("read", "orders", "--remote-key", "key.pem").status == 2
 

@@ -468,7 +468,7 @@ def plan_export(
     Raises ConfigError for options that cannot be met.
     """
     chosen = spec or FileSpec(has_headers=options.includes_headers)
-    logs = LogDirsView(options.paths)
+    logs = LogDirsView(options.paths, options.remote)
     partitions = subscribed(logs, options)
     check_named(options, partitions)
     views = open_partitions(logs, partitions, options)

@@ -32,10 +32,9 @@ from stratalog.cli.output import (
     write_block,
 )
 from stratalog.cli.tables import counted, human_size
-from stratalog.cli.targets import Targets, check_directory, targets_of
+from stratalog.cli.targets import NamedPartitions, check_directory, named_partitions
 from stratalog.cli.workers import SparkOptions, result_text
 from stratalog.errors import UnknownTopicOrPartitionError
-from stratalog.format.names import TopicPartition
 from stratalog.format.times import TIME_HELP
 from stratalog.log.reader import IsolationLevel
 from stratalog.storage.remote_path import location
@@ -183,7 +182,7 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
         raise typer.BadParameter("--incremental already appends to the directory; omit --append")
     spec = FileSpec(format_ or "parquet", codec, text, by_date, headers, append)
     options = _read_options(
-        targets_of(where, log_dir),
+        named_partitions(where, log_dir),
         time_of(since, "--since"),
         time_of(until, "--until"),
         is_committed=committed,
@@ -237,24 +236,18 @@ def _print_lines(plan: ExportPlan) -> None:
 
 
 def _read_options(
-    targets: Targets, start_ms: int | None, end_ms: int | None, *, is_committed: bool
+    named: NamedPartitions, start_ms: int | None, end_ms: int | None, *, is_committed: bool
 ) -> ReadOptions:
-    """What the flags select. Internal topics are selected only if they are named."""
+    """What the flags select."""
     from stratalog.bulk.options import ByTimestamp, ReadOptions, Subscription  # noqa: PLC0415
 
-    partitions = targets.all_partitions()
-    wanted = [
-        TopicPartition.parse(path.absolute().name)
-        for path in partitions
-        if not path.absolute().name.startswith("__") or path in targets.partitions
-    ]
-    if not wanted:
+    if not named.partitions:
         raise UnknownTopicOrPartitionError(
             "nothing to export: there are only internal topics; name one to export it"
         )
     return ReadOptions(
-        tuple(sorted({path.absolute().parent for path in partitions})),
-        Subscription(assigned=tuple(wanted)),
+        named.log_dirs,
+        Subscription(assigned=named.partitions),
         starting=None if start_ms is None else ByTimestamp(start_ms),
         ending=None if end_ms is None else ByTimestamp(end_ms),
         starting_or_latest=start_ms is not None,

@@ -77,14 +77,19 @@ def report_line(text: str) -> None:
 
 
 class TruncationWarnings(logging.Handler):
-    """Prints warnings to standard error at once, and collects truncations for `--json`."""
+    """Prints warnings to standard error at once, each one once, and collects truncations for
+    `--json`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._truncations: list[Any] = []
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        report_line(f"stratalog: warning: {record.getMessage()}")
+        text = record.getMessage()
+        if text not in self._printed:
+            self._printed.add(text)
+            report_line(f"stratalog: warning: {text}")
         args = record.args if isinstance(record.args, tuple) else ()
         self._truncations += [arg for arg in args if hasattr(arg, "readable_records")]
 
@@ -92,6 +97,11 @@ class TruncationWarnings(logging.Handler):
         """The truncations since the last call."""
         taken, self._truncations = self._truncations, []
         return taken
+
+    def forget(self) -> None:
+        """Everything so far: another command begins."""
+        self.take()
+        self._printed.clear()
 
 
 _truncations: Final = TruncationWarnings()
@@ -113,7 +123,7 @@ _WARNING_LOGGERS: Final = (
 def warn_of_truncations() -> None:
     """From now on print warnings about truncated logs, missing transaction indexes, unknown
     settings and log start offsets, lost records and locks that others hold."""
-    _truncations.take()
+    _truncations.forget()
     for name in _WARNING_LOGGERS:
         logging.getLogger(name).addHandler(_truncations)
 

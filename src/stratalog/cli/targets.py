@@ -99,19 +99,25 @@ def open_targets(
     ]
     for name in named.topics:
         found += open_topic(*find_topic(name, named.roots))
-    if not named.topics:
-        for root in named.roots:
-            found += _open_all(root) if takes_directories else [open_directory(root)]
+    if named.topics:
+        return found
+    if not takes_directories:
+        return found + [open_directory(root) for root in named.roots]
+    if named.roots and default_tiered_store() is not None:  # any of them may have its metadata
+        return found + _open_all(*named.roots)
+    for root in named.roots:
+        found += _open_all(root)
     return found
 
 
-def _open_all(root: Path) -> list[PartitionView]:
-    """Every partition of a log directory, except those of internal topics."""
-    dirs = open_dirs(root)
+def _open_all(*roots: Path) -> list[PartitionView]:
+    """Every partition of log directories, except those of internal topics."""
+    dirs = open_dirs(*roots)
     names = [each for each in dirs.topic_partitions if not each.topic.startswith("__")]
     if not names:
+        where = ", ".join(map(str, roots))
         raise UnknownTopicOrPartitionError(
-            f"{root}: there are only internal topics; name one to read it"
+            f"{where}: there are only internal topics; name one to read it"
         )
     return [dirs.partition(*each) for each in names]
 
@@ -238,6 +244,49 @@ def targets_of(where: Sequence[str] | None, log_dirs: Sequence[Path] | None) -> 
     for name in named.topics:
         partitions += [view.path for view in open_topic(*find_topic(name, named.roots))]
     return Targets((), tuple(partitions))
+
+
+class NamedPartitions(NamedTuple):
+    """Partitions, and the log directories to read them from."""
+
+    log_dirs: tuple[Path, ...]
+    """Also those without one of the partitions: with tiered topics, they may have the metadata."""
+    partitions: tuple[TopicPartition, ...]
+
+
+def named_partitions(
+    where: Sequence[str] | None, log_dirs: Sequence[Path] | None
+) -> NamedPartitions:
+    """Topics and partitions that were named, and all of log directories that were named without
+    topics, but for internal topics and partitions without a segment."""
+    named = _named(where or (), log_dirs or ())
+    paths: list[Path] = []
+    wanted: list[TopicPartition] = []
+    for path, is_file in named.partitions:
+        if is_file:
+            raise not_a_directory(path)
+        paths.append(path.absolute().parent)
+        wanted.append(TopicPartition.parse(path.absolute().name))
+    roots = list(dict.fromkeys(root.resolve() for root in named.roots))
+    for name in named.topics:
+        dirs, spec = find_topic(name, roots)
+        paths += dirs.paths
+        wanted += [view.topic_partition for view in open_topic(dirs, spec)]
+    if not named.topics and (roots or not named.partitions):
+        is_in_store = not roots and default_tiered_store() is not None
+        dirs = LogDirsView(roots or ([] if is_in_store else [Path()]))
+        paths += dirs.paths
+        wanted += _with_segments(dirs)
+    absolute = sorted({path.absolute() for path in paths})
+    return NamedPartitions(tuple(absolute), tuple(dict.fromkeys(wanted)))
+
+
+def _with_segments(dirs: LogDirsView) -> Iterator[TopicPartition]:
+    for each in dirs.topic_partitions:
+        if not each.topic.startswith("__"):
+            with suppress(NoSegmentError):
+                dirs.partition(*each)
+                yield each
 
 
 # -- any number of targets, opened one by one: `ls`, `retain`
