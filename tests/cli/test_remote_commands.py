@@ -226,6 +226,26 @@ def test_keys_need_a_store() -> None:
     assert stratalog("read", "orders", "--remote-key", "key.pem").status == 2
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["recover", "s3://b/logs"],
+        ["compact", "s3://b/logs"],
+        ["maintain", "s3://b/logs", "--once"],
+        ["serve", "s3://b/logs"],
+        ["ingest", "rows.csv", "--to", "s3://b/logs", "--topic", "orders"],
+        ["topic", "create", "orders", "-d", "s3://b/logs"],
+        ["reindex", "orders", "-d", "s3://b/logs"],
+        ["report", ".", "-o", "s3://b/report.html"],
+    ],
+    ids=lambda args: args[0],
+)
+def test_what_is_written_must_be_on_a_disk(args: list[str]) -> None:
+    refused = stratalog(*args)
+    assert refused.status == 2
+    assert "is not on a disk" in " ".join(refused.stderr.split())
+
+
 def test_a_storage_option_that_is_not_understood_is_not_printed() -> None:
     refused = stratalog("ls", "s3://b/x", "--storage-option", "s3.secret.key:my-secret")
     assert refused.status == 2

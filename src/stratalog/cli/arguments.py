@@ -17,12 +17,22 @@ from typer.core import TyperCommand
 from stratalog.errors import LogDirLockedError
 from stratalog.format.quantities import InvalidQuantityError, parse_size
 from stratalog.format.times import TIME_HELP, InvalidTimeError, parse_duration, parse_time
-from stratalog.storage.remote_path import location, set_default_options
+from stratalog.storage.remote_path import RemotePath, location, set_default_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # -- forms that several commands have
+
+
+def local_path(text: str) -> Path:
+    """For what is written. `Path` would turn a URI into a directory named `s3:`."""
+    path = location(text)
+    if isinstance(path, RemotePath):
+        raise typer.BadParameter(
+            f"{path} is not on a disk; logs in a store can be read, not changed"
+        )
+    return path
 
 
 def argument(metavar: str, text: str, *, parser: Callable[[str], Any] | None = None) -> Any:
@@ -81,7 +91,7 @@ WhereArgument = Annotated[
         "(TOPIC, TOPIC:PARTITION), or partition directories.",
     ),
 ]
-DirectoryArgument = Annotated[Path, argument("DIR", "A log directory.")]
+DirectoryArgument = Annotated[Path, argument("DIR", "A log directory.", parser=local_path)]
 TopicsArgument = Annotated[
     list[str] | None, argument("TOPIC[:PARTITION]", "Only these topics or partitions.")
 ]
@@ -102,7 +112,7 @@ LocalLogDirOption = Annotated[
         "-d",
         metavar="DIR",
         help="A log directory, on a local disk. Repeatable.",
-        parser=location,
+        parser=local_path,
     ),
 ]
 """For commands that write: logs in stores can only be read."""

@@ -13,6 +13,7 @@ from stratalog.cli.arguments import (
     JsonOption,
     flag,
     key_values,
+    local_path,
     option,
     partitions_option,
     repeatable,
@@ -41,7 +42,12 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
             help="Files, directories or glob patterns; - reads lines from standard input.",
         ),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The log directory to write to.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", metavar="DIR", help="The log directory to write to.", parser=local_path
+        ),
+    ],
     topic: Annotated[
         str | None,
         option(

@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     SettingsFiles,
     argument,
     flag,
+    local_path,
     repeatable,
     with_groups,
 )
@@ -47,7 +48,7 @@ FAILS_WHEN = "a partition or directory could not be opened, or was failing when 
 
 @with_groups
 def run(  # noqa: PLR0913  # a parameter is a flag
-    directories: Annotated[list[Path], argument("DIR", "Log directories.")],
+    directories: Annotated[list[Path], argument("DIR", "Log directories.", parser=local_path)],
     once: Annotated[bool, flag("--once", "Run retention and compaction once, then exit.")] = False,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, help="Interval of reports, in seconds.")

@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 
 from stratalog.bulk.workers import Clock
-from stratalog.cli.arguments import JsonOption, NowOption, SettingsFiles, flag, now_or, with_groups
+from stratalog.cli.arguments import (
+    JsonOption,
+    NowOption,
+    SettingsFiles,
+    flag,
+    local_path,
+    now_or,
+    with_groups,
+)
 from stratalog.cli.output import JobProgress, json_line, report_line, summary_row
 from stratalog.cli.settings import Overrides
 from stratalog.cli.tables import counted, human_size
@@ -20,7 +28,12 @@ from stratalog.cli.workers import SparkOptions, result_text
 OutputOption = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="The HTML file to write.", show_default=False
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The HTML file to write.",
+        show_default=False,
+        parser=local_path,
     ),
 ]
 

@@ -18,6 +18,7 @@ from stratalog.cli.arguments import (
     ServerPropertiesOption,
     argument,
     flag,
+    local_path,
     repeatable,
     setting_values,
 )
@@ -32,7 +33,11 @@ DEFAULT_PORT = 9092
 def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
     directories: Annotated[
         list[Path],
-        argument("DIR", "Log directories. Missing ones are created, unless you give --read-only."),
+        argument(
+            "DIR",
+            "Log directories. Missing ones are created, unless you give --read-only.",
+            parser=local_path,
+        ),
     ],
     port: Annotated[
         int | None,
