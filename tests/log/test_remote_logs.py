@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 import stratalog
 from stratalog.bulk.options import ReadOptions, Subscription
 from stratalog.bulk.planning import plan_read
+from stratalog.bulk.read_task import ReadTask
 from stratalog.errors import AccessDeniedError, SegmentGoneError, StoreError, StratalogError
 from stratalog.log.partition_view import PartitionView, read_topic_id
 from stratalog.log.reader import IsolationLevel
@@ -64,6 +68,40 @@ def test_golden_logs_are_the_same_in_s3(seaweed: S3Server) -> None:
             path = location(f"{uri}/{local.relative_to(case.root)}", seaweed.options)
             with PartitionView(local) as disk, PartitionView(path) as remote:
                 assert_equal_logs(disk, remote)
+
+
+@pytest.mark.slow
+def test_splits_of_golden_logs_are_the_same_in_s3(seaweed: S3Server) -> None:
+    compared = 0
+    for case in all_cases():
+        uri = seaweed.upload(case.root, f"splits/{case.name}")
+        for isolation in LEVELS:
+            for count in (None, 7):
+                places = (case.root, location(uri, seaweed.options))
+                expected, found = (_split_rows(path, isolation, count) for path in places)
+                assert found == expected, (case, isolation, count)
+                compared += not isinstance(found, str)
+    assert compared > 100
+
+
+def _split_rows(path: Path, isolation: IsolationLevel, count: int | None) -> object:
+    """As tasks on workers read them."""
+    schema = pa.schema([("topic", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
+    options = ReadOptions((path,), Subscription(pattern=".*"), isolation=isolation)
+    try:
+        splits = plan_read(replace(options, min_partitions=count)).splits
+        task = ReadTask(schema)
+        read = [batch for split in pickle.loads(pickle.dumps(splits)) for batch in task.read(split)]
+    except StratalogError as error:
+        return type(error).__name__
+    return sorted(
+        (
+            (row["topic"], row["offset"], row["value"])
+            for batch in read
+            for row in batch.to_pylist()
+        ),
+        key=lambda row: row[:2],
+    )
 
 
 def test_a_golden_log_is_the_same_through_fsspec(golden: object) -> None:

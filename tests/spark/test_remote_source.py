@@ -84,6 +84,43 @@ def test_tiered_topics(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tiered_topics_in_s3(spark: SparkSession, seaweed: S3Server, tmp_path: Path) -> None:
+    """Batch with many splits, and a stream from the remote part into the local one."""
+    cases = {str(case): case for case in unpack(tmp_path / "golden")}
+    for name, topic in (("lts-unclean", "fork"), ("lts-basic", "overlap")):
+        case = cases[name]
+        paths = ",".join(
+            seaweed.upload(path, f"spark/{name}/{path.name}") for path in case.log_dirs
+        )
+        remote = seaweed.upload(case.remote, f"spark/{name}/remote")
+        for isolation in ("read_uncommitted", "read_committed"):
+            (facts,) = (facts for each, _, facts in case.partitions() if each == topic)
+            expected = [(topic, 0, *each[:1], *each[2:4]) for each in consumed(facts, isolation)]
+            given = {
+                "subscribe": topic,
+                "remote": remote,
+                "startingOffsets": "earliest",
+                "kafka.isolation.level": isolation,
+                **seaweed.options,
+            }
+            batch = spark.read.format("stratalog").options(**given).option("minPartitions", "7")
+            assert rows(batch.load(paths)) == expected
+            stream = spark.readStream.format("stratalog").options(**given)
+            table = f"tiered_{topic}_{isolation}"
+            query = (
+                stream.option("maxOffsetsPerTrigger", 40)
+                .load(paths)
+                .writeStream.format("memory")
+                .queryName(table)
+                .option("checkpointLocation", str(tmp_path / table))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            assert rows(spark.table(table)) == expected
+
+
+@pytest.mark.slow
 def test_a_wrong_key_is_an_error_without_the_secret(spark: SparkSession, seaweed: S3Server) -> None:
     uri = seaweed.upload(GoldenCase("txn-simple").root, "spark/denied")
     options = {**seaweed.options, "s3.secret.key": "not-the-secret-at-all"}
