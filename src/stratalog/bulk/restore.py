@@ -54,6 +54,7 @@ from stratalog.partitions.opening import OpenLogDirs, OpenOptions, raise_first
 from stratalog.partitions.root import LogContext
 from stratalog.partitions.tiered import METADATA_TOPIC
 from stratalog.storage.disk import Disk, storage_errors
+from stratalog.storage.log_file import read_file
 from stratalog.storage.remote_path import RemotePath, location
 
 if TYPE_CHECKING:
@@ -576,7 +577,7 @@ def _limit_checkpoints(disk: Disk, plan: RestorePlan, stagings: Sequence[Path]) 
             if not path.exists():
                 continue
             try:
-                offsets = decode_offsets(disk.read_bytes(path))
+                offsets = decode_offsets(read_file(path))
             except StratalogError as error:  # as in Kafka, it counts as missing
                 _log.warning("%s: %s", path, error)
                 continue

@@ -141,7 +141,7 @@ class StateStore:
         self._disk = disk
         self._lock = threading.Lock()
         self._paths = [path / STATE_FILE for path in dirs]
-        self.copies = [read_decoded(path, decode_state, disk.read_bytes) for path in self._paths]
+        self.copies = [read_decoded(path, decode_state) for path in self._paths]
         """As read; None where there was no file."""
         self.dir_ids = [None if copy is None else copy.dir_id for copy in self.copies]
         """The id of each directory, written with its copy."""

@@ -190,13 +190,8 @@ class _Compiler:
             if length < 0:
                 _check_null(name, is_nullable, at)
                 return None, at
-            left_bytes = len(data) - at
-            if length > left_bytes:
-                raise CorruptRecordError(
-                    f"Tried to allocate a collection of size {length}, but there are only "
-                    f"{left_bytes} bytes remaining.",
-                    position=at,
-                )
+            if length > len(data) - at:
+                raise _beyond_end(_ARRAY_BEYOND_END, length, data, at)
             items = []
             for _ in range(length):
                 item, at = element.read(data, at)
@@ -446,14 +441,20 @@ def _check_null(name: str, is_nullable: bool, at: int) -> None:
 
 
 def _checked_end(data: Buffer, at: int, size_bytes: int) -> int:
-    left_bytes = len(data) - at
-    if size_bytes > left_bytes:
-        raise CorruptRecordError(
-            f"Error reading byte array of {size_bytes} byte(s): "
-            f"only {left_bytes} byte(s) available",
-            position=at,
-        )
+    if size_bytes > len(data) - at:
+        raise _beyond_end(_BYTES_BEYOND_END, size_bytes, data, at)
     return at + size_bytes
+
+
+# Kafka's messages.
+_ARRAY_BEYOND_END: Final = (
+    "Tried to allocate a collection of size {}, but there are only {} bytes remaining."
+)
+_BYTES_BEYOND_END: Final = "Error reading byte array of {} byte(s): only {} byte(s) available"
+
+
+def _beyond_end(reason: str, size: int, data: Buffer, at: int) -> CorruptRecordError:
+    return CorruptRecordError(reason.format(size, len(data) - at), position=at)
 
 
 def _take_text(data: Buffer, at: int, end: int) -> str:
