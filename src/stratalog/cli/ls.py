@@ -41,7 +41,7 @@ from stratalog.cli.tables import (
 )
 from stratalog.cli.targets import lazy_targets
 from stratalog.cli.tiered_topics import list_tier
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from stratalog.partitions.inventory import Details, Inventory, InventoryTaker, label_of
 from stratalog.storage.index_view import FROM_FILE
 
