@@ -107,14 +107,15 @@ def run(  # noqa: PLR0913, PLR0917  # a parameter is a flag
 
     Producers, consumers, groups, transactions and admin clients work as with Apache Kafka, and the
     files are in Kafka's format. The command runs until SIGINT (Ctrl-C) or SIGTERM, then shuts down
-    cleanly. The directories are locked, so the command fails while a broker is running. With
+    cleanly. The directories are locked, so the command fails if another broker is using them. With
     --read-only, no lock is needed; producers then get an error, and offsets that groups commit are
     kept in memory only.
 
-    Settings are Kafka's broker settings; --config overrides --server-properties. By default, the
-    broker listens on the loopback interface only. To listen on an address that other machines can
-    reach (--host, --listeners), configure authentication or use --allow-anonymous. Errors and
-    warnings are printed to standard error.
+    Settings are Kafka's broker settings; --config overrides --server-properties. An unknown setting
+    in --config is an error; in the file of --server-properties, it is ignored with a warning. By
+    default, the broker listens on the loopback interface only. To listen on an address that other
+    machines can reach (--host, --listeners), configure authentication or use --allow-anonymous.
+    Errors and warnings are printed to standard error.
 
     \b
     Examples:
