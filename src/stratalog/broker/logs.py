@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from stratalog.format.metadata import MetaProperties
+    from stratalog.format.directory_metadata import MetaProperties
     from stratalog.log.partition_log import PartitionLog
     from stratalog.log.partition_view import PartitionView
     from stratalog.log_dir import LogDir

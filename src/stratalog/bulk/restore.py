@@ -43,9 +43,9 @@ from stratalog.format.batch import HEADER_BYTES
 from stratalog.format.checkpoint import decode_offsets, encode_offsets
 from stratalog.format.messages.group_records import encode_group_record, read_group_record
 from stratalog.format.messages.remote_log_records import read_remote_log_record
-from stratalog.format.metadata import encode_id
 from stratalog.format.names import TopicPartition
 from stratalog.format.record import BatchFields, Record, encode_batch
+from stratalog.format.uuids import encode_id
 from stratalog.log.latest_records import LatestRecords
 from stratalog.log.offset_assignment import AppendOrigin
 from stratalog.log.partition_view import read_topic_id

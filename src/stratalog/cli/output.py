@@ -106,6 +106,7 @@ _WARNING_LOGGERS: Final = (
     "stratalog.bulk.planning",
     "stratalog.bulk.incremental",
     "stratalog.bulk.backup",
+    "stratalog.config.broker",
 )
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stratalog.errors import LogOfflineError, StorageError, StratalogError
 from stratalog.format.checkpoint import encode_offsets
-from stratalog.format.metadata import decode_clean_shutdown, encode_clean_shutdown
+from stratalog.format.directory_metadata import decode_clean_shutdown, encode_clean_shutdown
 from stratalog.format.names import CLUSTER_METADATA_TOPIC, DirState, RootFile, directory_name
 from stratalog.maintenance.recovery_plan import LoadPoint
 from stratalog.storage.disk import Disk

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from stratalog.errors import InconsistentLogDirsError, MissingLogDirsError
 from stratalog.format.json_files import as_count, as_text, decode_json, encode_json, id_of, id_text
-from stratalog.format.metadata import encode_id
+from stratalog.format.uuids import encode_id
 from stratalog.storage.log_file import read_decoded
 
 if TYPE_CHECKING:
